@@ -121,7 +121,7 @@ pub fn connected(subject: &Subject) -> Subject {
 
 fn among_others(subject: &Subject, backend: &str) -> Subject {
     let subject = subject.called(&format!("{} {backend}", subject.plugin)).on(CROWDED);
-    let subject = if backend == "iptables" { subject.beside(WRITING) } else { subject };
+    let subject = if backend == "iptables" { subject.background(WRITING) } else { subject };
     subject.after(&format!("{INTERFACE} && {ADDRESSES}"), on_bridge_of_crowds())
 }
 

@@ -21,7 +21,7 @@ use cnikit_libcni::{
 };
 use cnikit_process::Deadline;
 use cnikit_testkit::Host;
-use cnikit_testkit::campaign::{Line, at_most, chance};
+use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
 use cnikit_tests::docs::{Page, pages};
 use cnikit_tests::world::once_within;
 use fastrand::Rng;
@@ -556,8 +556,8 @@ fn single(name: &str) -> String {
 #[test]
 fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
     let what = "a watched directory, disturbed";
-    let mut rng = chance(what);
-    let mut line = Line::new(what, "disturbances").by_chance();
+    let mut rng = seeded_rng(what);
+    let mut line = SummaryLine::new(what, "disturbances").with_seed();
     let make = |dir: &Path| {
         fs::create_dir(dir.join("v1")).unwrap();
         symlink("v1", dir.join("net.d")).unwrap();
@@ -565,7 +565,7 @@ fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
     let mut watched = Watched::new(make, None);
     let selector = selector(&watched.path("net.d"), SelectionPolicy::FirstOfEachName(None));
     watched.watcher = Watcher::new(selector.clone()).unwrap();
-    for _ in 0..at_most(25).min(2000) {
+    for _ in 0..case_limit(25).min(2000) {
         for _ in 0..rng.usize(1..8) {
             disturb(watched.dir.path(), &mut rng);
             line.tried += 1;
@@ -573,7 +573,7 @@ fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
         line.found += usize::from(!watched.comes_to(&selector.select().unwrap()));
     }
     line.of = line.tried;
-    line.say();
+    line.print();
     assert_eq!(line.found, 0, "of {} disturbances; CNIKIT_SEED repeats them", line.tried);
 }
 

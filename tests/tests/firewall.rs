@@ -10,8 +10,8 @@ use std::time::{Duration, Instant};
 
 use cnikit_firewalld::Firewalld;
 use cnikit_process::Deadline;
-use cnikit_testkit::crowd::{each, meanwhile};
 use cnikit_testkit::life::{SHARED, Tampering};
+use cnikit_testkit::parallel::{for_each, while_repeating};
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, firewalld, life};
 use cnikit_tests::chain::{RELEASES, stays_true};
 use cnikit_tests::harmed::firewall;
@@ -482,7 +482,7 @@ fn every_way_lives_and_survives() {
         let dir = way.directory();
         let subject = on_path(&firewall(bin(), way.backend()), dir.path());
         life::leaves_no_trace(&subject);
-        life::survives_poor_dels(&subject);
+        life::survives_incomplete_dels(&subject);
     }
 }
 
@@ -514,7 +514,7 @@ fn sixty_four_at_once_have_their_rules_once_and_leave_none() {
             });
         };
         let others = if way == Nftables { vec![] } else { vec![|| drop(host.sh(&writing(way)))] };
-        let told = meanwhile(others, || {
+        let told = while_repeating(others, || {
             all(&|id, container, result| {
                 net.firewall.call(&host, "ADD", id, &container.path(), &[("prevResult", result.clone())]).ok();
             });
@@ -828,9 +828,9 @@ fn sixteen_at_once_are_sources_and_none_is_left() {
         });
         threads.into_iter().map(|thread| thread.join().unwrap()).collect()
     });
-    each(IDS.len(), &attached, || (), |(), one| drop(net.check(one).ok()));
+    for_each(IDS.len(), &attached, || (), |(), one| drop(net.check(one).ok()));
     assert!(attached.iter().all(|one| are_sources(&host, &bus, "trusted", one)));
-    each(IDS.len(), &attached, || (), |(), one| net.detach(one));
+    for_each(IDS.len(), &attached, || (), |(), one| net.detach(one));
     assert!(!attached.iter().any(|one| are_sources(&host, &bus, "trusted", one)));
     let rules = host.sh("nft list ruleset");
     assert!(!rules.contains("10.77.0."), "{rules}");

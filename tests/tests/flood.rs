@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cnikit_testkit::campaign::is_whole;
+use cnikit_testkit::campaign::runs_all_cases;
 use cnikit_testkit::soak::Soak;
 use cnikit_testkit::{Host, Subject, flood};
 use cnikit_tests::harmed::{INTERFACE, interface_of_others};
@@ -15,11 +15,11 @@ const WHOLE: usize = 100_000;
 
 #[test]
 fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
-    let all = if is_whole() { WHOLE } else { OPERATIONS };
+    let all = if runs_all_cases() { WHOLE } else { OPERATIONS };
     let subjects = flooded();
     let weights: usize = subjects.iter().map(|(_, weight)| weight).sum();
     for (subject, weight) in &subjects {
-        let tally = flood::holds(subject, all * weight / weights);
+        let tally = flood::random_calls(subject, all * weight / weights);
         assert!(tally.kills > 0 && tally.audits > 0, "nobody was killed, or nobody looked: {tally:?}");
     }
 }
@@ -35,7 +35,7 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
         esac"#,
         json!({}),
     );
-    flood::holds(&subject, 1500);
+    flood::random_calls(&subject, 1500);
 }
 
 #[test]
@@ -43,7 +43,7 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
 fn a_chained_plugin_that_gives_nothing_back_is_found() {
     let text = r#"[ $CNI_COMMAND != ADD ] || { nsenter --net="$CNI_NETNS" ip link set eth0 mtu 1400 && echo '{}'; }"#;
     let (_bin, subject) = script(text, json!({}));
-    flood::holds(&subject.after(INTERFACE, interface_of_others()), 300);
+    flood::random_calls(&subject.after(INTERFACE, interface_of_others()), 300);
 }
 
 #[test]
@@ -56,7 +56,7 @@ fn a_plugin_that_refuses_what_is_there_for_another_reason_is_found() {
         DEL) rm -f "$here" ;;
         esac"#;
     let (_bin, subject) = script(text, json!({}));
-    flood::holds(&subject, 500);
+    flood::random_calls(&subject, 500);
 }
 
 #[test]
@@ -64,14 +64,14 @@ fn a_plugin_that_refuses_what_is_there_for_another_reason_is_found() {
 fn a_plugin_that_is_always_busy_is_found() {
     let (_bin, subject) =
         script(r#"[ $CNI_COMMAND != STATUS ] || { echo '{"code":11,"msg":"later"}'; exit 1; }; echo '{}'"#, json!({}));
-    flood::holds(&subject, 500);
+    flood::random_calls(&subject, 500);
 }
 
 #[test]
 #[should_panic(expected = "10.0.0.9 was given to")]
 fn a_plugin_that_gives_an_address_twice_is_found() {
     let (_bin, subject) = script(r#"[ $CNI_COMMAND != ADD ] || echo '{"ips":[{"address":"10.0.0.9/24"}]}'"#, json!({}));
-    flood::holds(&subject, 300);
+    flood::random_calls(&subject, 300);
 }
 
 /// Two batches of 2,000 operations.
@@ -93,14 +93,14 @@ fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plu
     let kept = || std::fs::read_to_string(&state).unwrap();
     let half = soak(Duration::from_millis(100)).run().unwrap();
     assert!((2000..4000).contains(&half.operations) && half.audits == 1, "the batch under way is finished: {half:?}");
-    assert_eq!(soak(Duration::MAX).over().unwrap(), None);
+    assert_eq!(soak(Duration::MAX).already_done().unwrap(), None);
     let whole = soak(Duration::MAX).run().unwrap();
     assert!((4000..5000).contains(&whole.operations) && whole.audits == 2 && whole.kills > half.kills, "{whole:?}");
     let written = kept();
     let said: Value = serde_json::from_str(&written).unwrap();
     assert_eq!((&said["batches"], &said["tally"]["operations"]), (&json!(2), &json!(whole.operations)), "{said}");
     // No round is left, which is reported.
-    let over = soak(Duration::MAX).over().unwrap().unwrap();
+    let over = soak(Duration::MAX).already_done().unwrap().unwrap();
     assert!(over.contains("of 4000 operations") && over.contains("--anew"), "{over}");
     assert_eq!(soak(Duration::MAX).run().unwrap(), whole);
     host.sh(&format!("echo >>'{}/host-local'", bin.display()));

@@ -1,6 +1,6 @@
 //! Killed at every system call, at any moment, for want of memory: a DEL leaves nothing.
 
-use cnikit_testkit::campaign::at_most;
+use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::syscall_trace::{self, SyscallVerdict};
 use cnikit_testkit::{Container, Host, kill};
 use cnikit_tests::{bin, each_harmed, script, subject};
@@ -30,7 +30,7 @@ macro_rules! moments {
     ($subject:expr) => {
         #[test]
         fn is_terminated_at_any_moment() {
-            super::kill::at_moments(&$subject, super::at_most(super::MOMENTS).min(50));
+            super::kill::at_moments(&$subject, super::case_limit(super::MOMENTS).min(50));
         }
     };
 }
@@ -39,7 +39,7 @@ macro_rules! limits {
     ($subject:expr) => {
         #[test]
         fn lacks_memory_or_files() {
-            super::kill::for_want(&$subject, super::LIMITS);
+            super::kill::with_resource_limits(&$subject, super::LIMITS);
         }
     };
 }
@@ -89,7 +89,7 @@ esac
 #[test]
 fn a_plugin_that_forgets_what_it_made_half_is_found() {
     let (_bin, half) = script(HALF, json!({}));
-    let reports = kill::tried_at_every_call(&half, 6 * CALLS, |report| report);
+    let reports = kill::reports_at_every_call(&half, 6 * CALLS, |report| report);
     let found: Vec<String> = reports.into_iter().flat_map(|report| report.findings).collect();
     assert!(found.iter().any(|text| text.contains("left on the host")), "{found:?}");
 }

@@ -59,42 +59,42 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_bridge() {
-    life::survives_poor_dels(&bridge());
+    life::survives_incomplete_dels(&bridge());
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_a_bridge_without_layer_3() {
-    life::survives_poor_dels(&layer2());
+    life::survives_incomplete_dels(&layer2());
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_static() {
-    life::survives_poor_dels(&addresses_written_down());
+    life::survives_incomplete_dels(&addresses_written_down());
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_flannel() {
-    life::survives_poor_dels(&flannel());
+    life::survives_incomplete_dels(&flannel());
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_ptp() {
-    life::survives_poor_dels(&ptp());
+    life::survives_incomplete_dels(&ptp());
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_tuning_and_gives_everything_back() {
-    life::survives_poor_dels(&tuned(bin()));
+    life::survives_incomplete_dels(&tuned(bin()));
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_firewall() {
-    ["iptables", "nftables"].iter().for_each(|backend| life::survives_poor_dels(&firewall(bin(), backend)));
+    ["iptables", "nftables"].iter().for_each(|backend| life::survives_incomplete_dels(&firewall(bin(), backend)));
 }
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_portmap() {
-    ["iptables", "nftables"].iter().for_each(|backend| life::survives_poor_dels(&publishing(bin(), backend)));
+    ["iptables", "nftables"].iter().for_each(|backend| life::survives_incomplete_dels(&publishing(bin(), backend)));
 }
 
 #[test]
@@ -202,7 +202,8 @@ fn check_names_each_rule_of_iptables_that_was_tampered_with() {
 
 #[test]
 fn no_kind_of_resource_is_forgotten() {
-    let compared = tampered().into_iter().flat_map(|(subject, _)| life::compared(&subject)).collect::<Vec<_>>();
+    let compared =
+        tampered().into_iter().flat_map(|(subject, _)| life::checked_resources(&subject)).collect::<Vec<_>>();
     let is_compared = |kind: &str| compared.iter().any(|one| one.split(": ").next() == Some(kind));
     let kinds = cnikit_resources::ALL.iter().chain(&cnikit::rules::ALL).map(|kind| kind.name);
     let elsewhere = [IN_THE_RING.as_slice(), &WITHOUT_A_HOST_END].concat();

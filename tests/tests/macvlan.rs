@@ -89,11 +89,11 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
 }
 
 fn del_succeeds_in_every_poor_form() {
-    life::survives_poor_dels(&macvlan());
+    life::survives_incomplete_dels(&macvlan());
 }
 
 fn del_succeeds_in_every_poor_form_without_layer_3() {
-    life::survives_poor_dels(&layer2().on(cnikit_tests::MASTER_OF_MACVLANS));
+    life::survives_incomplete_dels(&layer2().on(cnikit_tests::MASTER_OF_MACVLANS));
 }
 
 /// host-local is called in this process, because it is this same program under another name.

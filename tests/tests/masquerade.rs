@@ -69,7 +69,7 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
 #[test]
 fn del_succeeds_in_every_poor_form() {
     for (_, subject, _programs) in each(&WAYS) {
-        life::survives_poor_dels(&subject);
+        life::survives_incomplete_dels(&subject);
     }
 }
 

@@ -2,8 +2,8 @@
 
 use std::thread;
 
-use cnikit_testkit::campaign::is_whole;
-use cnikit_testkit::mixed::{exchanged, interleaved};
+use cnikit_testkit::campaign::runs_all_cases;
+use cnikit_testkit::mixed::{interleaved, replaced};
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, HostSnapshot, Subject};
 use cnikit_tests::harmed::{connected, crowded_firewall, crowded_ports};
@@ -164,7 +164,7 @@ fn shared(plugin: &str, release: UpstreamRelease, backend: &str) -> Subject {
     };
     if let Some(chained) = chained {
         let title = format!("{} beside {}", chained.title, release.version());
-        return chained.with("cniVersion", json!(release.speaks())).beside("").called(&title);
+        return chained.with("cniVersion", json!(release.speaks())).background("").called(&title);
     }
     let mut keys = json!({"cniVersion": release.speaks(), "isDefaultGateway": true, "master": "master0",
                           "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}});
@@ -224,7 +224,7 @@ fn calls_of_both_at_random_leave_nothing_and_hurt_nobody() {
 fn interleave(release: UpstreamRelease, ours: &Subject) {
     // A chained plugin of upstream starts dozens of programs.
     let short = if ours.after.is_some() { 25 } else { 50 };
-    interleaved(ours, &release.bin(), if is_whole() { 5000 } else { short }, stays(ours));
+    interleaved(ours, &release.bin(), if runs_all_cases() { 5000 } else { short }, stays(ours));
 }
 
 #[test]
@@ -240,8 +240,8 @@ fn exchange_and_back(release: UpstreamRelease, ours: &Subject) {
     let first = bin();
     let second = release.bin();
     let subject = if ours.after.is_some() { connected(ours) } else { ours.clone() };
-    exchanged(&subject, first, &second, true, stays(&subject));
-    exchanged(&subject, first, &second, false, stays(&subject));
+    replaced(&subject, first, &second, true, stays(&subject));
+    replaced(&subject, first, &second, false, stays(&subject));
 }
 
 /// It leaves a route that names neither a container nor a link.
@@ -265,5 +265,5 @@ fn what_names_no_container_and_stays_between_both_is_found() {
 #[should_panic(expected = "blackhole")]
 fn what_names_no_container_and_stays_after_an_exchange_is_found() {
     let (ours, untidy) = beside_an_untidy_one();
-    exchanged(&ours, bin(), untidy.path(), true, &HINTS);
+    replaced(&ours, bin(), untidy.path(), true, &HINTS);
 }

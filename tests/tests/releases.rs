@@ -9,7 +9,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use cnikit_testkit::mixed::exchanged;
+use cnikit_testkit::mixed::replaced;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::harmed::{connected, crowded_firewall, masquerading, spoof_checking_bridge};
@@ -61,7 +61,7 @@ fn subjects() -> Vec<Subject> {
     let mut subjects = vec![macvlan(), spoof_checking_bridge(), flannel()];
     for backend in ["nftables", "iptables"] {
         subjects.extend(["bridge", "ptp"].map(|plugin| masquerading(plugin, backend)));
-        subjects.push(connected(&crowded_firewall(bin(), backend).beside("")));
+        subjects.push(connected(&crowded_firewall(bin(), backend).background("")));
     }
     subjects
 }
@@ -71,8 +71,8 @@ fn exchange(subject: &Subject) {
     // The link of a container that was connected by hand is removed some time after its namespace.
     let may_differ: &[&str] = if subject.after.is_some() { &["toward"] } else { &HINTS };
     let earlier = earlier();
-    exchanged(subject, bin(), &earlier, true, may_differ);
-    exchanged(subject, &earlier, bin(), true, may_differ);
+    replaced(subject, bin(), &earlier, true, may_differ);
+    replaced(subject, &earlier, bin(), true, may_differ);
 }
 
 /// A release of plugins with its tool.
@@ -249,5 +249,5 @@ fn node(earlier_first: bool) {
     node.del_first(begins, all);
     // The earlier release does not restore this setting; this one does.
     let may_differ = [HINTS[0], HINTS[1], "route_localnet"];
-    assert_eq!(HostSnapshot::settled(&node.host, &before, &may_differ), None);
+    assert_eq!(HostSnapshot::leftovers(&node.host, &before, &may_differ), None);
 }

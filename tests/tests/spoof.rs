@@ -51,8 +51,8 @@ mod life_of_it {
 
     #[test]
     fn del_succeeds_in_every_poor_form() {
-        life::survives_poor_dels(&checked());
-        life::survives_poor_dels(&layer2());
+        life::survives_incomplete_dels(&checked());
+        life::survives_incomplete_dels(&layer2());
     }
 
     #[test]

@@ -5,9 +5,9 @@
 use std::fs;
 use std::path::Path;
 
-use cnikit_testkit::campaign::is_whole;
-use cnikit_testkit::crowd::each;
-use cnikit_testkit::transcripts::{Ground, RecordedCall, RecordedScene};
+use cnikit_testkit::campaign::runs_all_cases;
+use cnikit_testkit::parallel::for_each;
+use cnikit_testkit::transcripts::{ReplayHost, RecordedCall, Transcript};
 use cnikit_testkit::{CallOutput, Host};
 use cnikit_tests::bin;
 use cnikit_tests::transcripts::scenes;
@@ -66,10 +66,10 @@ const WRITING: [(&str, &str); 3] = [("bridge", "ipMasqBackend"), ("portmap", "ba
 
 /// The state of a replay.
 struct Replay<'a> {
-    scene: &'a RecordedScene,
+    scene: &'a Transcript,
     variation: Variation,
     backend: &'static str,
-    ground: Ground,
+    ground: ReplayHost,
     /// Our result of the ADD of each existing attachment, by each plugin of its chain, in the order of the calls.
     attached: Vec<(RecordedCall, Value)>,
 }
@@ -127,7 +127,7 @@ impl Replay<'_> {
             }
         }
         let abandoned = std::mem::take(&mut self.attached);
-        abandoned.into_iter().rev().for_each(|(add, _)| self.one(&add.lost()));
+        abandoned.into_iter().rev().for_each(|(add, _)| self.one(&add.without_netns()));
     }
 
     fn one(&mut self, call: &RecordedCall) {
@@ -164,9 +164,9 @@ impl Replay<'_> {
 
     /// Sends a recorded call, with the values of the placeholders.
     fn say(&mut self, call: &RecordedCall) -> CallOutput {
-        self.ground.make_way(call);
+        self.ground.remove_reused_bridge(call);
         let env = self.ground.environment(call);
-        let stdin = self.written(&self.ground.fill(&self.stdin(call)));
+        let stdin = self.written(&self.ground.fill_placeholders(&self.stdin(call)));
         let program = bin().join(&call.plugin);
         let send = || self.ground.host.run(&program, &env, stdin.as_bytes());
         let ended = if self.is_obstructed(call) { with_a_file_for(&self.ground.leases(), send) } else { send() };
@@ -205,7 +205,7 @@ impl Replay<'_> {
     /// Removes a namespace, unless it has to stay.
     fn forget(&mut self, name: &str) {
         if [Variation::AsRecorded, Variation::OurAnswers].contains(&self.variation) {
-            self.ground.forget(name);
+            self.ground.remove_netns(name);
         }
     }
 }
@@ -227,15 +227,15 @@ fn with_a_file_for<T>(dir: &Path, work: impl FnOnce() -> T) -> T {
 }
 
 /// Each variation has its own host, so that each assigns the recorded addresses. At the end nothing of any container is left.
-fn replay(scene: &RecordedScene, place: usize) {
+fn replay(scene: &Transcript, place: usize) {
     for (variation, backend) in VARIATIONS.iter().enumerate().flat_map(|(n, variation)| {
         let both = BACKENDS.map(|backend| (*variation, backend));
-        if is_whole() { both.to_vec() } else { vec![both[(n + place) % both.len()]] }
+        if runs_all_cases() { both.to_vec() } else { vec![both[(n + place) % both.len()]] }
     }) {
-        let ground = Ground::new(bin(), Host::new());
+        let ground = ReplayHost::new(bin(), Host::new());
         let mut replay = Replay { scene, variation, backend, ground, attached: Vec::new() };
         replay.all();
-        let left = scene.left(replay.ground.came());
+        let left = scene.left(replay.ground.added_lines());
         assert!(left.is_empty(), "{} left {left:#?}", replay.title());
     }
 }
@@ -246,8 +246,8 @@ const AT_ONCE: usize = 4;
 fn replay_all(of: &str, expected: usize) {
     let scenes = scenes(of);
     assert_eq!(scenes.len(), expected, "scenes of {of}");
-    let places: Vec<(usize, &RecordedScene)> = scenes.iter().enumerate().collect();
-    each(AT_ONCE, &places, || (), |(), (place, scene)| replay(scene, *place));
+    let places: Vec<(usize, &Transcript)> = scenes.iter().enumerate().collect();
+    for_each(AT_ONCE, &places, || (), |(), (place, scene)| replay(scene, *place));
 }
 
 #[test]

@@ -23,16 +23,16 @@ pub(crate) fn run(data: &[u8]) {
         fs::write(dir.path().join(file), text).expect("it can be written to");
     }
     let read = load(dir.path(), NAME);
-    chosen(dir.path(), read.as_ref().ok());
-    validated(dir.path());
+    check_selection(dir.path(), read.as_ref().ok());
+    check_validation(dir.path());
     match read {
-        Ok(list) => loaded(dir.path(), &list),
+        Ok(list) => check_list(dir.path(), &list),
         Err(Error::NoConfigurations { .. }) => {}
         Err(Error::NoNetwork { name, skipped, .. }) => {
             assert_eq!(name, NAME);
-            skipped.iter().for_each(|defect| says_where(dir.path(), defect));
+            skipped.iter().for_each(|defect| check_location(dir.path(), defect));
         }
-        Err(Error::Configuration(defect)) => says_where(dir.path(), &defect),
+        Err(Error::Configuration(defect)) => check_location(dir.path(), &defect),
         Err(other) => panic!("loading fails for its files alone: {other}"),
     }
 }
@@ -42,7 +42,7 @@ fn choose(dir: &Path, rule: SelectionPolicy) -> cnikit_libcni::Selection {
 }
 
 /// By name it is what is loaded by that; and no file is forgotten: each is used, or passed over with its reason.
-fn chosen(dir: &Path, loaded: Option<&NetworkList>) {
+fn check_selection(dir: &Path, loaded: Option<&NetworkList>) {
     let by_name = choose(dir, SelectionPolicy::ByName(NAME.to_owned()));
     let list = by_name.default_network().map(|network| (&network.list.name, &network.list.plugins));
     assert_eq!(list, loaded.map(|list| (&list.name, &list.plugins)));
@@ -61,7 +61,7 @@ fn chosen(dir: &Path, loaded: Option<&NetworkList>) {
         for file in &chosen.skipped {
             assert!(!file.to_string().contains('\n'), "{file}");
             if let Reason::Invalid(defect) = &file.reason {
-                says_where(dir, defect);
+                check_location(dir, defect);
             }
         }
     }
@@ -70,14 +70,14 @@ fn chosen(dir: &Path, loaded: Option<&NetworkList>) {
 }
 
 /// What cannot be loaded is an error, and nothing else is; each finding has its place, and there are not too many.
-fn validated(dir: &Path) {
+fn check_validation(dir: &Path) {
     let keys = ["bridge", "mtu", "vlanTrunk[].minID", "ranges[][].subnet", "runtimeConfig.mac"].map(str::to_owned);
     let plugins = ["bridge", "host-local", "t"].map(|plugin| PluginKeys { plugin: plugin.into(), keys: keys.to_vec() });
     let validator = Validator { dir: dir.to_owned(), plugins: plugins.to_vec(), ..Validator::default() };
     let findings = validator.validate().expect("the directory can be listed");
     assert!(findings.len() <= 3 * 20, "{} findings", findings.len());
     for finding in &findings {
-        says_where(dir, &finding.error);
+        check_location(dir, &finding.error);
     }
     let files = conf_files(dir, &["conflist", "conf"]).expect("the directory can be listed");
     let all_load = files.iter().all(|file| list_from_file(file).is_ok());
@@ -88,7 +88,7 @@ fn validated(dir: &Path) {
 }
 
 /// A defect names a file that is there and a place in it, in a sentence of one line with its hint.
-fn says_where(dir: &Path, defect: &ConfigError) {
+fn check_location(dir: &Path, defect: &ConfigError) {
     let text = fs::read(&defect.file).expect("the file is one that was written");
     let text = String::from_utf8_lossy(&text);
     let place = defect.location.expect("only a text can be wrong here");
@@ -103,7 +103,7 @@ fn inlined(list: &NetworkList) -> bool {
 }
 
 /// A list is of the network, has plugins, and is the same if its document is all that there is.
-fn loaded(dir: &Path, list: &NetworkList) {
+fn check_list(dir: &Path, list: &NetworkList) {
     assert_eq!(list.name, NAME);
     assert!(!list.plugins.is_empty() && list.warnings.iter().all(|text| !text.is_empty()));
     let alone = dir.join("alone");

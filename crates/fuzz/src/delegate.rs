@@ -8,11 +8,11 @@ use cnikit::types::{CniResult, Version, document};
 use cnikit::{Add, Del, Input, Journal, Plugin, Plugins, Result};
 use serde::Deserialize;
 
-use crate::called::{beside, call, input};
+use crate::plugin_call::{call, input, plugin_entry};
 
 thread_local! {
     /// What the delegate says.
-    static SAID: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Asks for addresses, and answers what it is told.
@@ -21,7 +21,7 @@ struct Asker {}
 
 impl Plugin for Asker {
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
-        add.call.delegate(ours().1[0].name)?.add(journal)
+        add.call.delegate(own_entry().1[0].name)?.add(journal)
     }
 
     fn del(_: &Del) -> Result<()> {
@@ -29,15 +29,15 @@ impl Plugin for Asker {
     }
 }
 
-fn ours() -> &'static (String, Plugins) {
-    static OURS: OnceLock<(String, Plugins)> = OnceLock::new();
-    OURS.get_or_init(|| beside(says))
+fn own_entry() -> &'static (String, Plugins) {
+    static ENTRY: OnceLock<(String, Plugins)> = OnceLock::new();
+    ENTRY.get_or_init(|| plugin_entry(reply_as_configured))
 }
 
 #[expect(clippy::needless_pass_by_value, reason = "the type of an entry's function")]
-fn says(_: &str, input: Input, _: Plugins, out: &mut dyn Write) -> u8 {
+fn reply_as_configured(_: &str, input: Input, _: Plugins, out: &mut dyn Write) -> u8 {
     if input.command == "ADD" {
-        SAID.with_borrow(|said| out.write_all(said)).expect("it is written to memory");
+        REPLY.with_borrow(|said| out.write_all(said)).expect("it is written to memory");
     }
     0
 }
@@ -46,14 +46,14 @@ fn says(_: &str, input: Input, _: Plugins, out: &mut dyn Write) -> u8 {
 pub(crate) fn run(data: &[u8]) {
     let Some((choice, said)) = data.split_first() else { return };
     let version = Version::ALL[usize::from(*choice) % Version::ALL.len()];
-    SAID.set(said.to_vec());
+    REPLY.set(said.to_vec());
     let conf = format!(r#"{{"cniVersion":"{version}","name":"n","type":"asker"}}"#);
-    let asked = Input { path: ours().0.clone(), ..input(format!("ADD\0c\0own\0eth0\0\0\0{conf}").as_bytes()) };
-    let answered = call::<Asker>(asked, ours().1);
-    let document = answered.document.expect("an ADD says something");
+    let asked = Input { path: own_entry().0.clone(), ..input(format!("ADD\0c\0own\0eth0\0\0\0{conf}").as_bytes()) };
+    let reply = call::<Asker>(asked, own_entry().1);
+    let document = reply.document.expect("an ADD says something");
     let read = document::parse(said).ok().and_then(|value| CniResult::read(&value, version).ok());
     match read.filter(|(_, answer)| !answer.ips.is_empty()) {
         Some((_, answer)) => assert_eq!(document, answer.write(version)),
-        None => assert!(!answered.success && document["code"] == 103, "{document}"),
+        None => assert!(!reply.success && document["code"] == 103, "{document}"),
     }
 }

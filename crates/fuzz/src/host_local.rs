@@ -4,14 +4,14 @@ use cnikit::Ipam;
 use cnikit::types::{CniResult, Version};
 use host_local::HostLocalPlugin;
 
-use crate::called::{call, plan};
+use crate::plugin_call::{call, plan};
 
 /// `CNI_ARGS`, a NUL, and the configuration: as a dry run, which reads and writes nothing.
 pub(crate) fn run(data: &[u8]) {
     let mut fields = data.splitn(2, |byte| *byte == 0);
     let args = String::from_utf8_lossy(fields.next().unwrap_or_default());
-    let answered = call::<Ipam<HostLocalPlugin>>(plan(&args, fields.next().unwrap_or_default()), &[]);
-    let (true, Some(document)) = (answered.success, answered.document) else { return };
+    let reply = call::<Ipam<HostLocalPlugin>>(plan(&args, fields.next().unwrap_or_default()), &[]);
+    let (true, Some(document)) = (reply.success, reply.document) else { return };
     let steps = document["plan"].as_array().expect("a plan is a list");
     assert!(
         !steps.is_empty() && steps.iter().all(|step| step.as_str().is_some_and(|step| step.starts_with("reserve ")))

@@ -8,22 +8,22 @@
 #![expect(clippy::expect_used, reason = "a target panics: that is how it says that a promise is broken")]
 
 mod arguments;
-mod called;
+mod cached_attachments;
 mod conditions;
 mod conflist;
 mod conntrack;
 mod conversion;
 mod dbus;
 mod delegate;
+mod dictionary;
 mod host_local;
 mod iptables;
-mod kept;
 pub mod mutate;
 mod netlink;
 mod nftables;
+mod plugin_call;
 mod plugins;
 mod request;
-mod said;
 pub mod seeds;
 mod store;
 mod subnet_env;
@@ -51,22 +51,22 @@ const DATAGRAM: usize = 64 << 10;
 
 /// Every target.
 pub const TARGETS: &[Target] = &[
-    Target { name: "request", run: request::run, words: said::PROTOCOL, longest: STDIN },
-    Target { name: "conversion", run: conversion::run, words: said::RESULT, longest: STDIN },
-    Target { name: "arguments", run: arguments::run, words: said::ARGUMENTS, longest: VARIABLE },
-    Target { name: "host-local", run: host_local::run, words: said::IPAM, longest: STDIN },
-    Target { name: "plugins", run: plugins::run, words: said::KEYS, longest: STDIN },
-    Target { name: "delegate", run: delegate::run, words: said::RESULT, longest: STDIN },
+    Target { name: "request", run: request::run, words: dictionary::PROTOCOL, longest: STDIN },
+    Target { name: "conversion", run: conversion::run, words: dictionary::RESULT, longest: STDIN },
+    Target { name: "arguments", run: arguments::run, words: dictionary::ARGUMENTS, longest: VARIABLE },
+    Target { name: "host-local", run: host_local::run, words: dictionary::IPAM, longest: STDIN },
+    Target { name: "plugins", run: plugins::run, words: dictionary::KEYS, longest: STDIN },
+    Target { name: "delegate", run: delegate::run, words: dictionary::RESULT, longest: STDIN },
     Target { name: "store", run: store::run, words: &[], longest: 4 << 10 },
-    Target { name: "subnet-env", run: subnet_env::run, words: said::SUBNET_ENV, longest: 1 << 20 },
-    Target { name: "netlink", run: netlink::replies, words: said::NUMBERS, longest: DATAGRAM },
+    Target { name: "subnet-env", run: subnet_env::run, words: dictionary::SUBNET_ENV, longest: 1 << 20 },
+    Target { name: "netlink", run: netlink::replies, words: dictionary::NUMBERS, longest: DATAGRAM },
     Target { name: "netlink-sent", run: netlink::sent, words: &[], longest: 4 << 10 },
-    Target { name: "nftables", run: nftables::replies, words: said::NFTABLES, longest: DATAGRAM },
+    Target { name: "nftables", run: nftables::replies, words: dictionary::NFTABLES, longest: DATAGRAM },
     Target { name: "nftables-sent", run: nftables::sent, words: &[], longest: 4 << 10 },
-    Target { name: "conntrack", run: conntrack::run, words: said::NUMBERS, longest: DATAGRAM },
-    Target { name: "iptables", run: iptables::run, words: said::IPTABLES, longest: 64 << 20 },
-    Target { name: "conditions", run: conditions::run, words: said::CONDITIONS, longest: VARIABLE },
-    Target { name: "dbus", run: dbus::run, words: said::DBUS, longest: 1 << 20 },
-    Target { name: "conflist", run: conflist::run, words: said::LIST, longest: STDIN },
-    Target { name: "kept", run: kept::run, words: said::KEPT, longest: STDIN },
+    Target { name: "conntrack", run: conntrack::run, words: dictionary::NUMBERS, longest: DATAGRAM },
+    Target { name: "iptables", run: iptables::run, words: dictionary::IPTABLES, longest: 64 << 20 },
+    Target { name: "conditions", run: conditions::run, words: dictionary::CONDITIONS, longest: VARIABLE },
+    Target { name: "dbus", run: dbus::run, words: dictionary::DBUS, longest: 1 << 20 },
+    Target { name: "conflist", run: conflist::run, words: dictionary::LIST, longest: STDIN },
+    Target { name: "kept", run: cached_attachments::run, words: dictionary::CACHED, longest: STDIN },
 ];

@@ -6,7 +6,7 @@ use arbitrary::{Result, Unstructured};
 use cnikit_netlink::{Batch, KernelRoute, LinkChange, Mac, NewAddress, VlanRange, wire};
 use ipnetwork::IpNetwork;
 
-use crate::values::{again_and_again, ip, longest, network};
+use crate::values::{ip, longest, network, repeat};
 
 /// The port and the sequence number that answers are for.
 const PORT: u32 = 9;
@@ -59,7 +59,7 @@ fn read(message: &[u8]) {
     let routes = wire::routes(message).unwrap_or_default();
     assert!(routes.len() <= 1 + message.len() / 8, "a route for each next hop at most");
     for route in routes {
-        sendable(&route);
+        check_sendable(&route);
     }
     wire::neighbour(message);
     let vlans = wire::vlans(message);
@@ -71,7 +71,7 @@ fn read(message: &[u8]) {
 }
 
 /// A route that was read can be sent, and is the same again; else it is said that it mixes families.
-fn sendable(route: &KernelRoute) {
+fn check_sendable(route: &KernelRoute) {
     let mut batch = Batch::new();
     batch.replace_route(route);
     let Ok(messages) = wire::messages(batch) else { return };
@@ -82,7 +82,7 @@ fn sendable(route: &KernelRoute) {
 
 /// Changes at random: what is sent for them reads as what was meant.
 pub(crate) fn sent(data: &[u8]) {
-    again_and_again(data, change);
+    repeat(data, change);
 }
 
 fn change(bytes: &mut Unstructured<'_>) -> Result<()> {

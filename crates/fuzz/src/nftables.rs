@@ -9,7 +9,7 @@ use cnikit_nftables::{
 };
 use ipnetwork::IpNetwork;
 
-use crate::values::{again_and_again, ip, network};
+use crate::values::{ip, network, repeat};
 
 const FAMILIES: [TableFamily; 4] = [TableFamily::Inet, TableFamily::Ip, TableFamily::Ip6, TableFamily::Bridge];
 
@@ -65,7 +65,7 @@ fn rule(found: &InstalledRule, layout: &TableLayout, length: usize) {
 
 /// A rule at random: as the kernel sends it back, it is the rule that was meant, and whose it is.
 pub(crate) fn sent(data: &[u8]) {
-    again_and_again(data, sent_once);
+    repeat(data, sent_once);
 }
 
 fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
@@ -77,8 +77,8 @@ fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
     let found = testing::rule(&message, &layout, CHAIN).expect("what we write is a rule");
     assert_eq!((found.handle(), found.comment(), found.owner()), (handle, rule.comment.as_deref(), owner.as_deref()));
     assert_eq!(testing::is_same(&found, &rule, &layout, owner.as_deref()).ok(), Some(true), "{rule}");
-    assert_eq!(found.rule(), Some(&as_found(&rule)), "{rule}");
-    assert_eq!(found.to_string(), as_found(&rule).to_string());
+    assert_eq!(found.rule(), Some(&as_listed(&rule)), "{rule}");
+    assert_eq!(found.to_string(), as_listed(&rule).to_string());
     let other = testing::rule(&message, &layout, "d");
     assert!(other.is_none(), "a rule of one chain is none of another");
     assert_eq!(
@@ -91,7 +91,7 @@ fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
 
 /// As it comes back: networks without the host part, one whole address as such, and no protocol that the port behind it
 /// says too.
-fn as_found(rule: &Rule) -> Rule {
+fn as_listed(rule: &Rule) -> Rule {
     let network = |network: &IpNetwork| IpNetwork::new(network.network(), network.prefix()).expect("as long as it was");
     let one = |one: &Match| match one {
         Match::SourceIn(from) if *from == IpNetwork::from(from.ip()) => Match::Source(from.ip()),
@@ -104,7 +104,7 @@ fn as_found(rule: &Rule) -> Rule {
     let mut matches = Vec::new();
     let mut checked = None;
     for (place, found) in rule.matches.iter().enumerate() {
-        let next = rule.matches[place + 1..].iter().find(|next| !is_checked(next, found));
+        let next = rule.matches[place + 1..].iter().find(|next| !repeats_protocol(next, found));
         match found {
             Match::Protocol(protocol) if checked.replace(*protocol).is_some() => {}
             Match::Protocol(_) if matches!(next, Some(Match::Port { .. })) => {}
@@ -119,7 +119,7 @@ fn as_found(rule: &Rule) -> Rule {
 }
 
 /// Whether it says no more than the protocol that was said before.
-fn is_checked(one: &Match, before: &Match) -> bool {
+fn repeats_protocol(one: &Match, before: &Match) -> bool {
     matches!((one, before), (Match::Protocol(one), Match::Protocol(before)) if one == before)
 }
 

@@ -6,7 +6,7 @@ use cnikit::types::{NetConf, Value};
 use cnikit::{Chained, InterfaceShape, Ipam, Plugins, serve};
 use host_local::HostLocalPlugin;
 
-use crate::called::{Answered, beside, call, plan};
+use crate::plugin_call::{PluginReply, call, plan, plugin_entry};
 
 /// The first byte chooses the plugin, then come `CNI_ARGS`, a NUL, and the configuration: as a dry run, host-local in this
 /// program beside it.
@@ -14,11 +14,11 @@ pub(crate) fn run(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     let mut fields = rest.splitn(2, |byte| *byte == 0);
     let args = String::from_utf8_lossy(fields.next().unwrap_or_default());
-    let (path, plugins) = ours();
-    let stdin = with_ours(fields.next().unwrap_or_default(), plugins[0].name);
+    let (path, plugins) = own_entry();
+    let stdin = with_own_ipam(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let answered = match choice % 11 {
+    let reply = match choice % 11 {
         0 => call::<InterfaceShape<bridge::BridgePlugin>>(input, plugins),
         1 => call::<InterfaceShape<ptp::PtpPlugin>>(input, plugins),
         3 => call::<Ipam<static_ipam::StaticPlugin>>(input, plugins),
@@ -31,25 +31,25 @@ pub(crate) fn run(data: &[u8]) {
         10 => call::<InterfaceShape<vlan::VlanPlugin>>(input, plugins),
         _ => call::<loopback::LoopbackPlugin>(input, plugins),
     };
-    told(&answered);
+    check_plan(&reply);
 }
 
-fn told(answered: &Answered) {
-    if !answered.success {
+fn check_plan(reply: &PluginReply) {
+    if !reply.success {
         return;
     }
-    let document = answered.document.as_ref().expect("a dry run has something to say");
+    let document = reply.document.as_ref().expect("a dry run has something to say");
     let steps = document["plan"].as_array().expect("a plan is a list");
     assert!(steps.iter().all(|step| step.as_str().is_some_and(|step| !step.trim().is_empty())), "{document}");
 }
 
-fn ours() -> &'static (String, Plugins) {
-    static OURS: OnceLock<(String, Plugins)> = OnceLock::new();
-    OURS.get_or_init(|| beside(serve::<Ipam<HostLocalPlugin>>))
+fn own_entry() -> &'static (String, Plugins) {
+    static ENTRY: OnceLock<(String, Plugins)> = OnceLock::new();
+    ENTRY.get_or_init(|| plugin_entry(serve::<Ipam<HostLocalPlugin>>))
 }
 
 /// The configuration, in which this program stands for host-local.
-fn with_ours(stdin: &[u8], name: &str) -> Vec<u8> {
+fn with_own_ipam(stdin: &[u8], name: &str) -> Vec<u8> {
     match NetConf::parse(stdin) {
         Ok(mut conf) if conf.ipam_type() == Some("host-local") => {
             conf.set_at(&["ipam", "type"], Value::from(name));

@@ -4,7 +4,7 @@ use cnikit::types::{CniResult, Version};
 use cnikit::{Add, Check, Del, DryRun, DryRunReport, Gc, Journal, KeySource, NetConf, Plugin, Result, Sources, Status};
 use serde::Deserialize;
 
-use crate::called::{call, input};
+use crate::plugin_call::{call, input};
 
 /// A plugin that does nothing but to believe what the protocol promises it.
 #[derive(Default, Deserialize)]
@@ -19,18 +19,18 @@ impl Plugin for Witness {
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP", "MAC"]);
 
     fn add(&self, add: &Add, _: &mut Journal) -> Result<CniResult> {
-        named(&add.call.conf, &add.attachment.tag);
+        check_names(&add.call.conf, &add.attachment.tag);
         assert_ne!(self.mac.as_deref(), Some(""), "an empty text counts as not said");
         Ok(add.prev.clone().unwrap_or_default())
     }
 
     fn del(del: &Del) -> Result<()> {
-        named(&del.call.conf, &del.tag);
+        check_names(&del.call.conf, &del.tag);
         Ok(())
     }
 
     fn check(&self, check: &Check) -> Result<()> {
-        named(&check.call.conf, &check.attachment.tag);
+        check_names(&check.call.conf, &check.attachment.tag);
         assert!(check.call.version >= Version::V0_4_0);
         Ok(())
     }
@@ -46,14 +46,14 @@ impl Plugin for Witness {
         Ok(())
     }
 
-    fn plan(&self, preview: &DryRun) -> Result<DryRunReport> {
-        named(&preview.call.conf, &preview.attachment.tag);
-        Ok(DryRunReport { steps: vec!["nothing".into()], example: preview.prev.clone().unwrap_or_default() })
+    fn plan(&self, dry_run: &DryRun) -> Result<DryRunReport> {
+        check_names(&dry_run.call.conf, &dry_run.attachment.tag);
+        Ok(DryRunReport { steps: vec!["nothing".into()], example: dry_run.prev.clone().unwrap_or_default() })
     }
 }
 
 /// The names of an attachment are words: they become those of files, rules and links.
-fn named(conf: &NetConf, tag: &cnikit::AttachmentId) {
+fn check_names(conf: &NetConf, tag: &cnikit::AttachmentId) {
     let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
     assert_eq!(conf.name(), Some(tag.network.as_str()));
     assert!(!tag.network.is_empty() && is_word(&tag.network) && !tag.network.starts_with('.'), "{tag:?}");
@@ -65,11 +65,11 @@ pub(crate) fn run(data: &[u8]) {
     let input = input(data);
     let conf = NetConf::parse(input.stdin.so_far());
     let command = input.command.clone();
-    let answered = call::<Witness>(input, &[]);
-    if !answered.success {
+    let reply = call::<Witness>(input, &[]);
+    if !reply.success {
         return;
     }
-    match (command.as_str(), answered.document) {
+    match (command.as_str(), reply.document) {
         ("ADD", Some(document)) => {
             let conf = conf.expect("an ADD that succeeded had a configuration");
             let version = Version::exact(conf.text("cniVersion").unwrap_or_default()).expect("and a version");

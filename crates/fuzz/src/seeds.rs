@@ -20,30 +20,30 @@ impl Target {
 
     /// All that it starts from, the kept inputs first.
     pub fn seeds(&self) -> Vec<Vec<u8>> {
-        let mut seeds = kept(&self.corpus());
+        let mut seeds = read_files(&self.corpus());
         let take = match self.name {
             "request" => |call: &Value| Some(request(call)),
             "plugins" => configuration,
-            "conversion" | "delegate" => answer,
+            "conversion" | "delegate" => result,
             "arguments" => |call: &Value| call["env"]["CNI_ARGS"].as_str().map(|text| text.as_bytes().to_vec()),
             _ => return seeds,
         };
-        let calls = transcribed();
+        let calls = transcribed_calls();
         seeds.extend(calls.iter().step_by(EVERY).filter_map(take));
         seeds
     }
 }
 
 /// The files of a corpus, in the order of their names.
-fn kept(corpus: &Path) -> Vec<Vec<u8>> {
+fn read_files(corpus: &Path) -> Vec<Vec<u8>> {
     let mut files: Vec<PathBuf> =
         fs::read_dir(corpus).into_iter().flatten().flatten().map(|file| file.path()).collect();
     files.sort();
     files.iter().filter_map(|file| fs::read(file).ok()).collect()
 }
 
-fn transcribed() -> Vec<Value> {
-    let scenes = kept(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(TRANSCRIPTS));
+fn transcribed_calls() -> Vec<Value> {
+    let scenes = read_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(TRANSCRIPTS));
     let texts = scenes.iter().map(|scene| String::from_utf8_lossy(scene));
     let calls = texts.map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>());
     calls.flatten().collect()
@@ -77,7 +77,7 @@ fn configuration(call: &Value) -> Option<Vec<u8>> {
     Some([&[which], text(call, &["env", "CNI_ARGS"]).as_bytes(), &[0], text(call, &["stdin"]).as_bytes()].concat())
 }
 
-fn answer(call: &Value) -> Option<Vec<u8>> {
+fn result(call: &Value) -> Option<Vec<u8>> {
     let said = Some(text(call, &["stdout"])).filter(|said| !said.is_empty())?;
     Some([&[6], said.as_bytes()].concat())
 }

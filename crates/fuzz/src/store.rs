@@ -15,10 +15,10 @@ const SUBNET: &str = "10.0.0.0/29";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
 
 /// What is known to hold, by what the store answered.
-struct World {
+struct StoreModel {
     dir: TempDir,
     /// Who was given what since the last boot.
-    held: BTreeMap<IpAddr, Owner>,
+    owners: BTreeMap<IpAddr, Owner>,
     /// The number of this boot.
     boot: u32,
 }
@@ -26,16 +26,16 @@ struct World {
 /// Deeds at random, of callers, of strangers without the lock, and of power cuts.
 pub(crate) fn run(data: &[u8]) {
     let dir = TempDir::new().expect("there is a temporary directory");
-    let mut world = World { dir, held: BTreeMap::new(), boot: 1 };
+    let mut model = StoreModel { dir, owners: BTreeMap::new(), boot: 1 };
     let mut bytes = Unstructured::new(data);
     for _ in 0..32 {
-        if bytes.is_empty() || world.deed(&mut bytes).is_err() {
+        if bytes.is_empty() || model.step(&mut bytes).is_err() {
             return;
         }
     }
 }
 
-impl World {
+impl StoreModel {
     fn store(&self) -> Store {
         Store {
             data_dir: self.dir.path().to_owned(),
@@ -56,31 +56,31 @@ impl World {
         self.dir.path().join(".idx/net")
     }
 
-    fn deed(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
+    fn step(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
         match bytes.int_in_range(0..=8)? {
             0..=2 => self.acquire(owner(bytes)?),
             3 => self.release(&owner(bytes)?),
             4 => self.confirm(&owner(bytes)?),
             5 => self.sweep(&owner(bytes)?),
-            6 => self.stranger(bytes)?,
-            7 => self.torn(bytes)?,
+            6 => self.write_foreign_file(bytes)?,
+            7 => self.damage_index(bytes)?,
             _ => self.power_cut(bytes)?,
         }
         Ok(())
     }
 
     fn acquire(&mut self, owner: Owner) {
-        let written = RangeConfig { subnet: SUBNET.parse().ok(), ..RangeConfig::default() };
-        let sets = vec![RangeSet::try_from(&[written][..]).expect("the range is one")];
+        let range = RangeConfig { subnet: SUBNET.parse().ok(), ..RangeConfig::default() };
+        let sets = vec![RangeSet::try_from(&[range][..]).expect("the range is one")];
         let before = self.files();
         let given = self.store().acquire(&AllocationRequest { owner: owner.clone(), sets, wanted: Vec::new() });
         let Ok(given) = given else {
-            assert_eq!(kept(&before), kept(&self.files()), "a refusal leaves all as it was");
+            assert_eq!(durable(&before), durable(&self.files()), "a refusal leaves all as it was");
             return;
         };
         assert_eq!(given.len(), 1);
         let address = given[0].address.ip();
-        assert_eq!(self.held.insert(address, owner.clone()), None, "{address} was held already");
+        assert_eq!(self.owners.insert(address, owner.clone()), None, "{address} was held already");
         let content = format!("{}\r\n{}", owner.container, owner.ifname.unwrap_or_default());
         assert_eq!(self.files().get(&address.to_string()), Some(&content.into_bytes()));
     }
@@ -88,13 +88,13 @@ impl World {
     fn release(&mut self, owner: &Owner) {
         let before = self.files();
         let freed = self.store().release(owner).expect("a release succeeds");
-        self.held.retain(|_, holder| holder != owner);
+        self.owners.retain(|_, holder| holder != owner);
         assert_eq!(self.reservations().find(|(_, content)| *content == text(owner)), None, "{owner} released all");
-        self.only_gone(&before, &freed);
+        self.assert_only_removed(&before, &freed);
     }
 
     fn confirm(&self, owner: &Owner) {
-        let held: Vec<IpAddr> = self.held.iter().filter(|(_, holder)| *holder == owner).map(|(ip, _)| *ip).collect();
+        let held: Vec<IpAddr> = self.owners.iter().filter(|(_, holder)| *holder == owner).map(|(ip, _)| *ip).collect();
         let confirmed = self.store().confirm(owner, &held);
         assert!(confirmed.is_ok() || held.is_empty(), "{held:?} of {owner}: {confirmed:?}");
     }
@@ -102,16 +102,16 @@ impl World {
     fn sweep(&mut self, valid: &Owner) {
         let before = self.files();
         let freed = self.store().sweep(std::slice::from_ref(valid)).expect("a sweep succeeds");
-        assert!(freed.iter().all(|address| self.held.get(address) != Some(valid)), "{valid} stays: {freed:?}");
-        self.held.retain(|_, holder| holder == valid);
-        self.only_gone(&before, &freed);
+        assert!(freed.iter().all(|address| self.owners.get(address) != Some(valid)), "{valid} stays: {freed:?}");
+        self.owners.retain(|_, holder| holder == valid);
+        self.assert_only_removed(&before, &freed);
         let named = |content: &[u8]| content.starts_with(b"c") && content.ends_with(b"\r\neth0");
         let stale = self.reservations().find(|(_, content)| named(content) && *content != text(valid));
         assert_eq!(stale, None, "what is not valid is gone");
     }
 
     /// Somebody who knows nothing of locks or indexes writes a file of the directory, or removes one.
-    fn stranger(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
+    fn write_foreign_file(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
         const NAMES: [&str; 12] = [
             "10.0.0.2",
             "10.0.0.3",
@@ -127,7 +127,7 @@ impl World {
             "10.0.0.2.bak",
         ];
         let name = *bytes.choose(&NAMES)?;
-        if name.parse().is_ok_and(|address: IpAddr| self.held.contains_key(&address)) {
+        if name.parse().is_ok_and(|address: IpAddr| self.owners.contains_key(&address)) {
             return Ok(()); // an address that was given is nobody's to take away
         }
         let path = self.network().join(name);
@@ -144,7 +144,7 @@ impl World {
     }
 
     /// The index loses its end, or some bits.
-    fn torn(&self, bytes: &mut Unstructured<'_>) -> Result<()> {
+    fn damage_index(&self, bytes: &mut Unstructured<'_>) -> Result<()> {
         let Ok(mut content) = fs::read(self.index()) else { return Ok(()) };
         let at = usize::from(bytes.arbitrary::<u16>()?) % content.len().max(1);
         if bytes.arbitrary()? {
@@ -159,7 +159,7 @@ impl World {
     /// No container outlives it, and of what was written lately any part may be missing.
     fn power_cut(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
         self.boot += 1;
-        self.held.clear();
+        self.owners.clear();
         for name in self.files().into_keys() {
             match bytes.int_in_range(0..=7)? {
                 0 => fs::remove_file(self.network().join(name)).expect("it is there"),
@@ -190,12 +190,12 @@ impl World {
     }
 
     /// Nothing went but what was said to be freed, and nothing changed.
-    fn only_gone(&self, before: &BTreeMap<String, Vec<u8>>, freed: &[IpAddr]) {
-        let mut wanted = kept(before);
+    fn assert_only_removed(&self, before: &BTreeMap<String, Vec<u8>>, freed: &[IpAddr]) {
+        let mut wanted = durable(before);
         for address in freed {
             assert!(wanted.remove(&address.to_string()).is_some(), "{address} was there");
         }
-        assert_eq!(kept(&self.files()), wanted);
+        assert_eq!(durable(&self.files()), wanted);
     }
 }
 
@@ -208,8 +208,8 @@ fn text(owner: &Owner) -> Vec<u8> {
 }
 
 /// What has to be there after a call that was refused: all but what a power cut emptied, and the memory of the last.
-fn kept(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
+fn durable(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
     let emptied = |content: &Vec<u8>| content.iter().all(|byte| *byte == 0);
-    let kept = files.iter().filter(|(name, content)| !emptied(content) && !name.starts_with("last_reserved_ip"));
-    kept.map(|(name, content)| (name.clone(), content.clone())).collect()
+    let durable = files.iter().filter(|(name, content)| !emptied(content) && !name.starts_with("last_reserved_ip"));
+    durable.map(|(name, content)| (name.clone(), content.clone())).collect()
 }

@@ -10,9 +10,9 @@ use serde_json::json;
 
 /// The file. What is made of it is of whole networks, and the same of a file in which that is written down.
 pub(crate) fn run(data: &[u8]) {
-    match made_of(data) {
+    match delegate_conf(data) {
         Ok(conf) => {
-            let again = made_of(written(&conf).as_bytes()).expect("what was read can be read again");
+            let again = delegate_conf(written(&conf).as_bytes()).expect("what was read can be read again");
             assert_eq!(again, conf);
         }
         Err(error) => {
@@ -23,7 +23,7 @@ pub(crate) fn run(data: &[u8]) {
 }
 
 /// The delegate's configuration.
-fn made_of(content: &[u8]) -> Result<NetConf> {
+fn delegate_conf(content: &[u8]) -> Result<NetConf> {
     let dir = tempfile::tempdir().expect("there is a temporary directory");
     let file = dir.path().join("subnet.env");
     fs::write(&file, content).expect("it can be written to");

@@ -6,7 +6,7 @@ use arbitrary::{Result, Unstructured};
 use ipnetwork::IpNetwork;
 
 /// Does something with values out of these bytes until they are used up, or do not suffice for the next one.
-pub(crate) fn again_and_again(data: &[u8], once: impl Fn(&mut Unstructured<'_>) -> Result<()>) {
+pub(crate) fn repeat(data: &[u8], once: impl Fn(&mut Unstructured<'_>) -> Result<()>) {
     let mut bytes = Unstructured::new(data);
     while !bytes.is_empty() && once(&mut bytes).is_ok() {}
 }

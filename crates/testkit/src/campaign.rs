@@ -1,19 +1,19 @@
 //! Many disturbed calls, each followed by what a runtime does then, and a look at everything that may be left.
 
-pub(crate) mod line;
-mod scene;
-mod stage;
-mod why;
+mod campaign_host;
+mod disturbed_call;
+mod error_text;
+pub(crate) mod summary_line;
 
 use std::fmt;
 use std::sync::Mutex;
 
-pub use line::{Line, at_most, chance, is_whole, seed};
-pub(crate) use scene::{At, Harm, Scene, Verb};
-use stage::{Played, Stage, Turn};
+use campaign_host::{Attempt, CampaignHost, Outcome};
+pub(crate) use disturbed_call::{CallPosition, Disturbance, DisturbedCall, Verb};
+pub use summary_line::{SummaryLine, case_limit, runs_all_cases, seed, seeded_rng};
 
-use crate::crowd::{caught, each};
 use crate::env::subject::Subject;
+use crate::parallel::{catch_panic, for_each};
 use crate::syscall_trace::SyscallTrace;
 
 /// What a campaign tried, and what it found.
@@ -69,9 +69,9 @@ impl CampaignReport {
     }
 
     /// The result as one line; with the seed if there was a random choice.
-    pub fn line(&self) -> Line {
+    pub fn line(&self) -> SummaryLine {
         let CampaignReport { tried, of, .. } = *self;
-        let mut line = Line { tried, of, found: self.findings.len(), ..Line::new(&self.what, self.unit) };
+        let mut line = SummaryLine { tried, of, found: self.findings.len(), ..SummaryLine::new(&self.what, self.unit) };
         line.notes.push(format!("{} failed or died", self.failed));
         if self.starved > 0 {
             line.notes.push(format!("{} died for want of memory", self.starved));
@@ -79,13 +79,13 @@ impl CampaignReport {
         if self.repeated > 0 {
             line.notes.push(format!("{} repeated", self.repeated));
         }
-        if self.drawn || tried < of { line.by_chance() } else { line }
+        if self.drawn || tried < of { line.with_seed() } else { line }
     }
 
     /// Says it, and at once what was found: a campaign may go on for hours.
-    pub(crate) fn say(self) -> CampaignReport {
-        self.line().say();
-        self.findings.iter().take(SHOWN).for_each(|found| line::tell(&format!("  found: {found}")));
+    pub(crate) fn print(self) -> CampaignReport {
+        self.line().print();
+        self.findings.iter().take(SHOWN).for_each(|found| summary_line::print_line(&format!("  found: {found}")));
         self
     }
 
@@ -101,40 +101,40 @@ impl CampaignReport {
 
 /// Panics with what was found, if anything was.
 pub(crate) fn conclude(reports: Vec<CampaignReport>) -> Vec<CampaignReport> {
-    nothing_of(reports.iter().flat_map(|report| &report.findings));
+    assert_no_findings(reports.iter().flat_map(|report| &report.findings));
     reports
 }
 
 /// Panics with findings, if there are any: how many, and the first of them.
-pub(crate) fn nothing_of<'a>(found: impl IntoIterator<Item = &'a String>) {
+pub(crate) fn assert_no_findings<'a>(found: impl IntoIterator<Item = &'a String>) {
     let found: Vec<&str> = found.into_iter().map(String::as_str).collect();
     let some = &found[..SHOWN.min(found.len())];
     assert!(found.is_empty(), "{} found, {} shown:\n{}", found.len(), some.len(), some.join("\n"));
 }
 
-/// So many of all, by chance, one of each of so many equal stretches; or as many as `CNIKIT_CAMPAIGNS` says, see [`at_most`].
+/// So many of all, by chance, one of each of so many equal stretches; or as many as `CNIKIT_CAMPAIGNS` says, see [`case_limit`].
 pub fn sample<T: Clone>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
-    let most = at_most(short);
+    let most = case_limit(short);
     if all.len() <= most {
         return all;
     }
-    let mut chance = chance(what);
+    let mut chance = seeded_rng(what);
     let edge = |n: usize| n * all.len() / most;
     (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))].clone()).collect()
 }
 
 /// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'. And which cannot fail.
-pub(crate) fn usual(subject: &Subject, verb: Verb) -> (SyscallTrace, Vec<At>) {
-    let mut stage = Stage::new(subject, verb);
+pub(crate) fn usual_trace(subject: &Subject, verb: Verb) -> (SyscallTrace, Vec<CallPosition>) {
+    let mut campaign_host = CampaignHost::new(subject, verb);
     let mut traces = Vec::new();
     loop {
-        let (trace, sure) = stage.undisturbed(verb, &id(traces.len()));
+        let (trace, infallible) = campaign_host.undisturbed(verb, &id(traces.len()));
         if traces.contains(&trace) || traces.len() == UNDISTURBED {
-            return (trace, sure);
+            return (trace, infallible);
         }
         traces.push(trace);
         if verb == Verb::First {
-            stage = Stage::new(subject, verb);
+            campaign_host = CampaignHost::new(subject, verb);
         }
     }
 }
@@ -145,19 +145,19 @@ fn id(n: usize) -> String {
 }
 
 /// Plays a choice of all scenes, which are of one verb, at most so many.
-pub(crate) fn play(
+pub(crate) fn run_sample(
     mut report: CampaignReport,
     subject: &Subject,
-    all: &[Scene],
+    all: &[DisturbedCall],
     most: usize,
     trace: &SyscallTrace,
 ) -> CampaignReport {
-    let first = all.first().is_some_and(|scene| scene.verb == Verb::First);
+    let first = all.first().is_some_and(|disturbed| disturbed.verb == Verb::First);
     let most = if first { most.div_ceil(FEWER) } else { most };
-    let scenes = sample(&report.what, all.to_vec(), most);
-    let is_whole = scenes.len() == report.of;
-    let enough = if is_whole { scenes.len() } else { scenes.len().div_ceil(2) };
-    play_batches(&mut report, subject, &scenes, trace);
+    let calls_to_disturb = sample(&report.what, all.to_vec(), most);
+    let is_whole = calls_to_disturb.len() == report.of;
+    let enough = if is_whole { calls_to_disturb.len() } else { calls_to_disturb.len().div_ceil(2) };
+    play_batches(&mut report, subject, &calls_to_disturb, trace);
     for round in 1..DRAWS {
         if is_whole || report.tried >= enough || !report.findings.is_empty() {
             break;
@@ -166,18 +166,23 @@ pub(crate) fn play(
         play_batches(&mut report, subject, &others, trace);
     }
     if report.findings.is_empty() && report.tried < enough {
-        report.findings.push(format!("{}: {} of {} were reached", report.what, report.tried, scenes.len()));
+        report.findings.push(format!("{}: {} of {} were reached", report.what, report.tried, calls_to_disturb.len()));
     }
     report
 }
 
 /// Plays scenes on many hosts at once.
-fn play_batches(report: &mut CampaignReport, subject: &Subject, scenes: &[Scene], trace: &SyscallTrace) {
-    let first = scenes.first().is_some_and(|scene| scene.verb == Verb::First);
+fn play_batches(
+    report: &mut CampaignReport,
+    subject: &Subject,
+    calls_to_disturb: &[DisturbedCall],
+    trace: &SyscallTrace,
+) {
+    let first = calls_to_disturb.first().is_some_and(|disturbed| disturbed.verb == Verb::First);
     let together = Mutex::new(CampaignReport::default());
-    let batches: Vec<&[Scene]> = scenes.chunks(if first { 1 } else { BATCH }).collect();
-    let worker = || Worker { subject, trace, stage: None, ids: 0 };
-    each(WORKERS, &batches, worker, |worker, batch| {
+    let batches: Vec<&[DisturbedCall]> = calls_to_disturb.chunks(if first { 1 } else { BATCH }).collect();
+    let worker = || Worker { subject, trace, campaign_host: None, ids: 0 };
+    for_each(WORKERS, &batches, worker, |worker, batch| {
         let one = worker.batch(batch);
         together.lock().unwrap().add(one);
     });
@@ -188,72 +193,73 @@ fn play_batches(report: &mut CampaignReport, subject: &Subject, scenes: &[Scene]
 struct Worker<'a> {
     subject: &'a Subject,
     trace: &'a SyscallTrace,
-    stage: Option<Stage>,
+    campaign_host: Option<CampaignHost>,
     ids: usize,
 }
 
 impl Worker<'_> {
     /// All together; each alone where something was found, and where what came before on the same host led a call elsewhere.
-    fn batch(&mut self, scenes: &[Scene]) -> CampaignReport {
+    fn batch(&mut self, calls_to_disturb: &[DisturbedCall]) -> CampaignReport {
         let mut report = CampaignReport::default();
         let mut missed = Vec::new();
-        let Err(found) = caught(|| missed = self.together(scenes, &mut report)) else {
-            missed.iter().for_each(|scene| self.alone(scene, &mut report));
+        let Err(found) = catch_panic(|| missed = self.together(calls_to_disturb, &mut report)) else {
+            missed.iter().for_each(|disturbed| self.alone(disturbed, &mut report));
             return report;
         };
         report = CampaignReport::default();
-        scenes.iter().for_each(|scene| self.alone(scene, &mut report));
+        calls_to_disturb.iter().for_each(|disturbed| self.alone(disturbed, &mut report));
         // What does not happen again, happened.
-        if let ([], [first, ..], [.., last]) = (report.findings.as_slice(), scenes, scenes) {
+        if let ([], [first, ..], [.., last]) = (report.findings.as_slice(), calls_to_disturb, calls_to_disturb) {
             report.findings.push(format!("{}: somewhere from {first} to {last}: {found}", self.subject.title));
         }
         report
     }
 
-    fn alone(&mut self, scene: &Scene, report: &mut CampaignReport) {
+    fn alone(&mut self, disturbed: &DisturbedCall, report: &mut CampaignReport) {
         let before = report.tried;
-        self.stage = None;
-        if let Err(found) = caught(|| drop(self.together(&[*scene], report))) {
+        self.campaign_host = None;
+        if let Err(found) = catch_panic(|| drop(self.together(&[*disturbed], report))) {
             report.tried = before + 1;
-            report.findings.push(format!("{}: {scene}: {found}", self.subject.title));
+            report.findings.push(format!("{}: {disturbed}: {found}", self.subject.title));
         }
     }
 
     /// All of them, then one look, then each container once more. A first ADD has a host of its own, and each try of it.
     /// Those that chance did not lead there.
-    fn together(&mut self, scenes: &[Scene], report: &mut CampaignReport) -> Vec<Scene> {
-        if let [scene @ Scene { verb: Verb::First, .. }] = scenes {
+    fn together(&mut self, calls_to_disturb: &[DisturbedCall], report: &mut CampaignReport) -> Vec<DisturbedCall> {
+        if let [disturbed @ DisturbedCall { verb: Verb::First, .. }] = calls_to_disturb {
             self.is_reached(report, |worker| {
-                let stage = Stage::new(worker.subject, scene.verb);
-                let (turn, played) = worker.turn(&stage, scene, &[]);
-                stage.audit();
-                turn.again();
+                let campaign_host = CampaignHost::new(worker.subject, disturbed.verb);
+                let (attempt, played) = worker.attempt(&campaign_host, disturbed, &[]);
+                campaign_host.audit();
+                attempt.again();
                 played
             });
             return Vec::new();
         }
-        let stage = self.stage.take().unwrap_or_else(|| Stage::new(self.subject, scenes[0].verb));
+        let campaign_host =
+            self.campaign_host.take().unwrap_or_else(|| CampaignHost::new(self.subject, calls_to_disturb[0].verb));
         let mut turns = Vec::new();
         let mut missed = Vec::new();
-        stage.while_another_talks(|| {
-            for scene in scenes {
+        campaign_host.while_other_pings(|| {
+            for disturbed in calls_to_disturb {
                 let reached = self.is_reached(report, |worker| {
-                    let (turn, played) = worker.turn(&stage, scene, &turns);
-                    turns.push(turn);
+                    let (attempt, played) = worker.attempt(&campaign_host, disturbed, &turns);
+                    turns.push(attempt);
                     played
                 });
-                missed.extend((!reached).then_some(*scene));
+                missed.extend((!reached).then_some(*disturbed));
             }
         });
-        stage.audit();
-        turns.iter().for_each(Turn::again);
+        campaign_host.audit();
+        turns.iter().for_each(Attempt::again);
         drop(turns);
-        self.stage = Some(stage);
+        self.campaign_host = Some(campaign_host);
         missed
     }
 
     /// Whether the harm was done where it should be, at last.
-    fn is_reached(&mut self, report: &mut CampaignReport, mut play: impl FnMut(&mut Self) -> Played) -> bool {
+    fn is_reached(&mut self, report: &mut CampaignReport, mut play: impl FnMut(&mut Self) -> Outcome) -> bool {
         for _ in 0..TRIES {
             let played = play(self);
             if played.hit {
@@ -267,11 +273,16 @@ impl Worker<'_> {
         false
     }
 
-    fn turn<'a>(&mut self, stage: &'a Stage, scene: &'a Scene, before: &[Turn<'_>]) -> (Turn<'a>, Played) {
+    fn attempt<'a>(
+        &mut self,
+        campaign_host: &'a CampaignHost,
+        disturbed: &'a DisturbedCall,
+        before: &[Attempt<'_>],
+    ) -> (Attempt<'a>, Outcome) {
         self.ids += 1;
-        let mut turn = Turn::new(stage, scene, id(self.ids), before);
-        let played = turn.play(self.trace);
-        (turn, played)
+        let mut attempt = Attempt::new(campaign_host, disturbed, id(self.ids), before);
+        let played = attempt.run(self.trace);
+        (attempt, played)
     }
 }
 
@@ -293,8 +304,8 @@ mod tests {
 
     #[test]
     fn findings_are_counted_and_some_of_them_shown() {
-        let said = caught(|| nothing_of(&vec!["a thing".to_owned(); SHOWN + 1])).unwrap_err();
+        let said = catch_panic(|| assert_no_findings(&vec!["a thing".to_owned(); SHOWN + 1])).unwrap_err();
         assert!(said.starts_with("41 found, 40 shown:\na thing\n"), "{said}");
-        nothing_of(&[]);
+        assert_no_findings(&[]);
     }
 }

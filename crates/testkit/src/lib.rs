@@ -7,25 +7,25 @@
 //! | | holds if |
 //! |---|---|
 //! | [`life::leaves_no_trace`] | ADD, CHECK, DEL leave nothing, and a second cycle adds nothing even to what is shared |
-//! | [`life::survives_poor_dels`] | DEL succeeds and leaves nothing with whatever may be missing or wrong, twice, after nothing |
+//! | [`life::survives_incomplete_dels`] | DEL succeeds and leaves nothing with whatever may be missing or wrong, twice, after nothing |
 //! | [`life::names_tampering`] | CHECK names each thing that was tampered with |
 //! | [`life::names_tampering_of_all`] | and no resource of the plan is forgotten |
 //! | [`flood::survives`] | 64 at once: no address twice, no trace |
-//! | [`flood::holds`] | thousands of calls by 64 workers, some killed: one owner an address, no orphan |
+//! | [`flood::random_calls`] | thousands of calls by 64 workers, some killed: one owner an address, no orphan |
 //! | [`soak::Soak`] | the same for hours, interrupted and gone on with |
 //! | [`crash::survives`] | the power goes at any moment, with whatever was not synced: no address twice, no ADD refused for ever |
 //! | [`mixed::interleaved`] | ADD by one maker's plugin, CHECK and DEL by another's, at random, on one network |
-//! | [`mixed::exchanged`] | all plugins are exchanged while containers run, and back: no packet is lost, nothing is left |
+//! | [`mixed::replaced`] | all plugins are exchanged while containers run, and back: no packet is lost, nothing is left |
 //! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
 //! | [`fault::changes_nothing`] | the same of a plugin that changes what others made |
 //! | [`kill::at_every_call`] | killed before any system call of ADD, DEL or GC: a DEL leaves nothing, and the next ADD works |
 //! | [`kill::at_moments`] | the same with `SIGTERM` at any moment |
-//! | [`kill::for_want`] | the same with a file size and a memory that do not suffice |
+//! | [`kill::with_resource_limits`] | the same with a file size and a memory that do not suffice |
 //! | [`transcripts::survives`] | what a runtime sent, as it was, cut short, twice, out of order, killed in between: nothing is left |
 //! | [`errno::at_every_call`] | any system call fails once: ADD succeeds or leaves nothing, DEL and GC can be repeated |
 //!
 //! A test with many cases prints one line: how many cases there are, how many were tried and how many survived (see
-//! [`campaign::Line`]). Those of [`kill`], [`errno`], [`crash`] and [`transcripts`] are campaigns: they have more cases than one
+//! [`campaign::SummaryLine`]). Those of [`kill`], [`errno`], [`crash`] and [`transcripts`] are campaigns: they have more cases than one
 //! run has time for, so each tries a random part, and `CNIKIT_CAMPAIGNS=whole` tries everything. `CNIKIT_SEED`, which the line
 //! names if the choice was random, repeats the choice.
 //!
@@ -42,7 +42,7 @@
 //! life::leaves_no_trace(&mine);
 //! kill::at_every_call(&mine, 60);
 //! kill::at_moments(&mine, 50);
-//! kill::for_want(&mine, 20);
+//! kill::with_resource_limits(&mine, 20);
 //! errno::at_every_call(&mine, 80);
 //! transcripts::survives(&mine, &transcripts::read("tests/transcripts".as_ref()), 2);
 //! ```
@@ -54,12 +54,12 @@
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-pub mod alone;
 pub mod campaign;
 mod checks;
-pub mod crowd;
 mod env;
 mod model_node;
+pub mod own_process;
+pub mod parallel;
 pub mod syscall_trace;
 pub mod transcripts;
 

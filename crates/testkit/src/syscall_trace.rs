@@ -138,7 +138,7 @@ pub fn run(
     decide: impl FnMut(&Syscall) -> SyscallVerdict,
 ) -> io::Result<(CallOutput, SyscallTrace)> {
     let launched = launch::launch(program, env, stdin)?;
-    let mut watch = Watch {
+    let mut watch = Tracer {
         listener: launched.listener,
         first: launched.pid,
         limits,
@@ -157,7 +157,7 @@ pub fn run(
     Ok((said, SyscallTrace(watch.processes.into_iter().map(|process| process.calls).collect())))
 }
 
-struct Watch<'a, J> {
+struct Tracer<'a, J> {
     listener: OwnedFd,
     first: Pid,
     limits: &'a [Limit],
@@ -180,12 +180,12 @@ struct Process {
     /// It is the program, or a copy of it; not still a copy of us.
     counts: bool,
     calls: Vec<i32>,
-    turn: Turn,
+    wait_loop: WaitLoop,
 }
 
 /// Where in a loop that waits for something a process is.
 #[derive(Clone, Copy)]
-enum Turn {
+enum WaitLoop {
     /// In none.
     None,
     /// It has slept.
@@ -198,17 +198,17 @@ impl Process {
     /// The place of its next call; `None` for a sleep, or a repetition of what came before a sleep.
     fn place(&mut self, number: i32) -> Option<usize> {
         if SLEEPS.contains(&number.into()) {
-            self.turn = Turn::Slept;
+            self.wait_loop = WaitLoop::Slept;
             return None;
         }
-        let repeated = match self.turn {
-            Turn::None => None,
-            Turn::Slept => self.calls.iter().rposition(|call| *call == number),
-            Turn::Repeats(place) => Some(place).filter(|place| self.calls[*place] == number),
+        let repeated = match self.wait_loop {
+            WaitLoop::None => None,
+            WaitLoop::Slept => self.calls.iter().rposition(|call| *call == number),
+            WaitLoop::Repeats(place) => Some(place).filter(|place| self.calls[*place] == number),
         };
-        self.turn = match repeated {
-            Some(place) if place + 1 < self.calls.len() => Turn::Repeats(place + 1),
-            _ => Turn::None,
+        self.wait_loop = match repeated {
+            Some(place) if place + 1 < self.calls.len() => WaitLoop::Repeats(place + 1),
+            _ => WaitLoop::None,
         };
         if repeated.is_some() {
             return None;
@@ -218,7 +218,7 @@ impl Process {
     }
 }
 
-impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
+impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
     /// Until nobody is left who could ask.
     fn serve(&mut self) -> io::Result<()> {
         let end = Deadline::after(LONGEST);
@@ -227,18 +227,18 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
             let before = self.held.len();
             let next = if asked { launch::receive(&self.listener)? } else { None };
             if let Some(notice) = next {
-                self.take(notice)?;
+                self.answer_or_hold(notice)?;
             } else {
                 // Whoever is waited for asks no more, for now: maybe it has ended.
                 for notice in std::mem::take(&mut self.held) {
-                    self.take(notice)?;
+                    self.answer_or_hold(notice)?;
                 }
             }
             if next.is_some() || self.held.len() < before {
                 moved = Deadline::after(TIMEOUT);
             } else if moved.passed() && !self.held.is_empty() {
                 let longest = self.held.remove(0);
-                self.decide(longest)?;
+                self.answer_notice(longest)?;
             }
         }
         Ok(())
@@ -260,10 +260,10 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
     }
 
     /// Decides about a call, or holds it until those have ended for whom it would wait.
-    fn take(&mut self, notice: libc::seccomp_notif) -> io::Result<()> {
+    fn answer_or_hold(&mut self, notice: libc::seccomp_notif) -> io::Result<()> {
         match self.thread(notice.pid) {
             Some(thread) if self.has_to_wait(thread, &notice) => self.held.push(notice),
-            Some(_) => self.decide(notice)?,
+            Some(_) => self.answer_notice(notice)?,
             None => {} // killed meanwhile
         }
         Ok(())
@@ -280,7 +280,12 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
         let known = self.processes.iter().position(|process| process.pid == pid);
         let process = known.unwrap_or(self.processes.len());
         if known.is_none() {
-            self.processes.push(Process { pid, counts: pid != self.first, calls: Vec::new(), turn: Turn::None });
+            self.processes.push(Process {
+                pid,
+                counts: pid != self.first,
+                calls: Vec::new(),
+                wait_loop: WaitLoop::None,
+            });
         }
         self.threads.push(Thread { tid, process, started: false });
         Some(self.threads.len() - 1)
@@ -302,7 +307,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
         tids.any(|tid: u32| !self.threads[..=than].iter().any(|older| older.tid == tid))
     }
 
-    fn decide(&mut self, notice: libc::seccomp_notif) -> io::Result<()> {
+    fn answer_notice(&mut self, notice: libc::seccomp_notif) -> io::Result<()> {
         let Some(at) = self.thread(notice.pid) else { return Ok(()) };
         let number = notice.data.nr;
         self.threads[at].started = STARTS.contains(&number.into());
@@ -310,7 +315,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
         let process = &mut self.processes[index];
         if !process.counts {
             process.counts = i64::from(number) == libc::SYS_execve;
-            launch::answer(&self.listener, &notice, None);
+            launch::respond(&self.listener, &notice, None);
             return Ok(());
         }
         if index == 0 && process.calls.is_empty() {
@@ -325,8 +330,8 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
 
     fn carry_out(&mut self, verdict: SyscallVerdict, process: usize, notice: &libc::seccomp_notif) -> io::Result<()> {
         match verdict {
-            SyscallVerdict::GoOn => launch::answer(&self.listener, notice, None),
-            SyscallVerdict::Fail(errno) => launch::answer(&self.listener, notice, Some(errno as i32)),
+            SyscallVerdict::GoOn => launch::respond(&self.listener, notice, None),
+            SyscallVerdict::Fail(errno) => launch::respond(&self.listener, notice, Some(errno as i32)),
             SyscallVerdict::Signal(signal) => {
                 match kill(self.processes[process].pid, signal) {
                     Ok(()) | Err(Errno::ESRCH) => {} // somebody else ended it meanwhile
@@ -339,7 +344,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Watch<'_, J> {
                     };
                     self.held.retain(|held| !asks(held)); // the dead ask no more
                 } else {
-                    launch::answer(&self.listener, notice, None);
+                    launch::respond(&self.listener, notice, None);
                 }
             }
         }

@@ -22,22 +22,22 @@
 //! transcripts::survives(&mine, &scenes, 2);
 //! ```
 
-mod ground;
-mod play;
-mod scene;
-mod twist;
+mod recording;
+mod replay;
+mod replay_host;
+mod variation;
 
 use std::collections::BTreeSet;
 use std::sync::Mutex;
 
-pub use ground::Ground;
-use play::{Replay, assert_conforms, call, with_keys};
-pub use scene::{RecordedCall, RecordedScene, read};
-use twist::Twist;
+pub use recording::{RecordedCall, Transcript, read};
+use replay::{Replay, assert_conforms, call, with_keys};
+pub use replay_host::ReplayHost;
+use variation::Variation;
 
-use crate::campaign::{CampaignReport, chance, conclude, sample};
-use crate::crowd::{caught, each};
+use crate::campaign::{CampaignReport, conclude, sample, seeded_rng};
 use crate::env::subject::Subject;
+use crate::parallel::{catch_panic, for_each};
 
 /// So many at once.
 const WORKERS: usize = 4;
@@ -52,57 +52,65 @@ const CUTS: usize = 75;
 ///
 /// The text of a request goes as it is; but the subject's keys, if it has any beside `cniVersion`, `name` and `type`, take the
 /// place of the recorded ones. Without `CNIKIT_CAMPAIGNS=whole` at most so many scenes of each kind are tried, by chance.
-pub fn survives(subject: &Subject, scenes: &[RecordedScene], most: usize) -> Vec<CampaignReport> {
-    assert!(!scenes.is_empty(), "{}: there are no scenes", subject.title);
-    let twisted = Twist::ALL.into_iter().map(|twist| twisted(subject, scenes, twist, most));
-    let cut = std::iter::once_with(|| cut_short(subject, scenes, most * CUTS));
-    conclude(twisted.chain(cut).collect())
+pub fn survives(subject: &Subject, transcripts: &[Transcript], most: usize) -> Vec<CampaignReport> {
+    assert!(!transcripts.is_empty(), "{}: there are no scenes", subject.title);
+    let vary = Variation::ALL.into_iter().map(|variation| vary(subject, transcripts, variation, most));
+    let cut = std::iter::once_with(|| cut_short(subject, transcripts, most * CUTS));
+    conclude(vary.chain(cut).collect())
 }
 
-fn twisted(subject: &Subject, scenes: &[RecordedScene], twist: Twist, most: usize) -> CampaignReport {
-    let what = format!("transcripts {} {}", format!("{twist:?}").to_lowercase(), subject.title);
-    let report = CampaignReport { drawn: twist.is_drawn(), ..CampaignReport::new(what, "scenes", scenes.len()) };
+fn vary(subject: &Subject, transcripts: &[Transcript], variation: Variation, most: usize) -> CampaignReport {
+    let what = format!("transcripts {} {}", format!("{variation:?}").to_lowercase(), subject.title);
+    let report =
+        CampaignReport { drawn: variation.is_drawn(), ..CampaignReport::new(what, "scenes", transcripts.len()) };
     let killed = Mutex::new(0);
-    let mut report = campaign(report, scenes.iter().collect(), most, |scene: &RecordedScene| {
-        let mut replay = Replay::new(subject, twist);
-        let about = format!("{} {twist:?} to {}", scene.name, subject.title);
-        let played = caught(|| replay.play(scene, &mut chance(&about)));
+    let mut report = campaign(report, transcripts.iter().collect(), most, |transcript: &Transcript| {
+        let mut replay = Replay::new(subject, variation);
+        let about = format!("{} {variation:?} to {}", transcript.name, subject.title);
+        let played = catch_panic(|| replay.play(transcript, &mut seeded_rng(&about)));
         *killed.lock().unwrap() += replay.killed;
         (replay.failed, played.map_err(|found| format!("{about}: {found}")))
     });
-    if twist.kills() && report.findings.is_empty() && *killed.lock().unwrap() == 0 {
+    if variation.kills() && report.findings.is_empty() && *killed.lock().unwrap() == 0 {
         report.findings.push(format!("{}: nobody was killed", report.what));
     }
-    report.say()
+    report.print()
 }
 
 /// Every request that differs, without its end.
-fn cut_short(subject: &Subject, scenes: &[RecordedScene], most: usize) -> CampaignReport {
-    let mut ground = Ground::of(subject);
+fn cut_short(subject: &Subject, transcripts: &[Transcript], most: usize) -> CampaignReport {
+    let mut replay_host = ReplayHost::of(subject);
     let mut seen = BTreeSet::new();
     let mut requests = Vec::new();
-    for (scene, call) in scenes.iter().flat_map(|scene| scene.calls.iter().map(move |call| (scene, call))) {
+    for (transcript, call) in
+        transcripts.iter().flat_map(|transcript| transcript.calls.iter().map(move |call| (transcript, call)))
+    {
         if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
-            let env = ground.environment(call);
-            requests.push((scene, call, env, ground.fill(&with_keys(&call.stdin, subject)).into_bytes()));
+            let env = replay_host.environment(call);
+            requests.push((
+                transcript,
+                call,
+                env,
+                replay_host.fill_placeholders(&with_keys(&call.stdin, subject)).into_bytes(),
+            ));
         }
     }
     let lengths = |request: usize| (0..requests[request].3.len()).map(move |length| (request, length));
     let all: Vec<_> = (0..requests.len()).flat_map(lengths).collect();
     let report = CampaignReport::new(format!("transcripts cut short {}", subject.title), "lengths", all.len());
     let mut report = campaign(report, all, most, |(request, length)| {
-        let (scene, sent, env, stdin) = &requests[request];
-        let tried = caught(|| {
-            let said = call(&ground.host, subject, env, &stdin[..length]);
+        let (transcript, sent, env, stdin) = &requests[request];
+        let tried = catch_panic(|| {
+            let said = call(&replay_host.host, subject, env, &stdin[..length]);
             assert_conforms(sent, &said);
             assert!(said.exit == 1 || sent.is("VERSION"), "{said:?}");
         });
-        let about = || format!("{}: {}, call {}, its first {length} bytes", subject.title, scene.name, sent.seq);
+        let about = || format!("{}: {}, call {}, its first {length} bytes", subject.title, transcript.name, sent.seq);
         (1, tried.map_err(|found| format!("{}: {found}", about())))
     });
-    let came = ground.came();
+    let came = replay_host.added_lines();
     report.findings.extend((!came.is_empty()).then(|| format!("{}: came {came:#?}", report.what)));
-    report.say()
+    report.print()
 }
 
 /// Tries each of a choice of all, several at once: how many calls failed, and what was found.
@@ -114,7 +122,7 @@ fn campaign<T: Clone + Sync>(
 ) -> CampaignReport {
     let chosen = sample(&report.what, all, most);
     let together = Mutex::new(report);
-    each(
+    for_each(
         WORKERS,
         &chosen,
         || (),

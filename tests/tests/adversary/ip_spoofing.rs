@@ -441,7 +441,7 @@ mod life_of_it {
     fn an_attachment_leaves_no_trace_and_poor_dels_succeed() {
         for subject in both() {
             life::leaves_no_trace(&subject);
-            life::survives_poor_dels(&subject);
+            life::survives_incomplete_dels(&subject);
         }
     }
 

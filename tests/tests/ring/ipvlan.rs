@@ -66,7 +66,7 @@ fn a_chained_attachment_leaves_no_trace() {
 }
 
 fn del_succeeds_in_every_poor_form() {
-    life::survives_poor_dels(&ipvlan());
+    life::survives_incomplete_dels(&ipvlan());
 }
 
 fn eight_at_once_get_eight_addresses() {
@@ -74,7 +74,7 @@ fn eight_at_once_get_eight_addresses() {
 }
 
 fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
-    let tally = flood::holds(&ipvlan(), 80);
+    let tally = flood::random_calls(&ipvlan(), 80);
     assert!(tally.kills > 0 && tally.audits > 0, "nobody was killed, or nobody looked: {tally:?}");
 }
 

@@ -200,7 +200,7 @@ fn check_names_what_was_tampered_with_on_the_port() {
 }
 
 fn check_names_what_was_tampered_with_at_the_gateway() {
-    let compared = life::compared(&routed());
+    let compared = life::checked_resources(&routed());
     let kinds: Vec<&str> = compared.iter().filter_map(|one| Some(one.split_once(": ")?.0)).collect();
     assert!(IN_THE_RING.iter().all(|kind| kinds.contains(kind)), "{compared:?}");
     let native = "VLANs of cni0~100: wanted 100 PVID untagged, found [7 PVID untagged, 100 untagged]";

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use cnikit_conntrack::{Conntrack, Flows, testing};
 use cnikit_netlink::{Family, Netlink, Socket};
 use cnikit_process::Deadline;
-use cnikit_testkit::alone::{in_own_process, processor_time};
+use cnikit_testkit::own_process::{in_own_process, processor_time};
 
 use crate::host::Host;
 use crate::net::Net;

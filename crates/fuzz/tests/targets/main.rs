@@ -9,8 +9,8 @@ use std::panic::catch_unwind;
 use std::time::{Duration, Instant};
 
 use cnikit_fuzz::{TARGETS, Target, mutate::mutate};
-use cnikit_testkit::alone::processor_time;
-use cnikit_testkit::campaign::{Line, chance};
+use cnikit_testkit::campaign::{SummaryLine, seeded_rng};
+use cnikit_testkit::own_process::processor_time;
 use libtest_mimic::{Arguments, Failed, Trial};
 
 /// What any input may take of a processor, this being no release build.
@@ -41,9 +41,9 @@ fn corpus(target: &Target) -> Result<(), Failed> {
 fn mutations(target: &Target) -> Result<(), Failed> {
     let what = format!("fuzz {}", target.name);
     let seeds = target.seeds();
-    let mut rng = chance(&what);
+    let mut rng = seeded_rng(&what);
     let until = Instant::now() + Duration::from_secs(seconds());
-    let mut line = Line::new(what, "mutations").by_chance();
+    let mut line = SummaryLine::new(what, "mutations").with_seed();
     let mut survived = Ok(Duration::ZERO);
     while survived.is_ok() && Instant::now() < until {
         survived = attempt(target, &mutate(&seeds, target.words, &mut rng));
@@ -51,7 +51,7 @@ fn mutations(target: &Target) -> Result<(), Failed> {
     }
     line.of = line.tried;
     line.found = usize::from(survived.is_err());
-    line.say();
+    line.print();
     survived.map(drop)
 }
 

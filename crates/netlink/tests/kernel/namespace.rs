@@ -1,7 +1,7 @@
 //! The numbers that namespaces have for each other.
 
 use cnikit_netns::Netns;
-use cnikit_testkit::alone::in_own_process;
+use cnikit_testkit::own_process::in_own_process;
 
 use crate::scene::{inside, netns, veth};
 

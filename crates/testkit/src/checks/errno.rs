@@ -2,7 +2,7 @@
 
 use nix::errno::Errno;
 
-use crate::campaign::{CampaignReport, Harm, Scene, Verb, conclude, play, usual};
+use crate::campaign::{CampaignReport, Disturbance, DisturbedCall, Verb, conclude, run_sample, usual_trace};
 use crate::env::subject::Subject;
 
 /// A system call, and with what it may plausibly fail.
@@ -98,14 +98,19 @@ const OLD: &[Failing] = &[];
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
-        let (trace, sure) = usual(subject, verb);
-        let gone = verb.is_of_the_lost();
-        let mut scenes = Vec::new();
-        for at in trace.calls().filter(|at| !sure.contains(at)) {
-            scenes.extend(errnos(at.2).iter().map(|errno| Scene { verb, at, harm: Harm::Errno(*errno), gone }));
+        let (trace, infallible) = usual_trace(subject, verb);
+        let gone = verb.without_netns();
+        let mut calls_to_disturb = Vec::new();
+        for at in trace.calls().filter(|at| !infallible.contains(at)) {
+            calls_to_disturb.extend(errnos(at.2).iter().map(|errno| DisturbedCall {
+                verb,
+                at,
+                disturbance: Disturbance::Errno(*errno),
+                gone,
+            }));
         }
-        let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", scenes.len());
-        reports.push(play(report, subject, &scenes, most, &trace).say());
+        let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", calls_to_disturb.len());
+        reports.push(run_sample(report, subject, &calls_to_disturb, most, &trace).print());
     }
     conclude(reports)
 }

@@ -12,17 +12,17 @@ use cnikit::{
 };
 use serde::Deserialize;
 
-use crate::campaign::{Line, nothing_of};
-use crate::crowd::caught;
+use crate::campaign::{SummaryLine, assert_no_findings};
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::{HINTS, HostSnapshot};
 use crate::env::subject::Subject;
+use crate::parallel::catch_panic;
 
 thread_local! {
     /// Before which step of the ADD under way on this thread the fault is, counted over both plans.
     static FAULT: Cell<Option<usize>> = const { Cell::new(None) };
     /// Before which step something is made that cannot be undone.
-    static STUBBORN: Cell<Option<usize>> = const { Cell::new(None) };
+    static CANNOT_UNDO: Cell<Option<usize>> = const { Cell::new(None) };
     /// How many steps the plan of the link has; that of layer 3 counts on from there.
     static LINK_STEPS: Cell<usize> = const { Cell::new(0) };
 }
@@ -79,8 +79,8 @@ fn with_faults(plan: Plan, first: usize) -> Plan {
         Some(place) => plan.with_at(place, Fault),
         None => plan,
     };
-    match here(STUBBORN.get()) {
-        Some(place) => plan.with_at(place, Stubborn),
+    match here(CANNOT_UNDO.get()) {
+        Some(place) => plan.with_at(place, CannotUndo),
         None => plan,
     }
 }
@@ -89,33 +89,33 @@ fn with_faults(plan: Plan, first: usize) -> Plan {
 struct Fault;
 
 /// A step whose undoing fails.
-struct Stubborn;
+struct CannotUndo;
 
 impl Resource for Fault {
     fn kind(&self) -> Kind {
         Kind::goes_with_link("fault")
     }
 
-    fn ensure(&self, _scene: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+    fn ensure(&self, _context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
         Err(Error::new(code::SYSTEM, "a fault put here by a test"))
     }
 
-    fn verify(&self, _scene: &ApplyContext, _drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, _context: &ApplyContext, _drifts: &mut Drifts) -> Result<()> {
         Ok(())
     }
 }
 
-impl Resource for Stubborn {
+impl Resource for CannotUndo {
     fn kind(&self) -> Kind {
         Kind::goes_with_link("stubborn thing")
     }
 
-    fn ensure(&self, _scene: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+    fn ensure(&self, _context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let _ = journal.undo(&"a stubborn thing", |_| Err(Error::new(code::SYSTEM, "it cannot be undone")));
         Ok(Made::nothing())
     }
 
-    fn verify(&self, _scene: &ApplyContext, _drifts: &mut Drifts) -> Result<()> {
+    fn verify(&self, _context: &ApplyContext, _drifts: &mut Drifts) -> Result<()> {
         Ok(())
     }
 }
@@ -126,7 +126,7 @@ impl fmt::Display for Fault {
     }
 }
 
-impl fmt::Display for Stubborn {
+impl fmt::Display for CannotUndo {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a stubborn thing")
     }
@@ -138,31 +138,33 @@ impl fmt::Display for Stubborn {
 /// The plugin runs in this process, with its IPAM plugin from the list beside it. One line says how many faults and pairs of
 /// them were tried; nothing is tried after the first that leaves something.
 pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -> usize {
-    tried::<InterfaceShape<Faulty<P>>>(subject, plugins)
+    inject_faults::<InterfaceShape<Faulty<P>>>(subject, plugins)
 }
 
 /// As [`leaves_nothing`], for a plugin that changes what other plugins made.
 pub fn changes_nothing<P: ChainedPlugin>(subject: &Subject) -> usize {
-    tried::<Chained<Faulty<P>>>(subject, &[])
+    inject_faults::<Chained<Faulty<P>>>(subject, &[])
 }
 
-fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
+fn inject_faults<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     let host = subject.host();
     let mut subject = subject.at(host.dir());
-    subject.bin = beside_us(&host, plugins);
+    subject.bin = plugin_directory(&host, plugins);
     let running = subject.container(&host);
     assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
     let mut places = 0;
     let mut pairs = 0;
-    let went = caught(|| {
-        HostSnapshot::at_rest(&host);
+    let went = catch_panic(|| {
+        HostSnapshot::stable(&host);
         while fails_at::<P>(&subject, &host, places, plugins) {
             places += 1;
         }
         assert!(places > 1, "no step of the plan was reached");
         let before = HostSnapshot::of(&host);
-        for (stubborn, place) in (0..places).flat_map(|place| (0..=place).map(move |stubborn| (stubborn, place))) {
-            fails_twice::<P>(&subject, &host, &before, [stubborn, place], plugins);
+        for (cannot_undo, place) in
+            (0..places).flat_map(|place| (0..=place).map(move |cannot_undo| (cannot_undo, place)))
+        {
+            fails_twice::<P>(&subject, &host, &before, [cannot_undo, place], plugins);
             pairs += 1;
         }
     });
@@ -170,8 +172,8 @@ fn tried<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     let what = format!("steps {}", subject.title);
     let tried = places + pairs + found.len();
     let of = places + places * (places + 1) / 2;
-    Line { tried, of: of.max(tried), found: found.len(), ..Line::new(what, "faults") }.say();
-    nothing_of(&found);
+    SummaryLine { tried, of: of.max(tried), found: found.len(), ..SummaryLine::new(what, "faults") }.print();
+    assert_no_findings(&found);
     places
 }
 
@@ -180,7 +182,8 @@ fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Pl
     let container = subject.container(host);
     let before = HostSnapshot::of(host);
     let inside = HostSnapshot::inside(&container);
-    let (exit, said) = with(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
+    let (exit, said) =
+        with_fault_at(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     if exit == 0 {
         let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
         assert_eq!(exit, 0, "{said}");
@@ -195,14 +198,15 @@ fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Pl
 
 /// A fault at the second place, and at the first something that the roll-back cannot undo.
 fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &HostSnapshot, places: [usize; 2], plugins: Plugins) {
-    let [stubborn, place] = places;
+    let [cannot_undo, place] = places;
     let container = subject.container(host);
-    let (exit, said) =
-        with(Some(place), Some(stubborn), || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
+    let (exit, said) = with_fault_at(Some(place), Some(cannot_undo), || {
+        call::<P>(subject, host, "ADD", "c-fault", &container, plugins)
+    });
     assert_eq!(exit, 1, "{said}");
     let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
-    assert_eq!(exit, 0, "DEL after two faults ({stubborn}, {place}): {said}");
-    let when = format!("DEL after a fault before step {place} and a stubborn thing before step {stubborn}");
+    assert_eq!(exit, 0, "DEL after two faults ({cannot_undo}, {place}): {said}");
+    let when = format!("DEL after a fault before step {place} and a stubborn thing before step {cannot_undo}");
     HostSnapshot::of(host).assert_unchanged_since(before, &HINTS, &when);
 }
 
@@ -225,27 +229,27 @@ fn call<P: Plugin>(
         ..Input::default()
     };
     let fault = FAULT.get();
-    let stubborn = STUBBORN.get();
+    let cannot_undo = CANNOT_UNDO.get();
     host.enter(|| {
         FAULT.set(fault);
-        STUBBORN.set(stubborn);
+        CANNOT_UNDO.set(cannot_undo);
         let mut said = Vec::new();
         let exit = serve::<P>(&subject.plugin, input, plugins, &mut said);
         (exit, String::from_utf8_lossy(&said).into_owned())
     })
 }
 
-fn with<T>(fault: Option<usize>, stubborn: Option<usize>, work: impl FnOnce() -> T) -> T {
+fn with_fault_at<T>(fault: Option<usize>, cannot_undo: Option<usize>, work: impl FnOnce() -> T) -> T {
     FAULT.set(fault);
-    STUBBORN.set(stubborn);
+    CANNOT_UNDO.set(cannot_undo);
     let done = work();
     FAULT.set(None);
-    STUBBORN.set(None);
+    CANNOT_UNDO.set(None);
     done
 }
 
 /// A plugin directory in which every plugin of the list is this very program, so that it is called in this process.
-fn beside_us(host: &Host, plugins: Plugins) -> std::path::PathBuf {
+fn plugin_directory(host: &Host, plugins: Plugins) -> std::path::PathBuf {
     let dir = host.dir().join("bin");
     std::fs::create_dir_all(&dir).unwrap();
     let us: std::path::PathBuf = std::fs::read_link(Path::new("/proc/self/exe")).unwrap();

@@ -8,7 +8,7 @@ use crate::env::host::Container;
 use crate::env::shared_state::SHARED;
 use crate::env::snapshot::{HINTS, HostSnapshot};
 use crate::env::subject::{Subject, addresses};
-use crate::model_node::{Crowd, Node, Tally};
+use crate::model_node::{Node, Tally, Workload};
 
 /// Calls at once: as many as a node has at its worst.
 const WORKERS: usize = 64;
@@ -23,27 +23,27 @@ pub(crate) const BATCH: usize = 2000;
 /// No address has two owners, CHECK of whoever runs passes, GC never takes him; an ADD of what is there is refused with code
 /// 101 or 104 ([`cnikit::code`]), and says "already"; and after each 2,000 operations, when all are deleted, the host is as it
 /// was before: no link, rule, route, setting or file is left.
-pub fn holds(subject: &Subject, operations: usize) -> Tally {
+pub fn random_calls(subject: &Subject, operations: usize) -> Tally {
     let what = format!("flood {}", subject.title);
-    let mut chance = campaign::chance(&what);
+    let mut chance = campaign::seeded_rng(&what);
     let mut tally = Tally::default();
-    let crowd = Crowd::of(subject);
-    let mut node = Node::new(&crowd);
+    let workload = Workload::of(subject);
+    let mut node = Node::new(&workload);
     while tally.operations < operations {
         let one = node.batch(&mut chance, (operations - tally.operations).min(BATCH));
         if !one.found.is_empty() {
-            node = Node::new(&crowd);
+            node = Node::new(&workload);
         }
         tally.add(one);
     }
-    tally.line(what, operations).by_chance().say();
+    tally.line(what, operations).with_seed().print();
     tally.conclude()
 }
 
-impl Crowd {
+impl Workload {
     /// 64 workers with a container each.
-    pub(crate) fn of(subject: &Subject) -> Crowd {
-        Crowd { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS, but: &HINTS }
+    pub(crate) fn of(subject: &Subject) -> Workload {
+        Workload { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS, but: &HINTS }
     }
 }
 

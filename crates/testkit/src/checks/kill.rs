@@ -8,7 +8,9 @@ use std::time::Duration;
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
 
-use crate::campaign::{CampaignReport, Harm, Scene, Verb, chance, conclude, play, usual};
+use crate::campaign::{
+    CampaignReport, Disturbance, DisturbedCall, Verb, conclude, run_sample, seeded_rng, usual_trace,
+};
 use crate::env::subject::Subject;
 use crate::syscall_trace::{Limit, SyscallTrace};
 
@@ -18,25 +20,30 @@ use crate::syscall_trace::{Limit, SyscallTrace};
 /// With `CNIKIT_CAMPAIGNS=whole` it is an error if any system call of an undisturbed run is not reached. Without it at most
 /// so many of a verb are tried, by chance.
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
-    conclude(tried_at_every_call(subject, most, CampaignReport::say))
+    conclude(reports_at_every_call(subject, most, CampaignReport::print))
 }
 
 /// As [`at_every_call`], but returns the reports; each is passed to `say` when it is complete.
-pub fn tried_at_every_call(
+pub fn reports_at_every_call(
     subject: &Subject,
     most: usize,
     say: impl Fn(CampaignReport) -> CampaignReport,
 ) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
-        let (trace, _) = usual(subject, verb);
+        let (trace, _) = usual_trace(subject, verb);
         assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
         for gone in ways(verb) {
-            let scene = |at| Scene { verb, at, harm: Harm::Signal(Signal::SIGKILL, Duration::ZERO), gone: *gone };
+            let disturbed = |at| DisturbedCall {
+                verb,
+                at,
+                disturbance: Disturbance::Signal(Signal::SIGKILL, Duration::ZERO),
+                gone: *gone,
+            };
             let what = format!("kill {} {verb}{}", subject.title, if *gone { ", namespace gone" } else { "" });
             let report = CampaignReport::new(what, "calls", trace.len());
-            let scenes: Vec<Scene> = trace.calls().map(scene).collect();
-            reports.push(say(play(report, subject, &scenes, most.div_ceil(2), &trace)));
+            let calls_to_disturb: Vec<DisturbedCall> = trace.calls().map(disturbed).collect();
+            reports.push(say(run_sample(report, subject, &calls_to_disturb, most.div_ceil(2), &trace)));
         }
     }
     reports
@@ -44,37 +51,37 @@ pub fn tried_at_every_call(
 
 /// Whether the namespace is gone by the time of what follows.
 fn ways(verb: Verb) -> &'static [bool] {
-    if verb.is_of_the_lost() { &[true] } else { &[false, true] }
+    if verb.without_netns() { &[true] } else { &[false, true] }
 }
 
 /// Sends `SIGTERM` at this many random moments of ADD, DEL and GC.
 pub fn at_moments(subject: &Subject, moments: usize) -> Vec<CampaignReport> {
-    let mut chance = chance(&format!("SIGTERM {}", subject.title));
+    let mut chance = seeded_rng(&format!("SIGTERM {}", subject.title));
     let mut reports = Vec::new();
     for (n, verb) in Verb::ALL.into_iter().enumerate() {
-        let (trace, _) = usual(subject, verb);
+        let (trace, _) = usual_trace(subject, verb);
         let count = (moments + n) / Verb::ALL.len();
-        let mut scenes = Vec::with_capacity(count);
+        let mut calls_to_disturb = Vec::with_capacity(count);
         for _ in 0..count {
-            scenes.push(moment_by_chance(verb, &trace, &mut chance));
+            calls_to_disturb.push(moment_by_chance(verb, &trace, &mut chance));
         }
         let what = format!("SIGTERM {} {verb}", subject.title);
         let report = CampaignReport { drawn: true, ..CampaignReport::new(what, "moments", count) };
-        reports.push(play(report, subject, &scenes, count, &trace).say());
+        reports.push(run_sample(report, subject, &calls_to_disturb, count, &trace).print());
     }
     conclude(reports)
 }
 
 /// A random moment of a call.
-fn moment_by_chance(verb: Verb, trace: &SyscallTrace, chance: &mut fastrand::Rng) -> Scene {
+fn moment_by_chance(verb: Verb, trace: &SyscallTrace, chance: &mut fastrand::Rng) -> DisturbedCall {
     let calls: Vec<_> = trace.calls().collect();
     let at @ (process, place, _) = calls[chance.usize(..calls.len())];
     let mut after = Duration::ZERO;
-    if trace.at(process, place + Scene::LAST).is_some() {
+    if trace.at(process, place + DisturbedCall::LAST).is_some() {
         after = Duration::from_micros(chance.u64(1..LONGEST_AFTER));
     }
-    let gone = verb.is_of_the_lost() || chance.bool();
-    Scene { verb, at, harm: Harm::Signal(Signal::SIGTERM, after), gone }
+    let gone = verb.without_netns() || chance.bool();
+    DisturbedCall { verb, at, disturbance: Disturbance::Signal(Signal::SIGTERM, after), gone }
 }
 
 /// Microseconds after a system call was asked for: most take less.
@@ -92,7 +99,7 @@ const MEMORY_STEPS: u64 = 24;
 /// Runs ADD, DEL and GC with a limit on the file size and with every amount of memory from none to enough; at most this many
 /// limits per verb.
 #[doc(alias = "prlimit")]
-pub fn for_want(subject: &Subject, most: usize) -> Vec<CampaignReport> {
+pub fn with_resource_limits(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let sizes = SIZES.map(|bytes| (Resource::RLIMIT_FSIZE, bytes));
     let little = (1..=LITTLE_STEPS).map(|step| step << 17);
     let memory = little.chain((5..=MEMORY_STEPS).map(|step| step << 19));
@@ -117,11 +124,11 @@ pub fn for_want(subject: &Subject, most: usize) -> Vec<CampaignReport> {
 
 /// Runs a verb with each of these limits; at most this many of them.
 fn under_limits(subject: &Subject, verb: Verb, what: &str, limits: &[Limit], most: usize) -> CampaignReport {
-    let mut scenes = Vec::with_capacity(limits.len());
+    let mut calls_to_disturb = Vec::with_capacity(limits.len());
     for (n, limit) in limits.iter().enumerate() {
-        let gone = verb.is_of_the_lost() || n % 2 == 1;
-        scenes.push(Scene { verb, at: (0, n, 0), harm: Harm::Limit(*limit), gone });
+        let gone = verb.without_netns() || n % 2 == 1;
+        calls_to_disturb.push(DisturbedCall { verb, at: (0, n, 0), disturbance: Disturbance::Limit(*limit), gone });
     }
     let report = CampaignReport::new(format!("{what} {} {verb}", subject.title), "limits", limits.len());
-    play(report, subject, &scenes, most, &SyscallTrace::default()).say()
+    run_sample(report, subject, &calls_to_disturb, most, &SyscallTrace::default()).print()
 }

@@ -4,13 +4,13 @@ use std::collections::BTreeSet;
 
 use serde_json::{Value, json};
 
-use crate::campaign::{Line, nothing_of};
-use crate::crowd::caught;
+use crate::campaign::{SummaryLine, assert_no_findings};
 use crate::env::host::{Container, Host};
 pub use crate::env::shared_state::SHARED;
-use crate::env::shared_state::is_traced;
+use crate::env::shared_state::names_attachment;
 use crate::env::snapshot::{HINTS, HostSnapshot};
 use crate::env::subject::Subject;
+use crate::parallel::catch_panic;
 
 /// Runs ADD, CHECK and DEL: nothing of the attachment is left, and a second cycle adds nothing, not even to what is shared.
 pub fn leaves_no_trace(subject: &Subject) {
@@ -26,7 +26,7 @@ pub fn leaves_no_trace(subject: &Subject) {
     let left = first.added_since(&before, &SHARED);
     assert!(left.is_empty(), "{}: left on the host: {left:#?}", subject.plugin);
     let traced: Vec<String> =
-        first.added_since(&before, &[]).into_iter().filter(|line| is_traced(line, "c-one")).collect();
+        first.added_since(&before, &[]).into_iter().filter(|line| names_attachment(line, "c-one")).collect();
     assert!(traced.is_empty(), "{}: left of the attachment: {traced:#?}", subject.plugin);
     HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container after DEL");
     cycle(&subject, &host, &container);
@@ -40,14 +40,14 @@ fn cycle(subject: &Subject, host: &Host, container: &Container) {
 }
 
 /// A poor DEL: what it is called, what becomes of the namespace, and what the runtime still sends.
-struct Poor {
+struct IncompleteDel {
     what: &'static str,
-    netns: Sandbox,
+    netns: NetnsValue,
     more: fn(&Value) -> Vec<(&'static str, Value)>,
 }
 
 /// What `CNI_NETNS` is by the time of the DEL.
-enum Sandbox {
+enum NetnsValue {
     Same,
     Empty,
     Gone,
@@ -57,40 +57,52 @@ enum Sandbox {
     TheHosts,
 }
 
-const POOR: [Poor; 12] = [
-    Poor { what: "as it should be", netns: Sandbox::Same, more: |result| vec![("prevResult", result.clone())] },
-    Poor { what: "without prevResult", netns: Sandbox::Same, more: |_| vec![] },
-    Poor { what: "with an empty CNI_NETNS", netns: Sandbox::Empty, more: |_| vec![] },
-    Poor { what: "with the namespace gone", netns: Sandbox::Gone, more: |result| vec![("prevResult", result.clone())] },
-    Poor { what: "with a file for a namespace", netns: Sandbox::AFile, more: |_| vec![] },
-    Poor { what: "with a directory for a namespace", netns: Sandbox::ADirectory, more: |_| vec![] },
-    Poor { what: "with another container's namespace", netns: Sandbox::AnothersContainer, more: |_| vec![] },
-    Poor { what: "with the host's namespace", netns: Sandbox::TheHosts, more: |_| vec![] },
-    Poor {
+const INCOMPLETE_DELS: [IncompleteDel; 12] = [
+    IncompleteDel {
+        what: "as it should be",
+        netns: NetnsValue::Same,
+        more: |result| vec![("prevResult", result.clone())],
+    },
+    IncompleteDel { what: "without prevResult", netns: NetnsValue::Same, more: |_| vec![] },
+    IncompleteDel { what: "with an empty CNI_NETNS", netns: NetnsValue::Empty, more: |_| vec![] },
+    IncompleteDel {
+        what: "with the namespace gone",
+        netns: NetnsValue::Gone,
+        more: |result| vec![("prevResult", result.clone())],
+    },
+    IncompleteDel { what: "with a file for a namespace", netns: NetnsValue::AFile, more: |_| vec![] },
+    IncompleteDel { what: "with a directory for a namespace", netns: NetnsValue::ADirectory, more: |_| vec![] },
+    IncompleteDel {
+        what: "with another container's namespace",
+        netns: NetnsValue::AnothersContainer,
+        more: |_| vec![],
+    },
+    IncompleteDel { what: "with the host's namespace", netns: NetnsValue::TheHosts, more: |_| vec![] },
+    IncompleteDel {
         what: "with garbage for prevResult",
-        netns: Sandbox::Same,
+        netns: NetnsValue::Same,
         more: |_| vec![("prevResult", json!("garbage"))],
     },
-    Poor {
+    IncompleteDel {
         what: "with a prevResult of no shape",
-        netns: Sandbox::Same,
+        netns: NetnsValue::Same,
         more: |_| vec![("prevResult", json!({"ips": [{"address": 7}]}))],
     },
-    Poor {
+    IncompleteDel {
         what: "with garbage for runtimeConfig",
-        netns: Sandbox::Empty,
+        netns: NetnsValue::Empty,
         more: |_| vec![("runtimeConfig", json!([1])), ("args", json!(5))],
     },
-    Poor {
+    IncompleteDel {
         what: "with keys that became invalid",
-        netns: Sandbox::Same,
+        netns: NetnsValue::Same,
         more: |_| vec![("mtu", json!("big")), ("ipMasq", json!(false)), ("isGateway", json!(0))],
     },
 ];
 
 /// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
 /// on all the while, even when its namespace is what `CNI_NETNS` names. What others made before a chained plugin is as it was.
-pub fn survives_poor_dels(subject: &Subject) {
+pub fn survives_incomplete_dels(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir());
     let other = subject.container(&host);
@@ -98,30 +110,30 @@ pub fn survives_poor_dels(subject: &Subject) {
     std::fs::write(&file, "").unwrap();
     let running = subject.add(&host, "c-other", &other);
     subject.call(&host, "DEL", "c-never", "", &[]).ok();
-    for poor in &POOR {
+    for incomplete in &INCOMPLETE_DELS {
         let container = subject.container(&host);
         let before = HostSnapshot::of(&host);
-        let lent = subject.after.as_ref().map(|_| HostSnapshot::inside(&container));
+        let inside = subject.after.as_ref().map(|_| HostSnapshot::inside(&container));
         let result = subject.add(&host, "c-poor", &container);
-        let path = match poor.netns {
-            Sandbox::Same => container.path(),
-            Sandbox::Empty => String::new(),
-            Sandbox::Gone => format!("{}-that-is-gone", container.path()),
-            Sandbox::AFile => file.display().to_string(),
-            Sandbox::ADirectory => host.dir().display().to_string(),
-            Sandbox::AnothersContainer => other.path(),
-            Sandbox::TheHosts => "/proc/self/ns/net".into(),
+        let path = match incomplete.netns {
+            NetnsValue::Same => container.path(),
+            NetnsValue::Empty => String::new(),
+            NetnsValue::Gone => format!("{}-that-is-gone", container.path()),
+            NetnsValue::AFile => file.display().to_string(),
+            NetnsValue::ADirectory => host.dir().display().to_string(),
+            NetnsValue::AnothersContainer => other.path(),
+            NetnsValue::TheHosts => "/proc/self/ns/net".into(),
         };
         for _ in 0..2 {
-            let said = subject.call(&host, "DEL", "c-poor", &path, &(poor.more)(&result));
-            assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", poor.what, said.stderr);
+            let said = subject.call(&host, "DEL", "c-poor", &path, &(incomplete.more)(&result));
+            assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", incomplete.what, said.stderr);
         }
-        HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, poor.what);
-        if let Some(lent) = lent {
-            HostSnapshot::inside(&container).assert_unchanged_since(&lent, &[], poor.what);
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, incomplete.what);
+        if let Some(inside) = inside {
+            HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], incomplete.what);
         }
         let said = subject.check(&host, "c-other", &other, &running);
-        assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", poor.what, said.stdout);
+        assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", incomplete.what, said.stdout);
     }
     subject.del(&host, "c-other", &other, &running);
 }
@@ -140,25 +152,25 @@ pub struct Tampering {
 /// CHECK names each thing that was tampered with. Says in one line how many it was, and panics with those that it did not
 /// name.
 pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
-    let tampered = Tampered::by(subject, tamperings);
-    tampered.line(subject, tamperings).say();
-    nothing_of(&tampered.found);
+    let tampered = TamperingResults::by(subject, tamperings);
+    tampered.line(subject, tamperings).print();
+    assert_no_findings(&tampered.found);
 }
 
 /// What came of tampering with one thing after the other.
 #[derive(Default)]
-struct Tampered {
+struct TamperingResults {
     /// What CHECK logged each time.
     logs: Vec<String>,
     /// What it did not name, or named where nobody had tampered.
     found: Vec<String>,
 }
 
-impl Tampered {
-    fn by(subject: &Subject, tamperings: &[Tampering]) -> Tampered {
-        let mut tampered = Tampered::default();
+impl TamperingResults {
+    fn by(subject: &Subject, tamperings: &[Tampering]) -> TamperingResults {
+        let mut tampered = TamperingResults::default();
         for tampering in tamperings {
-            match caught(|| named(subject, tampering)) {
+            match catch_panic(|| named(subject, tampering)) {
                 Ok(log) => tampered.logs.push(log),
                 Err(found) => tampered.found.push(format!("{}: {found}", subject.title)),
             }
@@ -166,10 +178,10 @@ impl Tampered {
         tampered
     }
 
-    fn line(&self, subject: &Subject, tamperings: &[Tampering]) -> Line {
+    fn line(&self, subject: &Subject, tamperings: &[Tampering]) -> SummaryLine {
         let count = tamperings.len();
         let what = format!("tamper {}", subject.title);
-        Line { tried: count, of: count, found: self.found.len(), ..Line::new(what, "things") }
+        SummaryLine { tried: count, of: count, found: self.found.len(), ..SummaryLine::new(what, "things") }
     }
 }
 
@@ -201,7 +213,7 @@ fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value)
 }
 
 /// The resources that CHECK compares, as its log names them: `KIND: RESOURCE`.
-pub fn compared(subject: &Subject) -> BTreeSet<String> {
+pub fn checked_resources(subject: &Subject) -> BTreeSet<String> {
     let host = subject.host();
     let subject = subject.at(host.dir());
     let container = subject.container(&host);
@@ -215,8 +227,8 @@ pub fn compared(subject: &Subject) -> BTreeSet<String> {
 /// As [`names_tampering`], and nothing that CHECK compares is forgotten: each resource of the plan is tampered with by one of
 /// these. So whoever adds a resource to a plan has to say here what CHECK says about it.
 pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
-    let mut forgotten = compared(subject);
-    let mut tampered = Tampered::by(subject, tamperings);
+    let mut forgotten = checked_resources(subject);
+    let mut tampered = TamperingResults::by(subject, tamperings);
     let resources = forgotten.len();
     for log in &tampered.logs {
         let drifted = steps(log, "msg", "drift of ");
@@ -226,8 +238,8 @@ pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
     line.notes.push(format!("{} of {resources} resources of the plan drifted", resources - forgotten.len()));
     tampered.found.extend(forgotten.iter().map(|one| format!("{}: nobody tampers with {one}", subject.title)));
     line.found = tampered.found.len();
-    line.say();
-    nothing_of(&tampered.found);
+    line.print();
+    assert_no_findings(&tampered.found);
 }
 
 /// The values of a key in a log, those that begin with a word, without it.

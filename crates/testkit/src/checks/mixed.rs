@@ -4,12 +4,12 @@ use std::path::Path;
 
 use serde_json::{Value, json};
 
-use crate::campaign::{Line, chance, nothing_of};
-use crate::crowd::meanwhile;
+use crate::campaign::{SummaryLine, assert_no_findings, seeded_rng};
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::HostSnapshot;
 use crate::env::subject::{Subject, attachments};
-use crate::model_node::{Crowd, Node, Tally};
+use crate::model_node::{Node, Tally, Workload};
+use crate::parallel::while_repeating;
 
 /// Containers of a node on which calls are interleaved.
 const CONTAINERS: usize = 12;
@@ -25,13 +25,13 @@ const BATCH: usize = 150;
 pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize, but: &'static [&'static str]) -> Tally {
     let what = format!("interleaved {}", ours.title);
     let by = vec![ours.clone(), Subject { bin: theirs.to_owned(), ..ours.clone() }];
-    let crowd = Crowd { by, workers: 1, containers: CONTAINERS, kills: 0, but };
-    let mut chance = chance(&what);
+    let workload = Workload { by, workers: 1, containers: CONTAINERS, kills: 0, but };
+    let mut chance = seeded_rng(&what);
     let mut tally = Tally::default();
     while tally.operations < operations {
-        tally.add(Node::new(&crowd).batch(&mut chance, (operations - tally.operations).min(BATCH)));
+        tally.add(Node::new(&workload).batch(&mut chance, (operations - tally.operations).min(BATCH)));
     }
-    tally.line(what, operations).by_chance().say();
+    tally.line(what, operations).with_seed().print();
     tally.conclude()
 }
 
@@ -39,7 +39,7 @@ pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize, but: &'stat
 const RUNNING: usize = 4;
 
 /// A directory of plugins with whatever was installed last.
-struct Installed<'a> {
+struct PluginDirectory<'a> {
     subject: Subject,
     host: &'a Host,
     /// Who runs: name, container, result.
@@ -56,10 +56,10 @@ struct Installed<'a> {
 ///
 /// `but` is as with [`interleaved`]. Of both directories the plugin itself, its delegate and its IPAM plugin are taken; `ours`
 /// are there first, or are not.
-pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool, but: &[&str]) {
+pub fn replaced(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool, but: &[&str]) {
     let host = subject.host();
     let bin = tempfile::tempdir().unwrap();
-    let mut node = Installed {
+    let mut node = PluginDirectory {
         subject: Subject { bin: bin.path().to_owned(), ..subject.at(host.dir()) },
         host: &host,
         running: Vec::new(),
@@ -78,11 +78,11 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
     let exchanges = [other, begins];
     let mut done = 0;
     for next in exchanges {
-        node.talk_while(|node| {
+        node.while_pinging(|node| {
             node.install(next);
             node.assert_running(next == ours);
         });
-        node.turn_over();
+        node.replace_half();
         done += 1;
     }
     while !node.running.is_empty() {
@@ -93,16 +93,17 @@ pub fn exchanged(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool
         node.install(ours);
         node.assert_running(true);
     }
-    let left = HostSnapshot::settled(&host, &before, but);
+    let left = HostSnapshot::leftovers(&host, &before, but);
     let whence = if ours_first { "from ours to theirs and back" } else { "from theirs to ours and back" };
     let what = format!("exchanged {} {whence}", subject.title);
     let found = left.map(|left| format!("{}: on the host, when all are gone: {left}", subject.title));
-    let counts = Line { tried: done, of: exchanges.len(), found: usize::from(found.is_some()), ..Line::default() };
-    Line { what, unit: "exchanges".into(), ..counts }.say();
-    nothing_of(&found);
+    let counts =
+        SummaryLine { tried: done, of: exchanges.len(), found: usize::from(found.is_some()), ..SummaryLine::default() };
+    SummaryLine { what, unit: "exchanges".into(), ..counts }.print();
+    assert_no_findings(&found);
 }
 
-impl Installed<'_> {
+impl PluginDirectory<'_> {
     /// Each file appears whole, by rename, as installers do it. Not by us: what another thread starts meanwhile would hold the
     /// file open for writing, and it could not be executed.
     fn install(&self, from: &Path) {
@@ -141,7 +142,7 @@ impl Installed<'_> {
     }
 
     /// Half of them go, and as many come.
-    fn turn_over(&mut self) {
+    fn replace_half(&mut self) {
         (0..RUNNING / 2).for_each(|_| self.del_oldest());
         (0..RUNNING / 2).for_each(|_| self.add());
         self.running.iter().for_each(|(id, container, result)| {
@@ -151,7 +152,7 @@ impl Installed<'_> {
     }
 
     /// Each container talks to its gateway all the while, without a loss.
-    fn talk_while(&self, work: impl FnOnce(&Self)) {
+    fn while_pinging(&self, work: impl FnOnce(&Self)) {
         let mut talks = Vec::new();
         let title = &self.subject.title;
         for (id, container, result) in &self.running {
@@ -162,7 +163,7 @@ impl Installed<'_> {
                 assert!(said.contains(" 0% packet loss"), "{title}: {id}: {said}");
             });
         }
-        meanwhile(talks, || work(self));
+        while_repeating(talks, || work(self));
     }
 }
 

@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::campaign::line::put;
-use crate::campaign::{Line, seed};
+use crate::campaign::summary_line::print_text;
+use crate::campaign::{SummaryLine, seed};
 use crate::checks::flood::BATCH;
 use crate::env::subject::Subject;
-use crate::model_node::{Crowd, Node, Tally};
+use crate::model_node::{Node, Tally, Workload};
 
 /// What is flooded, how much of it, and where that is remembered.
 #[derive(Clone, Debug)]
@@ -50,9 +50,9 @@ impl Soak {
     /// The state of earlier runs cannot be read or written, or is that of another build of the plugins or of other
     /// configurations; or the plugins were replaced during a batch, which is not counted then.
     pub fn run(&self) -> io::Result<Tally> {
-        let mut state = self.begun()?;
-        if let Some(text) = self.is_over(&state) {
-            put(&format!("soak: {text}\n"));
+        let mut state = self.load_state()?;
+        if let Some(text) = self.done_message(&state) {
+            print_text(&format!("soak: {text}\n"));
         }
         let begin = Instant::now();
         let before = (state.tally.operations, state.seconds);
@@ -63,12 +63,12 @@ impl Soak {
             let subject = round[usize::try_from(state.batches).unwrap_or_default() % round.len()];
             let node = match standing.take() {
                 Some((of, node)) if std::ptr::eq(of, subject) => node,
-                _ => Node::new(&Crowd::of(subject)),
+                _ => Node::new(&Workload::of(subject)),
             };
             let mut chance = Rng::with_seed(state.seed.wrapping_add(state.batches));
             let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
-            one.found.iter().for_each(|found| put(&format!("\n{found}\n")));
-            self.is_still(&state.build)?;
+            one.found.iter().for_each(|found| print_text(&format!("\n{found}\n")));
+            self.check_build(&state.build)?;
             standing = one.found.is_empty().then_some((subject, node));
             state.tally.add(one);
             state.batches += 1;
@@ -83,11 +83,11 @@ impl Soak {
     ///
     /// # Errors
     /// The state of earlier runs cannot be read, or is that of another build of the plugins or of other configurations.
-    pub fn over(&self) -> io::Result<Option<String>> {
-        Ok(self.is_over(&self.begun()?))
+    pub fn already_done(&self) -> io::Result<Option<String>> {
+        Ok(self.done_message(&self.load_state()?))
     }
 
-    fn is_over(&self, state: &State) -> Option<String> {
+    fn done_message(&self, state: &State) -> Option<String> {
         let done = state.tally.operations;
         let wanted = self.operations;
         let text = format!(
@@ -98,18 +98,18 @@ impl Soak {
     }
 
     /// What earlier runs came to; nothing, and a new seed, where there was none.
-    fn begun(&self) -> io::Result<State> {
+    fn load_state(&self) -> io::Result<State> {
         match State::read(&self.state)? {
             None => Ok(State { build: self.build()?, seed: seed(), ..State::default() }),
             Some(state) if state.build == self.build()? => Ok(state),
             Some(_) => Err(io::Error::other(format!(
-                "it is of another build of the plugins, or of other configurations: {REMEDY}"
+                "it is of another build of the plugins, or of other configurations: {HINT}"
             ))),
         }
     }
 
     /// Fails if the plugins are not those any more that a batch began with.
-    fn is_still(&self, build: &str) -> io::Result<()> {
+    fn check_build(&self, build: &str) -> io::Result<()> {
         if self.build()? == build {
             return Ok(());
         }
@@ -123,9 +123,9 @@ impl Soak {
     fn build(&self) -> io::Result<String> {
         let mut hash = DefaultHasher::new();
         for (subject, batches) in &self.subjects {
-            let Subject { bin, plugin: _, title, conf, env, after, ground, beside } = subject;
+            let Subject { bin, plugin: _, title, conf, env, after, host_setup, background } = subject;
             let after = after.as_ref().map(|after| (&after.made, after.result.to_string()));
-            (title, conf.to_string(), env, after, ground, beside, batches).hash(&mut hash);
+            (title, conf.to_string(), env, after, host_setup, background, batches).hash(&mut hash);
             for name in subject.programs() {
                 let path = bin.join(name);
                 let unread = |error| io::Error::other(format!("{}: {error}", path.display()));
@@ -142,7 +142,7 @@ impl Soak {
         let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(*operations)));
         let percent = operations * 100 / self.operations.max(1);
         let (start, end) = if io::stderr().is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
-        put(&format!(
+        print_text(&format!(
             "{start}soak: {operations} of {} operations ({percent} %), {kills} killed, {audits} audits, {} found; {:.0} a second, {} left{end}",
             self.operations,
             found.len(),
@@ -154,22 +154,22 @@ impl Soak {
     fn end(&self, state: State) -> Tally {
         let State { seed, batches, seconds, tally, .. } = state;
         let names: Vec<&str> = self.subjects.iter().map(|(subject, _)| subject.title.as_str()).collect();
-        let mut line: Line = tally.line(format!("soak {}", names.join(", ")), self.operations);
+        let mut line: SummaryLine = tally.line(format!("soak {}", names.join(", ")), self.operations);
         line.notes.push(format!("{batches} batches from seed {seed} in {}", hours(Duration::from_secs_f64(seconds))));
-        line.say();
+        line.print();
         tally
     }
 }
 
 /// What helps where earlier runs cannot be gone on with.
-const REMEDY: &str = "`--anew` forgets it and begins anew, another `--state` keeps it";
+const HINT: &str = "`--anew` forgets it and begins anew, another `--state` keeps it";
 
 impl State {
     fn read(path: &Path) -> io::Result<Option<State>> {
         match fs::read(path) {
             Ok(text) => serde_json::from_slice(&text)
                 .map(Some)
-                .map_err(|error| io::Error::other(format!("it is damaged, {error}: {REMEDY}"))),
+                .map_err(|error| io::Error::other(format!("it is damaged, {error}: {HINT}"))),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
         }
@@ -210,13 +210,13 @@ mod tests {
     fn plugins_that_were_exchanged_meanwhile_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let soak = soak(dir.path());
-        let state = soak.begun().unwrap();
-        soak.is_still(&state.build).unwrap();
+        let state = soak.load_state().unwrap();
+        soak.check_build(&state.build).unwrap();
         fs::write(dir.path().join("plugin"), "another one").unwrap();
-        let refused = soak.is_still(&state.build).unwrap_err().to_string();
+        let refused = soak.check_build(&state.build).unwrap_err().to_string();
         assert!(refused.contains("exchanged"), "{refused}");
         state.write(&soak.state).unwrap();
-        let refused = soak.begun().unwrap_err().to_string();
+        let refused = soak.load_state().unwrap_err().to_string();
         assert!(refused.contains("another build") && refused.contains("--anew"), "{refused}");
     }
 
@@ -226,7 +226,7 @@ mod tests {
         let soak = soak(dir.path());
         for damaged in ["", "{\"seed\":", "[]"] {
             fs::write(&soak.state, damaged).unwrap();
-            let refused = soak.begun().unwrap_err().to_string();
+            let refused = soak.load_state().unwrap_err().to_string();
             assert!(refused.contains("damaged") && refused.contains("--anew"), "{refused}");
         }
     }

@@ -86,7 +86,7 @@ impl Host {
         let id = self.dir().join(".boot_id");
         std::fs::write(&id, format!("{:032x}\n", fastrand::u128(1..))).unwrap();
         self.enter(|| {
-            leave_mounts();
+            enter_mount_namespace();
             mount(Some(&id), BOOT_ID, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
             work()
         })
@@ -98,7 +98,7 @@ impl Host {
         let etc = self.dir().join(".etc");
         std::fs::create_dir_all(&etc).unwrap();
         self.enter(|| {
-            leave_mounts();
+            enter_mount_namespace();
             mount(Some("/etc"), &etc, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>).unwrap();
             mount(Some("tmpfs"), "/etc", Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).unwrap();
             for entry in std::fs::read_dir(&etc).unwrap() {
@@ -167,7 +167,7 @@ impl Container {
 }
 
 /// Gives the calling thread a mount namespace of its own, whose mounts no other sees. It goes with the thread.
-fn leave_mounts() {
+fn enter_mount_namespace() {
     #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;

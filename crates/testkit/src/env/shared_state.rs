@@ -5,7 +5,7 @@ use crate::env::snapshot::HINTS;
 /// The lock of host-local, which upstream's has too. It belongs to no attachment.
 const LOCK: &str = "file: leases/<network>/lock = \"\"";
 
-/// Texts of the lines of shared state, which the first ADD may add to a snapshot; see [`holds`](crate::env::snapshot::holds).
+/// Texts of the lines of shared state, which the first ADD may add to a snapshot; see [`line_contains`](crate::env::snapshot::line_contains).
 pub const SHARED: [&str; 44] = [
     "cni0",                          // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",           // forwarding
@@ -55,7 +55,7 @@ pub const SHARED: [&str; 44] = [
 
 /// Whether this line is about one attachment. A host end's name is `veth` and digits; `veth` alone is the kind of a link, which a
 /// shared link may have too.
-pub(crate) fn is_traced(line: &str, id: &str) -> bool {
+pub(crate) fn names_attachment(line: &str, id: &str) -> bool {
     let mut after = line.split("veth").skip(1);
     line.contains(id) || after.any(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit()))
 }

@@ -91,13 +91,13 @@ impl HostSnapshot {
         HostSnapshot(namespace(container.netns()))
     }
 
-    /// The lines that were added, except those that contain one of these texts, see [`holds`].
+    /// The lines that were added, except those that contain one of these texts, see [`line_contains`].
     pub fn added_since(&self, before: &HostSnapshot, but: &[&str]) -> Vec<String> {
-        self.0.difference(&before.0).filter(|line| !but.iter().any(|text| holds(line, text))).cloned().collect()
+        self.0.difference(&before.0).filter(|line| !but.iter().any(|text| line_contains(line, text))).cloned().collect()
     }
 
     /// A host at which nothing changes any more: the kernel gives some routes to an address a while after it came.
-    pub(crate) fn at_rest(host: &Host) -> HostSnapshot {
+    pub(crate) fn stable(host: &Host) -> HostSnapshot {
         let deadline = Deadline::after(CLEARED);
         let mut last = HostSnapshot::of(host);
         let mut changes = "it was read only once".to_owned();
@@ -114,7 +114,7 @@ impl HostSnapshot {
 
     /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
     /// its namespace; `None` if nothing did.
-    pub fn settled(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {
+    pub fn leftovers(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {
         let deadline = Deadline::after(CLEARED);
         loop {
             let after = HostSnapshot::of(host);
@@ -143,7 +143,7 @@ fn some(lines: &[String]) -> String {
 }
 
 /// Does a line hold a text? In it `<network>` stands for any name of one network: of a directory or a file, not hidden.
-pub fn holds(line: &str, text: &str) -> bool {
+pub fn line_contains(line: &str, text: &str) -> bool {
     let Some((before, after)) = text.split_once(NETWORK) else { return line.contains(text) };
     line.match_indices(before).any(|(at, _)| {
         let rest = &line[at + before.len()..];
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn a_hint_is_what_it_is_and_nothing_beside_it() {
-        let hint = |line: &str| HINTS.iter().any(|text| holds(line, text));
+        let hint = |line: &str| HINTS.iter().any(|text| line_contains(line, text));
         for line in ["file: leases/pods/last_reserved_ip.0 = \"10.0.0.2\"", "file: leases/.idx/pods = \"\\u{0}\""] {
             assert!(hint(line), "{line}");
         }

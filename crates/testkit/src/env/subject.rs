@@ -20,24 +20,24 @@ pub struct Subject {
     /// Variables of every call, over those of the protocol.
     pub env: Vec<(String, String)>,
     /// Of a chained plugin: what it stands on.
-    pub after: Option<After>,
+    pub after: Option<EarlierPlugins>,
     /// A shell line that makes on a fresh host what the plugin needs to be there, such as a master.
-    pub ground: &'static str,
+    pub host_setup: &'static str,
     /// A shell line that somebody else repeats on the host while a crowd is at work: it has to succeed, and to leave things as
     /// they were. Empty: nobody is there.
-    pub beside: &'static str,
+    pub background: &'static str,
 }
 
 /// What the plugins before a chained one made in each container, and answered. See [`Subject::after`].
 #[derive(Clone, Debug)]
-pub struct After {
+pub struct EarlierPlugins {
     /// A shell line that makes it, inside.
     pub made: String,
     /// The result of their ADD, in the version of the configuration.
     pub result: Value,
 }
 
-impl After {
+impl EarlierPlugins {
     /// Makes it in a container of this host.
     pub(crate) fn make(&self, host: &Host, container: &Container) {
         container.sh(&filled(&self.made, &container.path()).replace("$HOST", &host.path()));
@@ -115,7 +115,16 @@ impl Subject {
         }
         let bin = bin.to_owned();
         let plugin = plugin.to_owned();
-        Subject { bin, title: plugin.clone(), plugin, conf, env: Vec::new(), after: None, ground: ":", beside: "" }
+        Subject {
+            bin,
+            title: plugin.clone(),
+            plugin,
+            conf,
+            env: Vec::new(),
+            after: None,
+            host_setup: ":",
+            background: "",
+        }
     }
 
     /// The same subject with another title, for campaigns.
@@ -126,20 +135,20 @@ impl Subject {
 
     /// The same subject, on hosts that this shell line prepares.
     #[must_use]
-    pub fn on(&self, ground: &'static str) -> Subject {
-        Subject { ground, ..self.clone() }
+    pub fn on(&self, host_setup: &'static str) -> Subject {
+        Subject { host_setup, ..self.clone() }
     }
 
-    /// The same subject, with a shell line that another process repeats while a crowd is at work: see [`Subject::beside`].
+    /// The same subject, with a shell line that another process repeats while a crowd is at work: see [`Subject::background`].
     #[must_use]
-    pub fn beside(&self, beside: &'static str) -> Subject {
-        Subject { beside, ..self.clone() }
+    pub fn background(&self, background: &'static str) -> Subject {
+        Subject { background, ..self.clone() }
     }
 
     /// Creates a host with everything that the plugin needs.
     pub fn host(&self) -> Host {
         let host = Host::new();
-        host.sh(self.ground);
+        host.sh(self.host_setup);
         host
     }
 
@@ -159,7 +168,7 @@ impl Subject {
     /// IPv4 address. In the line `$HOST` is the path of the host's namespace.
     #[must_use]
     pub fn after(&self, made: &str, result: Value) -> Subject {
-        Subject { after: Some(After { made: made.to_owned(), result }), ..self.clone() }
+        Subject { after: Some(EarlierPlugins { made: made.to_owned(), result }), ..self.clone() }
     }
 
     /// Creates a container with everything that the plugin needs, such as the interface that an earlier plugin makes.

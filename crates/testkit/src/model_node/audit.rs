@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 
 use serde_json::Value;
 
-use super::{Life, Node, Slot, Verb, told};
-use crate::crowd;
+use super::{AttachmentState, Node, Slot, Verb, describe};
 use crate::env::snapshot::HostSnapshot;
 use crate::env::subject::{addresses, attachments};
+use crate::parallel;
 
 /// So many containers are looked at together.
 const AT_ONCE: usize = 8;
@@ -18,40 +18,44 @@ impl Node {
     pub(super) fn audit(&self) {
         self.tally.lock().unwrap().audits += 1;
         self.each(|node, slot| {
-            if matches!(slot.life, Life::Unknown) {
-                node.goes(slot);
+            if matches!(slot.state, AttachmentState::Unknown) {
+                node.delete(slot);
             }
         });
-        let live: Vec<String> = self.lives().map(|(id, _)| id).collect();
+        let live: Vec<String> = self.present().map(|(id, _)| id).collect();
         let more = [("cni.dev/valid-attachments", attachments(&live)), ("cniVersion", Value::from("1.1.0"))];
-        let said = self.call(&self.crowd.by[0], Verb::Gc, "", "", &more, None);
+        let said = self.call(&self.workload.by[0], Verb::Gc, "", "", &more, None);
         if said.exit != 0 {
-            self.find(format!("GC while nobody comes or goes: {}", told(&said)));
+            self.report(format!("GC while nobody comes or goes: {}", describe(&said)));
         }
         self.reservations();
-        self.each(Node::runs);
-        self.each(Node::goes);
+        self.each(Node::check_running);
+        self.each(Node::delete);
         self.nothing_is_left();
     }
 
     /// One thing with every container, several at once.
     fn each(&self, work: impl Fn(&Node, &mut Slot) + Sync) {
-        crowd::each(AT_ONCE, &self.slots, || (), |(), slot| work(self, &mut slot.lock().unwrap()));
+        parallel::for_each(AT_ONCE, &self.slots, || (), |(), slot| work(self, &mut slot.lock().unwrap()));
     }
 
-    fn lives(&self) -> impl Iterator<Item = (String, Value)> {
+    fn present(&self) -> impl Iterator<Item = (String, Value)> {
         self.slots.iter().filter_map(|slot| {
             let slot = slot.lock().unwrap();
-            if let Life::With(result) = &slot.life { Some((slot.id.clone(), result.clone())) } else { None }
+            if let AttachmentState::Present(result) = &slot.state {
+                Some((slot.id.clone(), result.clone()))
+            } else {
+                None
+            }
         })
     }
 
     /// Each address of whoever lives has its file, which names him, and no other address has one.
     fn reservations(&self) {
-        let by = &self.crowd.by[0];
+        let by = &self.workload.by[0];
         let Some(dir) = by.reservations() else { return };
         let wanted: BTreeMap<String, String> = self
-            .lives()
+            .present()
             .flat_map(|(id, result)| addresses(&result).map(|ip| (ip.to_owned(), id.clone())).collect::<Vec<_>>())
             .collect();
         let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
@@ -69,7 +73,7 @@ impl Node {
                     .map(|(ip, id)| format!("{ip} of {id}"))
                     .collect::<Vec<_>>()
             };
-            self.find(format!(
+            self.report(format!(
                 "reserved, but not had: {:?}; had, but not reserved: {:?}",
                 only(&found, &wanted),
                 only(&wanted, &found)
@@ -77,13 +81,13 @@ impl Node {
         }
     }
 
-    fn runs(&self, slot: &mut Slot) {
-        let Life::With(result) = &slot.life else { return };
-        let by = &self.crowd.by[0];
+    fn check_running(&self, slot: &mut Slot) {
+        let AttachmentState::Present(result) = &slot.state else { return };
+        let by = &self.workload.by[0];
         let more = [("prevResult", result.clone())];
         let said = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, None);
         if said.exit != 0 {
-            self.find(format!("CHECK of {}, in the audit: {}", slot.id, told(&said)));
+            self.report(format!("CHECK of {}, in the audit: {}", slot.id, describe(&said)));
         }
         if result["interfaces"].is_null() {
             return; // an IPAM plugin's own
@@ -95,21 +99,21 @@ impl Node {
         seen.sort_unstable();
         wanted.sort_unstable();
         if seen != wanted {
-            self.find(format!("{} was given {wanted:?}, and has {seen:?}", slot.id));
+            self.report(format!("{} was given {wanted:?}, and has {seen:?}", slot.id));
         }
     }
 
     /// It is deleted, if it may have an attachment, and its namespace is empty.
-    fn goes(&self, slot: &mut Slot) {
-        let more = match std::mem::replace(&mut slot.life, Life::Without) {
-            Life::With(result) => vec![("prevResult", result)],
-            Life::Unknown => Vec::new(),
-            Life::Without => return self.is_empty(slot),
+    fn delete(&self, slot: &mut Slot) {
+        let more = match std::mem::replace(&mut slot.state, AttachmentState::Absent) {
+            AttachmentState::Present(result) => vec![("prevResult", result)],
+            AttachmentState::Unknown => Vec::new(),
+            AttachmentState::Absent => return self.is_empty(slot),
         };
-        self.disown(&slot.id);
-        let said = self.call(&self.crowd.by[0], Verb::Del, &slot.id, &slot.container.path(), &more, None);
+        self.release_addresses(&slot.id);
+        let said = self.call(&self.workload.by[0], Verb::Del, &slot.id, &slot.container.path(), &more, None);
         if said.exit != 0 {
-            self.find(format!("DEL of {}, in the audit: {}", slot.id, told(&said)));
+            self.report(format!("DEL of {}, in the audit: {}", slot.id, describe(&said)));
         }
         self.is_empty(slot);
     }
@@ -121,20 +125,20 @@ impl Node {
             let came = after.added_since(before, &[]);
             let went = before.added_since(&after, &[]);
             if !(came.is_empty() && went.is_empty()) {
-                self.find(format!("not given back in the namespace of {}: came {came:?}, went {went:?}", slot.id));
+                self.report(format!("not given back in the namespace of {}: came {came:?}, went {went:?}", slot.id));
             }
             return;
         }
         let links = slot.container.try_sh("ip -o link").1;
         if links.lines().count() > 1 {
-            self.find(format!("left in the namespace of {}: {links}", slot.id));
+            self.report(format!("left in the namespace of {}: {links}", slot.id));
         }
     }
 
     /// What is on the host, once the kernel has cleared away what goes with its namespace.
     fn nothing_is_left(&self) {
-        if let Some(left) = HostSnapshot::settled(&self.host, &self.base, self.crowd.but) {
-            self.find(format!("on the host, when all are gone: {left}"));
+        if let Some(left) = HostSnapshot::leftovers(&self.host, &self.base, self.workload.but) {
+            self.report(format!("on the host, when all are gone: {left}"));
         }
     }
 }

@@ -43,13 +43,13 @@ pub(super) fn launch(program: &Path, env: &[(String, String)], stdin: &[u8]) -> 
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
     // SAFETY: until it becomes the program, the child makes system calls and allocates nothing.
     let pid = match unsafe { fork() }? {
-        ForkResult::Child => image.become_it(streams, &tell),
+        ForkResult::Child => image.exec(streams, &tell),
         ForkResult::Parent { child } => child,
     };
     drop((input, output, errors, tell));
     let mut told = [0; 4];
     number.read_exact(&mut told)?;
-    let listener = fetch(pid, RawFd::from_ne_bytes(told))?;
+    let listener = fetch_listener(pid, RawFd::from_ne_bytes(told))?;
     Ok(Launched { pid, listener, stdout, stderr })
 }
 
@@ -79,7 +79,7 @@ impl Image {
     }
 
     /// In the child: its streams, the filter, the program.
-    fn become_it(&self, streams: [BorrowedFd<'_>; 3], tell: &PipeWriter) -> ! {
+    fn exec(&self, streams: [BorrowedFd<'_>; 3], tell: &PipeWriter) -> ! {
         for (target, stream) in (0..).zip(streams) {
             // SAFETY: three numbers at most; none of our pipes has a number below 3, for a test has its three streams open.
             unsafe { libc::dup2(stream.as_raw_fd(), target) };
@@ -112,7 +112,7 @@ impl Image {
 }
 
 /// Gets the listener out of the child, which has it in a moment or has ended without.
-fn fetch(pid: Pid, number: RawFd) -> io::Result<OwnedFd> {
+fn fetch_listener(pid: Pid, number: RawFd) -> io::Result<OwnedFd> {
     // SAFETY: numbers; a descriptor that is returned is nobody else's.
     let owned = |fd: libc::c_long| {
         let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0);
@@ -153,7 +153,7 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<libc::seccomp_not
 }
 
 /// Lets a call go on, or fail with this number. Whoever asked may be gone by now: that is no error.
-pub(super) fn answer(listener: &OwnedFd, notice: &libc::seccomp_notif, errno: Option<i32>) {
+pub(super) fn respond(listener: &OwnedFd, notice: &libc::seccomp_notif, errno: Option<i32>) {
     let go_on = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or_default();
     let flags = if errno.is_some() { 0 } else { go_on };
     let answer = libc::seccomp_notif_resp { id: notice.id, val: 0, error: -errno.unwrap_or_default(), flags };

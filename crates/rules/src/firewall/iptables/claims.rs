@@ -399,7 +399,7 @@ fn ends_stage(rule: &IptablesRule) -> bool {
 mod tests {
     use std::time::Duration;
 
-    use cnikit_testkit::alone::processor_time;
+    use cnikit_testkit::own_process::processor_time;
 
     use super::*;
 

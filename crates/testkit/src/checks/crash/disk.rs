@@ -20,9 +20,9 @@ pub(super) struct Entry {
 
 /// One thing that a system call did to the disk.
 #[derive(Clone, Debug)]
-pub(super) struct Change {
+pub(super) struct DiskChange {
     pub(super) path: PathBuf,
-    pub(super) what: What,
+    pub(super) what: ChangeKind,
     /// It was synced since.
     pub(super) durable: bool,
     /// The file or directory that would have to be synced is removed. The file system may give its inode number to a new file,
@@ -32,42 +32,42 @@ pub(super) struct Change {
 
 /// A change by what it is of, and not by its place in the list of all.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Mark {
+pub(super) struct ChangeId {
     path: PathBuf,
-    part: Part,
+    part: ChangedPart,
     /// So many changes of the same were before it.
     nth: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum ChangedPart {
     Name,
     Content,
 }
 
 /// A change that was made, and whether it lasts.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Written {
-    pub(super) mark: Mark,
+pub(super) struct ChangeRecord {
+    pub(super) mark: ChangeId,
     pub(super) durable: bool,
 }
 
 /// The changes of a list by name.
-pub(super) fn written(changes: &[Change]) -> Vec<Written> {
-    let mut all: Vec<Written> = Vec::new();
-    for Change { path, what, durable, .. } in changes {
+pub(super) fn change_records(changes: &[DiskChange]) -> Vec<ChangeRecord> {
+    let mut all: Vec<ChangeRecord> = Vec::new();
+    for DiskChange { path, what, durable, .. } in changes {
         let part = match what {
-            What::Name { .. } => Part::Name,
-            What::Content { .. } => Part::Content,
+            ChangeKind::Name { .. } => ChangedPart::Name,
+            ChangeKind::Content { .. } => ChangedPart::Content,
         };
         let nth = all.iter().filter(|one| one.mark.path == *path && one.mark.part == part).count();
-        all.push(Written { mark: Mark { path: path.clone(), part, nth }, durable: *durable });
+        all.push(ChangeRecord { mark: ChangeId { path: path.clone(), part, nth }, durable: *durable });
     }
     all
 }
 
 #[derive(Clone, Debug)]
-pub(super) enum What {
+pub(super) enum ChangeKind {
     /// The name leads elsewhere; it led here before, or nowhere.
     Name { before: Option<Entry>, directory: u64 },
     /// The file under it, still the same or a new one, got other content than this.
@@ -106,50 +106,50 @@ impl Disk {
     }
 
     /// What made this of that; names above others come first.
-    pub(super) fn changes_since(&self, before: &Disk, root: u64) -> Vec<Change> {
+    pub(super) fn changes_since(&self, before: &Disk, root: u64) -> Vec<DiskChange> {
         let paths: BTreeSet<&PathBuf> = self.0.keys().chain(before.0.keys()).collect();
         let mut changes = Vec::new();
         for path in paths {
             let was = before.get(path);
             let is = self.get(path);
-            let mut note = |what| changes.push(Change { path: path.clone(), what, durable: false, removed: false });
+            let mut note = |what| changes.push(DiskChange { path: path.clone(), what, durable: false, removed: false });
             let same = was.map(|entry| entry.inode) == is.map(|entry| entry.inode);
             if !same {
                 let above = path.parent().and_then(|above| self.get(above).or_else(|| before.get(above)));
-                note(What::Name { before: was.cloned(), directory: above.map_or(root, |above| above.inode) });
+                note(ChangeKind::Name { before: was.cloned(), directory: above.map_or(root, |above| above.inode) });
             }
             let Some(Entry { inode, content: Some(content) }) = is else { continue };
             let old = was.filter(|_| same).and_then(|entry| entry.content.clone()).unwrap_or_default();
             if *content != old {
-                note(What::Content { before: old, inode: *inode });
+                note(ChangeKind::Content { before: old, inode: *inode });
             }
         }
         changes
     }
 }
 
-impl Mark {
-    pub(super) fn part(&self) -> Part {
+impl ChangeId {
+    pub(super) fn part(&self) -> ChangedPart {
         self.part
     }
 }
 
-impl fmt::Display for Mark {
+impl fmt::Display for ChangeId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let part = match self.part {
-            Part::Name => "name",
-            Part::Content => "content",
+            ChangedPart::Name => "name",
+            ChangedPart::Content => "content",
         };
         write!(f, "change {} of the {part} of {}", self.nth + 1, self.path.display())
     }
 }
 
-impl Change {
+impl DiskChange {
     /// The inode number of the file or directory whose sync makes the change durable.
     pub(super) fn inode(&self) -> u64 {
         match self.what {
-            What::Name { directory, .. } => directory,
-            What::Content { inode, .. } => inode,
+            ChangeKind::Name { directory, .. } => directory,
+            ChangeKind::Content { inode, .. } => inode,
         }
     }
 

@@ -4,7 +4,7 @@ use std::fmt;
 use std::fs;
 use std::path::Path;
 
-use super::disk::{Change, Disk, Entry, Mark, Part, What, Written, written};
+use super::disk::{ChangeId, ChangeKind, ChangeRecord, ChangedPart, Disk, DiskChange, Entry, change_records};
 
 /// Of all changes that were not synced.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,18 +12,18 @@ pub(super) enum Loss {
     /// All of them reached the disk: whoever wrote was only killed.
     Nothing,
     /// The content of one file, or of every one.
-    Content(Mark, Torn),
-    Contents(Torn),
+    Content(ChangeId, TornContent),
+    Contents(TornContent),
     /// One change of a name.
-    Name(Mark),
+    Name(ChangeId),
     /// Each change of a name from this one on; and the contents of what is left may be lost too.
-    NamesFrom(Mark),
-    NamesAndContentsFrom(Mark),
+    NamesFrom(ChangeId),
+    NamesAndContentsFrom(ChangeId),
 }
 
 /// What a file has whose content is lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Torn {
+pub(super) enum TornContent {
     Empty,
     Zeros,
     /// The first half, and no more.
@@ -34,43 +34,46 @@ pub(super) enum Torn {
     Old,
 }
 
-const TORN: [Torn; 5] = [Torn::Empty, Torn::Zeros, Torn::Cut, Torn::HalfZeros, Torn::Old];
+const TORN: [TornContent; 5] =
+    [TornContent::Empty, TornContent::Zeros, TornContent::Cut, TornContent::HalfZeros, TornContent::Old];
 
 impl Loss {
     /// Every one that these changes allow.
-    pub(super) fn all(written: &[Written]) -> Vec<Loss> {
+    pub(super) fn all(records: &[ChangeRecord]) -> Vec<Loss> {
         let mut all = vec![Loss::Nothing];
         all.extend(TORN.map(Loss::Contents));
-        for Written { mark, .. } in written.iter().filter(|change| !change.durable) {
+        for ChangeRecord { mark, .. } in records.iter().filter(|change| !change.durable) {
             let here = || mark.clone();
             match mark.part() {
-                Part::Name => {
+                ChangedPart::Name => {
                     all.extend([Loss::Name(here()), Loss::NamesFrom(here()), Loss::NamesAndContentsFrom(here())]);
                 }
-                Part::Content => all.extend(TORN.map(|torn| Loss::Content(here(), torn))),
+                ChangedPart::Content => all.extend(TORN.map(|torn| Loss::Content(here(), torn))),
             }
         }
         all
     }
 
     /// Does it to the disk: the last change first.
-    pub(super) fn strike(&self, root: &Path, changes: &[Change]) {
-        let marks = written(changes);
+    pub(super) fn apply(&self, root: &Path, changes: &[DiskChange]) {
+        let marks = change_records(changes);
         let place = self.mark().map(|mark| marks.iter().position(|change| change.mark == *mark).unwrap());
         for (number, change) in changes.iter().enumerate().rev().filter(|(_, change)| !change.durable) {
             let path = root.join(&change.path);
             match &change.what {
-                What::Name { before, .. } if self.takes_name(number, place) => give_back(&path, before.as_ref()),
-                What::Content { before, .. } => {
-                    self.tears(number, place).into_iter().for_each(|torn| tear(&path, before, torn));
+                ChangeKind::Name { before, .. } if self.loses_name(number, place) => {
+                    restore_name(&path, before.as_ref());
                 }
-                What::Name { .. } => {}
+                ChangeKind::Content { before, .. } => {
+                    self.torn_content(number, place).into_iter().for_each(|torn| tear(&path, before, torn));
+                }
+                ChangeKind::Name { .. } => {}
             }
         }
     }
 
     /// The change that it takes, or takes first.
-    fn mark(&self) -> Option<&Mark> {
+    fn mark(&self) -> Option<&ChangeId> {
         match self {
             Loss::Nothing | Loss::Contents(_) => None,
             Loss::Content(mark, _) | Loss::Name(mark) | Loss::NamesFrom(mark) | Loss::NamesAndContentsFrom(mark) => {
@@ -80,7 +83,7 @@ impl Loss {
     }
 
     /// Of a change, where its own stands at this place.
-    fn takes_name(&self, number: usize, place: Option<usize>) -> bool {
+    fn loses_name(&self, number: usize, place: Option<usize>) -> bool {
         match self {
             Loss::Name(_) => place == Some(number),
             Loss::NamesFrom(_) | Loss::NamesAndContentsFrom(_) => place.is_some_and(|first| first <= number),
@@ -88,11 +91,11 @@ impl Loss {
         }
     }
 
-    fn tears(&self, number: usize, place: Option<usize>) -> Option<Torn> {
+    fn torn_content(&self, number: usize, place: Option<usize>) -> Option<TornContent> {
         match self {
             Loss::Content(_, torn) => (place == Some(number)).then_some(*torn),
             Loss::Contents(torn) => Some(*torn),
-            Loss::NamesAndContentsFrom(_) => Some(Torn::Empty),
+            Loss::NamesAndContentsFrom(_) => Some(TornContent::Empty),
             _ => None,
         }
     }
@@ -112,7 +115,7 @@ impl fmt::Display for Loss {
 }
 
 /// The name leads where it led before. What stands below a directory goes with it.
-fn give_back(path: &Path, before: Option<&Entry>) {
+fn restore_name(path: &Path, before: Option<&Entry>) {
     let gone = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match before {
         // It may be gone since, by a later change that lasted or with the directory above it.
@@ -126,21 +129,21 @@ fn give_back(path: &Path, before: Option<&Entry>) {
 }
 
 /// The file stays the same one.
-fn tear(path: &Path, before: &[u8], torn: Torn) {
+fn tear(path: &Path, before: &[u8], torn: TornContent) {
     let Ok(content) = fs::read(path) else { return };
     let half = content.len() / 2;
     let left = match torn {
-        Torn::Empty => Vec::new(),
-        Torn::Zeros => vec![0; content.len()],
-        Torn::Cut => content[..half].to_vec(),
-        Torn::HalfZeros => content[..half].iter().copied().chain(vec![0; content.len() - half]).collect(),
-        Torn::Old => before.to_vec(),
+        TornContent::Empty => Vec::new(),
+        TornContent::Zeros => vec![0; content.len()],
+        TornContent::Cut => content[..half].to_vec(),
+        TornContent::HalfZeros => content[..half].iter().copied().chain(vec![0; content.len() - half]).collect(),
+        TornContent::Old => before.to_vec(),
     };
     fs::write(path, left).unwrap();
 }
 
 /// Addresses whose files are there and have lost their content, or a part: nobody writes zeros.
-pub(super) fn lost(disk: &Disk) -> Vec<String> {
+pub(super) fn torn_reservations(disk: &Disk) -> Vec<String> {
     let torn = |content: &[u8]| content.is_empty() || content.contains(&0);
     let named = disk.files().filter(|(_, content)| torn(content)).filter_map(|(path, _)| path.file_name()?.to_str());
     named.filter(|name| name.parse::<std::net::IpAddr>().is_ok()).map(str::to_owned).collect()

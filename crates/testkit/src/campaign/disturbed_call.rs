@@ -18,13 +18,13 @@ pub(crate) enum Verb {
     /// With the result of the ADD, as runtimes send it first.
     Del,
     /// With no result and no namespace, as runtimes send it when all is lost.
-    PoorDel,
+    IncompleteDel,
     Gc,
 }
 
 /// What is done to a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Harm {
+pub(crate) enum Disturbance {
     /// A signal to the process that makes the system call, so long after it was asked for. `SIGKILL` prevents it.
     Signal(Signal, Duration),
     /// The system call fails.
@@ -34,40 +34,40 @@ pub(crate) enum Harm {
 }
 
 /// A system call: process, place and number.
-pub(crate) type At = (usize, usize, i32);
+pub(crate) type CallPosition = (usize, usize, i32);
 
 /// One disturbed call.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Scene {
+pub(crate) struct DisturbedCall {
     pub(crate) verb: Verb,
     /// At which system call.
-    pub(crate) at: At,
-    pub(crate) harm: Harm,
+    pub(crate) at: CallPosition,
+    pub(crate) disturbance: Disturbance,
     /// The namespace is gone by the time of the next call.
     pub(crate) gone: bool,
 }
 
-impl Scene {
+impl DisturbedCall {
     /// So many calls before its end a process may have ended some time after one: there a signal comes before the call. And
     /// so many calls later at most it comes everywhere.
     pub(crate) const LAST: usize = 16;
 }
 
 impl Verb {
-    pub(crate) const ALL: [Verb; 5] = [Verb::Add, Verb::First, Verb::Del, Verb::PoorDel, Verb::Gc];
+    pub(crate) const ALL: [Verb; 5] = [Verb::Add, Verb::First, Verb::Del, Verb::IncompleteDel, Verb::Gc];
 
     /// `CNI_COMMAND`.
     pub(crate) fn command(self) -> &'static str {
         match self {
             Verb::Add | Verb::First => "ADD",
-            Verb::Del | Verb::PoorDel => "DEL",
+            Verb::Del | Verb::IncompleteDel => "DEL",
             Verb::Gc => "GC",
         }
     }
 
     /// The container is one whose namespace is gone by the time of the next call, for it is not cleared from inside.
-    pub(crate) fn is_of_the_lost(self) -> bool {
-        matches!(self, Verb::PoorDel | Verb::Gc)
+    pub(crate) fn without_netns(self) -> bool {
+        matches!(self, Verb::IncompleteDel | Verb::Gc)
     }
 
     pub(crate) fn adds(self) -> bool {
@@ -79,28 +79,28 @@ impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Verb::First => "first ADD",
-            Verb::PoorDel => "poor DEL",
+            Verb::IncompleteDel => "poor DEL",
             _ => self.command(),
         })
     }
 }
 
-impl fmt::Display for Harm {
+impl fmt::Display for Disturbance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Harm::Signal(signal, Duration::ZERO) => write!(f, "{signal}"),
-            Harm::Signal(signal, after) => write!(f, "{signal} after {after:?}"),
-            Harm::Errno(errno) => write!(f, "{errno}"),
-            Harm::Limit((resource, most)) => write!(f, "{resource:?} = {most}"),
+            Disturbance::Signal(signal, Duration::ZERO) => write!(f, "{signal}"),
+            Disturbance::Signal(signal, after) => write!(f, "{signal} after {after:?}"),
+            Disturbance::Errno(errno) => write!(f, "{errno}"),
+            Disturbance::Limit((resource, most)) => write!(f, "{resource:?} = {most}"),
         }
     }
 }
 
-impl fmt::Display for Scene {
+impl fmt::Display for DisturbedCall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (process, place, number) = self.at;
-        write!(f, "{}, {}", self.verb, self.harm)?;
-        if !matches!(self.harm, Harm::Limit(_)) {
+        write!(f, "{}, {}", self.verb, self.disturbance)?;
+        if !matches!(self.disturbance, Disturbance::Limit(_)) {
             write!(f, " at call {place} ({}) of process {process}", syscall_trace::name(number))?;
         }
         f.write_str(if self.gone { ", then the namespace gone" } else { "" })

@@ -11,17 +11,17 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::Value;
 
-use super::scene::{At, Harm, Scene, Verb};
-use super::why;
-use crate::crowd::meanwhile;
+use super::disturbed_call::{CallPosition, Disturbance, DisturbedCall, Verb};
+use super::error_text;
 use crate::env::host::{Container, Host};
-use crate::env::shared_state::{SHARED, is_traced};
-use crate::env::snapshot::{HINTS, HostSnapshot, holds};
+use crate::env::shared_state::{SHARED, names_attachment};
+use crate::env::snapshot::{HINTS, HostSnapshot, line_contains};
 use crate::env::subject::{CallOutput, Subject, attachments};
+use crate::parallel::while_repeating;
 use crate::syscall_trace::{self, Limit, Syscall, SyscallTrace, SyscallVerdict};
 
 /// What becomes another error on its way through the C library: no stack, no thread, no memory.
-const TRANSLATED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
+const REWORDED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
 
 /// Where want of memory may kill. The standard library aborts when an allocation of a few bytes fails, or the stack of a
 /// signal handler before `main` and in a new thread; and musl crashes when its very first call gets no memory for the first
@@ -32,22 +32,22 @@ const MEMORY: [i64; 4] = [libc::SYS_brk, libc::SYS_mmap, libc::SYS_mprotect, lib
 const OTHER: &str = "c-other";
 
 /// A host with an attachment that runs all the while, or without any, and a container that comes and goes.
-pub(super) struct Stage {
+pub(super) struct CampaignHost {
     host: Host,
     subject: Subject,
-    other: Option<Other>,
+    other: Option<OtherAttachment>,
     container: Container,
     /// Taken before the first disturbed call, for a stage that sees none needs none.
-    before: OnceLock<Before>,
+    before: OnceLock<Baseline>,
 }
 
-struct Other {
+struct OtherAttachment {
     container: Container,
     result: Value,
 }
 
 /// What was there before.
-struct Before {
+struct Baseline {
     host: HostSnapshot,
     container: HostSnapshot,
     /// In the container of the attachment that runs all the while.
@@ -55,9 +55,9 @@ struct Before {
 }
 
 /// A scene as it is played: with a name, and a container that is its own if that one is going to vanish.
-pub(super) struct Turn<'a> {
-    stage: &'a Stage,
-    scene: &'a Scene,
+pub(super) struct Attempt<'a> {
+    campaign_host: &'a CampaignHost,
+    disturbed: &'a DisturbedCall,
     id: String,
     own: Option<Container>,
     /// For a GC, which removes one otherwise than many: of another attachment that it is not told of.
@@ -69,7 +69,7 @@ pub(super) struct Turn<'a> {
 }
 
 /// How it went.
-pub(super) struct Played {
+pub(super) struct Outcome {
     /// The harm was done where it should be.
     pub(super) hit: bool,
     pub(super) failed: bool,
@@ -78,18 +78,18 @@ pub(super) struct Played {
 }
 
 /// Who is called, and for whom.
-struct Called<'a> {
+struct CallTarget<'a> {
     id: &'a str,
     container: &'a Container,
     second: Option<&'a Container>,
     valid: &'a [String],
 }
 
-impl Stage {
+impl CampaignHost {
     /// For a verb: everything that is shared is there, but for the first ADD on a host.
-    pub(super) fn new(subject: &Subject, verb: Verb) -> Stage {
+    pub(super) fn new(subject: &Subject, verb: Verb) -> CampaignHost {
         let host = subject.host();
-        let container = fresh(subject, &host);
+        let container = new_container(subject, &host);
         let subject = subject.at(host.dir());
         let mut other = None;
         if verb != Verb::First {
@@ -97,13 +97,13 @@ impl Stage {
             let result = subject.add(&host, OTHER, &second);
             let first = subject.add(&host, "c-first", &container);
             subject.del(&host, "c-first", &container, &first);
-            other = Some(Other { container: second, result });
+            other = Some(OtherAttachment { container: second, result });
         }
-        Stage { host, subject, other, container, before: OnceLock::new() }
+        CampaignHost { host, subject, other, container, before: OnceLock::new() }
     }
 
-    fn before(&self) -> &Before {
-        self.before.get_or_init(|| Before {
+    fn before(&self) -> &Baseline {
+        self.before.get_or_init(|| Baseline {
             host: HostSnapshot::of(&self.host),
             container: HostSnapshot::inside(&self.container),
             other: self.other.as_ref().map(|other| HostSnapshot::inside(&other.container)),
@@ -111,7 +111,7 @@ impl Stage {
     }
 
     /// What is needed before a call: where it removes, something to remove.
-    fn prepare(&self, verb: Verb, called: &Called) -> Value {
+    fn prepare(&self, verb: Verb, called: &CallTarget) -> Value {
         if let Some(second) = called.second {
             self.subject.add(&self.host, &second_id(called.id), second);
         }
@@ -119,18 +119,18 @@ impl Stage {
     }
 
     fn second(&self, verb: Verb) -> Option<Container> {
-        (verb == Verb::Gc).then(|| fresh(&self.subject, &self.host))
+        (verb == Verb::Gc).then(|| new_container(&self.subject, &self.host))
     }
 
     /// The call itself, watched.
-    fn watched(
+    fn traced_call(
         &self,
         verb: Verb,
-        called: &Called,
+        called: &CallTarget,
         limits: &[Limit],
         decide: impl FnMut(&Syscall) -> SyscallVerdict + Send,
     ) -> (CallOutput, SyscallTrace) {
-        let path = if verb == Verb::PoorDel { String::new() } else { called.container.path() };
+        let path = if verb == Verb::IncompleteDel { String::new() } else { called.container.path() };
         let mut conf = self.subject.conf_of(verb.command(), &path);
         let added = self.prepare(verb, called);
         match verb {
@@ -145,19 +145,19 @@ impl Stage {
     }
 
     /// An undisturbed call: what it calls, and what of that cannot fail.
-    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (SyscallTrace, Vec<At>) {
+    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (SyscallTrace, Vec<CallPosition>) {
         let valid = [OTHER.to_owned()];
         let second = self.second(verb);
-        let mut sure = Vec::new();
-        let called = Called { id, container: &self.container, second: second.as_ref(), valid: &valid };
+        let mut infallible = Vec::new();
+        let called = CallTarget { id, container: &self.container, second: second.as_ref(), valid: &valid };
         let decide = |call: &Syscall| {
-            sure.extend((tells_of_a_start(call) || only_asks(call)).then(|| at(call)));
+            infallible.extend((reports_exec_to_parent(call) || makes_no_descriptor(call)).then(|| at(call)));
             SyscallVerdict::GoOn
         };
-        let (said, trace) = self.watched(verb, &called, &[], decide);
+        let (said, trace) = self.traced_call(verb, &called, &[], decide);
         said.ok();
         self.subject.call(&self.host, "DEL", id, &self.container.path(), &[]).ok();
-        (trace, sure)
+        (trace, infallible)
     }
 
     /// Nothing came, nothing went, and the other attachment runs.
@@ -165,8 +165,8 @@ impl Stage {
         let before = self.before();
         HostSnapshot::inside(&self.container).assert_unchanged_since(&before.container, &[], "left in the container");
         let after = HostSnapshot::of(&self.host);
-        let (Some(Other { container, result }), Some(inside)) = (&self.other, &before.other) else {
-            return audit_the_first(&before.host, &after);
+        let (Some(OtherAttachment { container, result }), Some(inside)) = (&self.other, &before.other) else {
+            return audit_first_add(&before.host, &after);
         };
         let came: Vec<String> =
             after.added_since(&before.host, &HINTS).into_iter().filter(|line| !is_chain(line)).collect();
@@ -178,8 +178,8 @@ impl Stage {
     }
 
     /// Something happens while the other attachment talks to its gateways, without a loss.
-    pub(super) fn while_another_talks<T>(&self, work: impl FnOnce() -> T) -> T {
-        let Some(Other { container, result }) = &self.other else { return work() };
+    pub(super) fn while_other_pings<T>(&self, work: impl FnOnce() -> T) -> T {
+        let Some(OtherAttachment { container, result }) = &self.other else { return work() };
         let ips = result["ips"].as_array().filter(|_| !result["interfaces"].is_null());
         let ping = |ip: &Value| Some(format!("ping -n -q -i 0.1 -c 5 -W 2 {}", ip["gateway"].as_str()?));
         let pings: Vec<String> = ips.into_iter().flatten().filter_map(ping).collect();
@@ -189,79 +189,92 @@ impl Stage {
             let heard = said.matches(" 0% packet loss").count();
             assert_eq!(heard, pings.len(), "another attachment lost packets: {said}");
         };
-        meanwhile((!pings.is_empty()).then_some(talk).into_iter().collect(), work)
+        while_repeating((!pings.is_empty()).then_some(talk).into_iter().collect(), work)
     }
 }
 
-impl<'a> Turn<'a> {
-    pub(super) fn new(stage: &'a Stage, scene: &'a Scene, id: String, before: &[Turn<'_>]) -> Turn<'a> {
-        stage.before();
-        let own = scene.gone.then(|| fresh(&stage.subject, &stage.host));
-        let path = own.as_ref().map_or_else(|| stage.container.path(), |own| format!("{}-that-is-gone", own.path()));
+impl<'a> Attempt<'a> {
+    pub(super) fn new(
+        campaign_host: &'a CampaignHost,
+        disturbed: &'a DisturbedCall,
+        id: String,
+        before: &[Attempt<'_>],
+    ) -> Attempt<'a> {
+        campaign_host.before();
+        let own = disturbed.gone.then(|| new_container(&campaign_host.subject, &campaign_host.host));
+        let path =
+            own.as_ref().map_or_else(|| campaign_host.container.path(), |own| format!("{}-that-is-gone", own.path()));
         let valid = [OTHER].into_iter().chain(before.iter().map(|turn| turn.id.as_str())).map(str::to_owned).collect();
-        Turn { stage, scene, id, own, second: stage.second(scene.verb), path, valid }
+        Attempt { campaign_host, disturbed, id, own, second: campaign_host.second(disturbed.verb), path, valid }
     }
 
     fn container(&self) -> &Container {
-        self.own.as_ref().unwrap_or(&self.stage.container)
+        self.own.as_ref().unwrap_or(&self.campaign_host.container)
     }
 
     /// The disturbed call, and what a runtime does next.
-    pub(super) fn play(&mut self, trace: &SyscallTrace) -> Played {
-        let stage = self.stage;
-        let scene = self.scene;
-        let limits = if let Harm::Limit(limit) = scene.harm { vec![limit] } else { Vec::new() };
+    pub(super) fn run(&mut self, trace: &SyscallTrace) -> Outcome {
+        let campaign_host = self.campaign_host;
+        let disturbed = self.disturbed;
+        let limits = if let Disturbance::Limit(limit) = disturbed.disturbance { vec![limit] } else { Vec::new() };
         let called =
-            Called { id: &self.id, container: self.container(), second: self.second.as_ref(), valid: &self.valid };
+            CallTarget { id: &self.id, container: self.container(), second: self.second.as_ref(), valid: &self.valid };
         let sent = &AtomicBool::new(false);
         let (said, went) = thread::scope(|scope| {
             let later = |pid, signal, after| drop(scope.spawn(move || send_later(pid, signal, after, sent)));
-            stage.watched(scene.verb, &called, &limits, |call| verdict(scene, call, sent, later))
+            campaign_host.traced_call(disturbed.verb, &called, &limits, |call| verdict(disturbed, call, sent, later))
         });
-        let (process, place, _) = scene.at;
-        let hit = match scene.harm {
-            Harm::Limit(_) => true,
-            Harm::Signal(_, after) if !after.is_zero() => sent.load(Ordering::Relaxed),
-            Harm::Signal(Signal::SIGKILL, _) | Harm::Errno(_) => went.agrees_until(trace, process, place),
-            Harm::Signal(..) => went.at(process, place) == Some(scene.at.2),
+        let (process, place, _) = disturbed.at;
+        let hit = match disturbed.disturbance {
+            Disturbance::Limit(_) => true,
+            Disturbance::Signal(_, after) if !after.is_zero() => sent.load(Ordering::Relaxed),
+            Disturbance::Signal(Signal::SIGKILL, _) | Disturbance::Errno(_) => went.agrees_until(trace, process, place),
+            Disturbance::Signal(..) => went.at(process, place) == Some(disturbed.at.2),
         };
         if place % 4 == 3 {
             (self.own, self.second) = (None, None); // the kernel clears it away meanwhile; otherwise it only cannot be found
         }
         self.afterwards(&said);
-        Played { hit, failed: said.exit != 0, starved: self.is_starved(&said) }
+        Outcome { hit, failed: said.exit != 0, starved: self.died_of_refused_memory(&said) }
     }
 
     /// Did it die for want of the memory that it was refused?
-    fn is_starved(&self, said: &CallOutput) -> bool {
-        let (process, place, number) = self.scene.at;
-        let refused = matches!(self.scene.harm, Harm::Errno(_)) && process == 0 && MEMORY.contains(&number.into());
+    fn died_of_refused_memory(&self, said: &CallOutput) -> bool {
+        let (process, place, number) = self.disturbed.at;
+        let refused = matches!(self.disturbed.disturbance, Disturbance::Errno(_))
+            && process == 0
+            && MEMORY.contains(&number.into());
         refused && (said.exit == -(Signal::SIGABRT as i32) || place == 0 && said.exit < 0)
     }
 
     fn afterwards(&self, said: &CallOutput) {
-        match (self.scene.harm, self.scene.verb) {
-            (Harm::Errno(errno), _) if !self.is_starved(said) => {
+        match (self.disturbed.disturbance, self.disturbed.verb) {
+            (Disturbance::Errno(errno), _) if !self.died_of_refused_memory(said) => {
                 assert!(said.exit >= 0, "it died by signal {}: {said:?}", -said.exit);
                 self.after_errno(errno, said);
             }
-            (_, Verb::Gc) if self.scene.at.1 % 8 < 4 => self.repeat("GC", said),
+            (_, Verb::Gc) if self.disturbed.at.1 % 8 < 4 => self.repeat("GC", said),
             _ => self.repeat("DEL", said),
         }
     }
 
     /// A call that failed itself has undone what it did, or can be repeated; one that succeeded did it.
     fn after_errno(&self, errno: Errno, said: &CallOutput) {
-        match self.scene.verb {
+        match self.disturbed.verb {
             Verb::Add | Verb::First if said.exit == 0 => {
-                let check = self.stage.subject.check(&self.stage.host, &self.id, self.container(), &said.json());
+                let check = self.campaign_host.subject.check(
+                    &self.campaign_host.host,
+                    &self.id,
+                    self.container(),
+                    &said.json(),
+                );
                 assert_eq!(check.exit, 0, "ADD succeeded, but CHECK says {}", check.stdout);
                 self.repeat("DEL", said);
             }
-            Verb::Add | Verb::First => self.says_why(errno, said),
+            Verb::Add | Verb::First => self.assert_reports_cause(errno, said),
             _ if said.exit == 0 => {}
             verb => {
-                self.says_why(errno, said);
+                self.assert_reports_cause(errno, said);
                 self.repeat(verb.command(), said);
             }
         }
@@ -269,15 +282,15 @@ impl<'a> Turn<'a> {
 
     /// What was tried, and in the kernel's words why it failed, unless the C library or another program puts it into its own.
     /// That stdout cannot be written to is said on stderr.
-    fn says_why(&self, errno: Errno, said: &CallOutput) {
+    fn assert_reports_cause(&self, errno: Errno, said: &CallOutput) {
         let text = if said.stdout.is_empty() { said.stderr.clone() } else { said.refused().1 };
-        let (process, _, number) = self.scene.at;
-        if process > 0 || TRANSLATED.contains(&number.into()) {
+        let (process, _, number) = self.disturbed.at;
+        if process > 0 || REWORDED.contains(&number.into()) {
             return assert!(!text.is_empty(), "it says nothing: {said:?}");
         }
-        let subject = &self.stage.subject;
-        let who = [&subject.plugin, self.scene.verb.command(), &self.id, subject.network(), "eth0"];
-        if let Some(missing) = why::missing(&text, errno, &who) {
+        let subject = &self.campaign_host.subject;
+        let who = [&subject.plugin, self.disturbed.verb.command(), &self.id, subject.network(), "eth0"];
+        if let Some(missing) = error_text::missing(&text, errno, &who) {
             panic!("{missing}: {said:?}");
         }
     }
@@ -286,24 +299,24 @@ impl<'a> Turn<'a> {
         let valid = if verb == "GC" { vec![("cni.dev/valid-attachments", attachments(&self.valid))] } else { vec![] };
         let second = self.second_of(verb);
         for id in [Some(&self.id), second.as_ref()].into_iter().flatten() {
-            let next = self.stage.subject.call(&self.stage.host, verb, id, &self.path, &valid);
+            let next = self.campaign_host.subject.call(&self.campaign_host.host, verb, id, &self.path, &valid);
             assert_eq!((next.exit, next.stdout.as_str()), (0, ""), "{verb} after {said:?}: {}", next.stderr);
         }
     }
 
     /// Whom a runtime deletes too, where it does not ask for a GC again.
     fn second_of(&self, verb: &str) -> Option<String> {
-        (self.scene.verb == Verb::Gc && verb == "DEL").then(|| second_id(&self.id))
+        (self.disturbed.verb == Verb::Gc && verb == "DEL").then(|| second_id(&self.id))
     }
 
     /// The same container once more.
     pub(super) fn again(&self) {
-        let Stage { host, subject, .. } = self.stage;
-        if self.scene.verb.adds() {
+        let CampaignHost { host, subject, .. } = self.campaign_host;
+        if self.disturbed.verb.adds() {
             subject.call(host, "DEL", &self.id, &self.path, &[]).ok(); // of what failed and left nothing
         }
-        let newer = self.own.is_some().then(|| fresh(subject, host));
-        let container = newer.as_ref().unwrap_or(&self.stage.container);
+        let newer = self.own.is_some().then(|| new_container(subject, host));
+        let container = newer.as_ref().unwrap_or(&self.campaign_host.container);
         let result = subject.add(host, &self.id, container);
         subject.check(host, &self.id, container, &result).ok();
         subject.del(host, &self.id, container, &result);
@@ -311,35 +324,35 @@ impl<'a> Turn<'a> {
 }
 
 /// What is shared may have come, or half of it; nothing of the attachment.
-fn audit_the_first(before: &HostSnapshot, after: &HostSnapshot) {
+fn audit_first_add(before: &HostSnapshot, after: &HostSnapshot) {
     let mut left = after.added_since(before, &SHARED);
-    left.extend(after.added_since(before, &[]).into_iter().filter(|line| is_of_one(line)));
+    left.extend(after.added_since(before, &[]).into_iter().filter(|line| names_one_attachment(line)));
     assert!(left.is_empty(), "left on the host: {left:#?}");
 }
 
 /// What becomes of a call; whatever is to happen after it was let go on, `later` does, or else it happens here, while there
 /// is still somebody to whom it can.
 fn verdict(
-    scene: &Scene,
+    disturbed: &DisturbedCall,
     call: &Syscall,
     sent: &AtomicBool,
     later: impl FnOnce(Pid, Signal, Duration),
 ) -> SyscallVerdict {
-    let (process, place, _) = scene.at;
-    match scene.harm {
-        Harm::Signal(signal, after)
-            if !after.is_zero() && (call.process, call.place) == (process, place + Scene::LAST) =>
+    let (process, place, _) = disturbed.at;
+    match disturbed.disturbance {
+        Disturbance::Signal(signal, after)
+            if !after.is_zero() && (call.process, call.place) == (process, place + DisturbedCall::LAST) =>
         {
             if sent.swap(true, Ordering::Relaxed) { SyscallVerdict::GoOn } else { SyscallVerdict::Signal(signal) }
         }
-        _ if at(call) != scene.at => SyscallVerdict::GoOn,
-        Harm::Errno(errno) => SyscallVerdict::Fail(errno),
-        Harm::Signal(signal, Duration::ZERO) => SyscallVerdict::Signal(signal),
-        Harm::Signal(signal, after) => {
+        _ if at(call) != disturbed.at => SyscallVerdict::GoOn,
+        Disturbance::Errno(errno) => SyscallVerdict::Fail(errno),
+        Disturbance::Signal(signal, Duration::ZERO) => SyscallVerdict::Signal(signal),
+        Disturbance::Signal(signal, after) => {
             later(call.pid, signal, after);
             SyscallVerdict::GoOn
         }
-        Harm::Limit(_) => SyscallVerdict::GoOn,
+        Disturbance::Limit(_) => SyscallVerdict::GoOn,
     }
 }
 
@@ -351,7 +364,7 @@ fn send_later(pid: Pid, signal: Signal, after: Duration, sent: &AtomicBool) {
     }
 }
 
-fn at(call: &Syscall) -> At {
+fn at(call: &Syscall) -> CallPosition {
     (call.process, call.place, call.number)
 }
 
@@ -363,31 +376,31 @@ fn second_id(id: &str) -> String {
 /// Is this one of the chains that are shared and stay? Whose iptables failed may have taken nftables.
 fn is_chain(line: &str) -> bool {
     let ruleset = ["nft: ", "iptables: ", "ip6tables: "].iter().any(|title| line.starts_with(title));
-    ruleset && !is_of_one(line) && SHARED.iter().any(|text| holds(line, text))
+    ruleset && !names_one_attachment(line) && SHARED.iter().any(|text| line_contains(line, text))
 }
 
 /// Is it about one attachment? Its rules match where a packet comes from; one that looks that up in a set is everybody's.
-fn is_of_one(line: &str) -> bool {
+fn names_one_attachment(line: &str) -> bool {
     let own = [" saddr ", "\tsaddr "].iter().any(|word| line.contains(word)) && !line.contains(" saddr @");
-    is_traced(line, "c-0") || own
+    names_attachment(line, "c-0") || own
 }
 
 /// The standard library learns in these eight bytes whether its child became a program. If it does not learn it, it waits
 /// for the child's end, and the child for its stdin: no plugin can help that, and no socket of this kind fails so.
-fn tells_of_a_start(call: &Syscall) -> bool {
+fn reports_exec_to_parent(call: &Syscall) -> bool {
     i64::from(call.number) == libc::SYS_recvfrom && call.args[2] == 8
 }
 
 /// Of fcntl(2) only what makes a descriptor can fail for want of one. Other questions about an open file do not fail, and musl
 /// takes their -1 for an answer.
-fn only_asks(call: &Syscall) -> bool {
+fn makes_no_descriptor(call: &Syscall) -> bool {
     let makes =
         [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].iter().any(|command| u64::try_from(*command) == Ok(call.args[1]));
     i64::from(call.number) == libc::SYS_fcntl && !makes
 }
 
 /// A container whose loopback was up once: it keeps its IPv4 address for good, and that is the kernel's doing.
-fn fresh(subject: &Subject, host: &Host) -> Container {
+fn new_container(subject: &Subject, host: &Host) -> Container {
     let container = subject.container(host);
     container.sh("ip link set lo up; ip link set lo down");
     container

@@ -6,9 +6,9 @@ use fastrand::Rng;
 use nix::sys::signal::Signal;
 use serde_json::Value;
 
-use super::ground::Ground;
-use super::scene::{RecordedCall, RecordedScene};
-use super::twist::{Lengths, Step, Twist, key};
+use super::recording::{RecordedCall, Transcript};
+use super::replay_host::ReplayHost;
+use super::variation::{CallCounts, Step, Variation, key};
 use crate::env::host::Host;
 use crate::env::subject::{CallOutput, Subject};
 use crate::syscall_trace::{self, SyscallVerdict};
@@ -19,8 +19,8 @@ const RECORDED: [&str; 3] = ["cniVersion", "name", "type"];
 /// One replay of a scene to one plugin.
 pub(super) struct Replay<'a> {
     subject: &'a Subject,
-    twist: Twist,
-    ground: Ground,
+    variation: Variation,
+    host: ReplayHost,
     /// The last answer to the ADD of each attachment.
     answers: BTreeMap<String, Value>,
     /// How many calls were refused or killed.
@@ -29,37 +29,37 @@ pub(super) struct Replay<'a> {
 }
 
 impl Replay<'_> {
-    pub(super) fn new(subject: &Subject, twist: Twist) -> Replay<'_> {
-        let ground = Ground::of(subject);
-        Replay { subject, twist, ground, answers: BTreeMap::new(), failed: 0, killed: 0 }
+    pub(super) fn new(subject: &Subject, variation: Variation) -> Replay<'_> {
+        let host = ReplayHost::of(subject);
+        Replay { subject, variation, host, answers: BTreeMap::new(), failed: 0, killed: 0 }
     }
 
     /// All calls, then a DEL of each attachment by a runtime that lost track. Panics with what is wrong.
-    pub(super) fn play(&mut self, scene: &RecordedScene, chance: &mut Rng) {
-        let lengths = if self.twist.kills() { rehearsed(scene, self.subject) } else { Lengths::new() };
-        let steps = self.twist.of(scene, &lengths, chance);
+    pub(super) fn play(&mut self, transcript: &Transcript, chance: &mut Rng) {
+        let lengths = if self.variation.kills() { rehearsed(transcript, self.subject) } else { CallCounts::new() };
+        let steps = self.variation.of(transcript, &lengths, chance);
         for (at, step) in steps.iter().enumerate() {
             self.step(step);
             let named_later = |name: &str| steps[at + 1..].iter().any(|later| later.call.namespace() == Some(name));
-            let is_replayed = self.twist == Twist::Replayed;
+            let is_replayed = self.variation == Variation::Replayed;
             if let Some(name) = step.call.namespace().filter(|name| is_replayed && !named_later(name)) {
-                self.ground.forget(name);
+                self.host.remove_netns(name);
             }
         }
-        scene.lost().for_each(|call| self.step(&Step { call, killed_at: None }));
-        let left = scene.left(self.ground.came());
+        transcript.final_dels().for_each(|call| self.step(&Step { call, killed_at: None }));
+        let left = transcript.left(self.host.added_lines());
         assert!(left.is_empty(), "left {left:#?}");
     }
 
     fn step(&mut self, step: &Step) {
-        if self.twist == Twist::Replayed {
-            self.ground.make_way(&step.call);
+        if self.variation == Variation::Replayed {
+            self.host.remove_reused_bridge(&step.call);
         }
-        let env = self.ground.environment(&step.call);
-        let stdin = self.ground.fill(&self.stdin(&step.call));
+        let env = self.host.environment(&step.call);
+        let stdin = self.host.fill_placeholders(&self.stdin(&step.call));
         let said = match step.killed_at {
-            Some(at) => killed_call(&self.ground.host, self.subject, &env, stdin.as_bytes(), at, &mut 0),
-            None => call(&self.ground.host, self.subject, &env, stdin.as_bytes()),
+            Some(at) => killed_call(&self.host.host, self.subject, &env, stdin.as_bytes(), at, &mut 0),
+            None => call(&self.host.host, self.subject, &env, stdin.as_bytes()),
         };
         self.failed += usize::from(said.exit != 0);
         if said.exit == -(Signal::SIGKILL as i32) && step.killed_at.is_some() {
@@ -68,7 +68,8 @@ impl Replay<'_> {
             return;
         }
         assert_conforms(&step.call, &said);
-        let has_to = self.twist == Twist::Replayed && step.call.plugin == self.subject.plugin && step.call.exit == 0;
+        let has_to =
+            self.variation == Variation::Replayed && step.call.plugin == self.subject.plugin && step.call.exit == 0;
         assert!(!has_to || said.exit == 0, "call {} succeeded when it was recorded: {said:?}", step.call.seq);
         if step.call.is("ADD") && said.exit == 0 {
             self.answers.insert(step.call.attachment(), said.json());
@@ -99,16 +100,16 @@ pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
 }
 
 /// The scene as it was, on a host of its own, to see how long each call is.
-fn rehearsed(scene: &RecordedScene, subject: &Subject) -> Lengths {
-    let mut ground = Ground::of(subject);
+fn rehearsed(transcript: &Transcript, subject: &Subject) -> CallCounts {
+    let mut host = ReplayHost::of(subject);
     let mut length = |call: &RecordedCall| {
-        let env = ground.environment(call);
-        let stdin = ground.fill(&with_keys(&call.stdin, subject));
+        let env = host.environment(call);
+        let stdin = host.fill_placeholders(&with_keys(&call.stdin, subject));
         let mut calls = 0;
-        killed_call(&ground.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
+        killed_call(&host.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
         (key(call), calls)
     };
-    scene.calls.iter().map(&mut length).collect()
+    transcript.calls.iter().map(&mut length).collect()
 }
 
 pub(super) fn call(host: &Host, subject: &Subject, env: &[(String, String)], stdin: &[u8]) -> CallOutput {

@@ -13,12 +13,12 @@ use fastrand::Rng;
 /// One campaign: what was done, how often, and how much came of it.
 ///
 /// ```
-/// use cnikit_testkit::campaign::Line;
-/// let line = Line { tried: 60, of: 357, found: 1, ..Line::new("kill bridge ADD", "calls") };
+/// use cnikit_testkit::campaign::SummaryLine;
+/// let line = SummaryLine { tried: 60, of: 357, found: 1, ..SummaryLine::new("kill bridge ADD", "calls") };
 /// assert_eq!(line.to_string(), "campaign: kill bridge ADD: 60 tried of 357 calls, 59 survived, 1 found");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Line {
+pub struct SummaryLine {
     /// What was done to what: `kill bridge ADD`.
     pub what: String,
     /// What is counted: `calls`, `failures`, `operations`.
@@ -33,23 +33,23 @@ pub struct Line {
     pub notes: Vec<String>,
 }
 
-impl Line {
+impl SummaryLine {
     /// A campaign of which nothing has been tried yet.
-    pub fn new(what: impl Into<String>, unit: impl Into<String>) -> Line {
-        Line { what: what.into(), unit: unit.into(), ..Line::default() }
+    pub fn new(what: impl Into<String>, unit: impl Into<String>) -> SummaryLine {
+        SummaryLine { what: what.into(), unit: unit.into(), ..SummaryLine::default() }
     }
 
-    /// Adds the seed that repeats the random choice: see [`chance`].
+    /// Adds the seed that repeats the random choice: see [`seeded_rng`].
     #[must_use]
-    pub fn by_chance(mut self) -> Line {
+    pub fn with_seed(mut self) -> SummaryLine {
         self.notes.push(format!("CNIKIT_SEED={}", seed()));
         self
     }
 
     /// Prints the line to standard error, which no test harness captures, and appends it to the file that `CNIKIT_EVIDENCE`
     /// names, from the root, because cargo starts a test in another directory than its own.
-    pub fn say(&self) {
-        tell(&self.to_string());
+    pub fn print(&self) {
+        print_line(&self.to_string());
         if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
             let path = Path::new(&path);
             assert!(path.is_absolute(), "CNIKIT_EVIDENCE={}: it wants an absolute path", path.display());
@@ -60,9 +60,9 @@ impl Line {
     }
 }
 
-impl fmt::Display for Line {
+impl fmt::Display for SummaryLine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Line { what, unit, tried, of, found, notes } = self;
+        let SummaryLine { what, unit, tried, of, found, notes } = self;
         let survived = tried.saturating_sub(*found);
         write!(f, "campaign: {what}: {tried} tried of {of} {unit}, {survived} survived, {found} found")?;
         if notes.is_empty() { Ok(()) } else { write!(f, " ({})", notes.join(", ")) }
@@ -70,22 +70,22 @@ impl fmt::Display for Line {
 }
 
 /// Says a line where no test harness keeps it back.
-pub(crate) fn tell(text: &str) {
-    put(&format!("{text}\n"));
+pub(crate) fn print_line(text: &str) {
+    print_text(&format!("{text}\n"));
 }
 
 /// The same with a text that need not be a line.
-pub(crate) fn put(text: &str) {
+pub(crate) fn print_text(text: &str) {
     io::stderr().write_all(text.as_bytes()).expect("standard error can be written to");
 }
 
 /// Whether all cases are to be tried: `CNIKIT_CAMPAIGNS` is `whole`.
-pub fn is_whole() -> bool {
-    at_most(0) == usize::MAX
+pub fn runs_all_cases() -> bool {
+    case_limit(0) == usize::MAX
 }
 
 /// How many cases are tried at most: the number in `CNIKIT_CAMPAIGNS`, all of them if it is `whole`, `short` otherwise.
-pub fn at_most(short: usize) -> usize {
+pub fn case_limit(short: usize) -> usize {
     match std::env::var("CNIKIT_CAMPAIGNS").as_deref() {
         Err(_) => short,
         Ok("whole") => usize::MAX,
@@ -103,7 +103,7 @@ pub fn seed() -> u64 {
 }
 
 /// The random source of one campaign: the same for the same [`seed`] and name, whatever else runs meanwhile.
-pub fn chance(what: &str) -> Rng {
+pub fn seeded_rng(what: &str) -> Rng {
     let mut hash = DefaultHasher::new();
     (seed(), what).hash(&mut hash);
     Rng::with_seed(hash.finish())

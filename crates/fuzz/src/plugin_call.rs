@@ -8,7 +8,7 @@ use cnikit::{Entry, Input, Plugin, Plugins, code, serve};
 use serde_json::Value;
 
 /// What came back.
-pub(crate) struct Answered {
+pub(crate) struct PluginReply {
     /// Whether it succeeded.
     pub(crate) success: bool,
     /// The one document on stdout, if there was one.
@@ -46,19 +46,19 @@ pub(crate) fn plan(args: &str, stdin: &[u8]) -> Input {
 }
 
 /// Calls a plugin, and makes sure of all that is promised of any answer.
-pub(crate) fn call<P: Plugin>(input: Input, plugins: Plugins) -> Answered {
+pub(crate) fn call<P: Plugin>(input: Input, plugins: Plugins) -> PluginReply {
     let mut said = Vec::new();
     let status = serve::<P>("fuzzed", input, plugins, &mut said);
     let document = (!said.is_empty()).then(|| document::parse(&said).expect("what leaves on stdout is one document"));
     let success = status == 0;
     if !success {
-        refused(document.as_ref().expect("a refusal says why"));
+        check_error(document.as_ref().expect("a refusal says why"));
     }
-    Answered { success, document }
+    PluginReply { success, document }
 }
 
 /// A refusal has a code that is no defect, a text, the call that it is about, a hint, and a version that exists.
-fn refused(document: &Value) {
+fn check_error(document: &Value) {
     let error: CniError = serde_json::from_value(document.clone()).expect("a refusal is an error object");
     let details = error.details.as_deref().unwrap_or_default();
     assert!(error.code != 0 && error.code != code::DEFECT, "{document}");
@@ -70,7 +70,7 @@ fn refused(document: &Value) {
 }
 
 /// This very program as a plugin that others find on `CNI_PATH`: its directory, and the entry that answers for it.
-pub(crate) fn beside(serve: fn(&str, Input, Plugins, &mut dyn Write) -> u8) -> (String, Plugins) {
+pub(crate) fn plugin_entry(serve: fn(&str, Input, Plugins, &mut dyn Write) -> u8) -> (String, Plugins) {
     let file = std::env::current_exe().expect("this program has a file");
     let name = file.file_name().expect("it has a name").to_string_lossy().into_owned();
     let directory = file.parent().expect("it is in a directory").display().to_string();

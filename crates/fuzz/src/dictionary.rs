@@ -278,7 +278,7 @@ pub(crate) const SUBNET_ENV: &[&str] = &[
     "4294967295",
 ];
 
-pub(crate) const KEPT: &[&str] = &[
+pub(crate) const CACHED: &[&str] = &[
     "\"kind\":\"cniCacheV1\"",
     "\"containerId\":\"c\"",
     "\"ifName\":\"eth0\"",

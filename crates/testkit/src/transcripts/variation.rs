@@ -4,14 +4,14 @@ use std::collections::BTreeMap;
 
 use fastrand::Rng;
 
-use super::scene::{RecordedCall, RecordedScene};
+use super::recording::{RecordedCall, Transcript};
 
 /// How many system calls the plugin itself makes in each undisturbed call, by attachment and verb.
-pub(super) type Lengths = BTreeMap<(String, String), usize>;
+pub(super) type CallCounts = BTreeMap<(String, String), usize>;
 
 /// What is done to the calls of a scene.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Twist {
+pub(super) enum Variation {
     /// Nothing. A namespace goes when no later call names it.
     Replayed,
     /// Each is sent twice.
@@ -26,13 +26,19 @@ pub(super) enum Twist {
     Everything,
 }
 
-impl Twist {
-    pub(super) const ALL: [Twist; 6] =
-        [Twist::Replayed, Twist::Twice, Twist::Shuffled, Twist::Misplaced, Twist::Killed, Twist::Everything];
+impl Variation {
+    pub(super) const ALL: [Variation; 6] = [
+        Variation::Replayed,
+        Variation::Twice,
+        Variation::Shuffled,
+        Variation::Misplaced,
+        Variation::Killed,
+        Variation::Everything,
+    ];
 
-    pub(super) fn of(self, scene: &RecordedScene, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
-        let mut calls = scene.calls.clone();
-        if [Twist::Shuffled, Twist::Everything].contains(&self) {
+    pub(super) fn of(self, transcript: &Transcript, lengths: &CallCounts, chance: &mut Rng) -> Vec<Step> {
+        let mut calls = transcript.calls.clone();
+        if [Variation::Shuffled, Variation::Everything].contains(&self) {
             shuffle(&mut calls, chance);
         }
         let mut steps: Vec<Step> = calls.iter().flat_map(|call| self.instead_of(call)).collect();
@@ -43,19 +49,19 @@ impl Twist {
     }
 
     pub(super) fn kills(self) -> bool {
-        [Twist::Killed, Twist::Everything].contains(&self)
+        [Variation::Killed, Variation::Everything].contains(&self)
     }
 
     /// Has chance a part in it?
     pub(super) fn is_drawn(self) -> bool {
-        self.kills() || self == Twist::Shuffled
+        self.kills() || self == Variation::Shuffled
     }
 
     fn instead_of(self, call: &RecordedCall) -> Vec<Step> {
         let verbs: &[&str] = match (self, call.env["CNI_COMMAND"].as_str()) {
-            (Twist::Misplaced | Twist::Everything, "ADD") => &["DEL", "ADD", "ADD", "CHECK"],
-            (Twist::Misplaced | Twist::Everything, "DEL") => &["DEL", "CHECK"],
-            (Twist::Twice, verb) => &[verb, verb],
+            (Variation::Misplaced | Variation::Everything, "ADD") => &["DEL", "ADD", "ADD", "CHECK"],
+            (Variation::Misplaced | Variation::Everything, "DEL") => &["DEL", "CHECK"],
+            (Variation::Twice, verb) => &[verb, verb],
             (_, verb) => &[verb],
         };
         verbs.iter().map(|verb| Step { call: call.with_verb(verb), killed_at: None }).collect()
@@ -84,7 +90,7 @@ fn shuffle(calls: &mut [RecordedCall], chance: &mut Rng) {
 }
 
 /// A death, and then the call itself or not.
-fn killed(step: Step, lengths: &Lengths, chance: &mut Rng) -> Vec<Step> {
+fn killed(step: Step, lengths: &CallCounts, chance: &mut Rng) -> Vec<Step> {
     // What was not rehearsed may be as short as the shortest.
     let length = lengths.get(&key(&step.call)).or_else(|| lengths.values().min()).copied();
     let dies = Step { killed_at: length.map(|length| chance.usize(..length)), ..step.clone() };

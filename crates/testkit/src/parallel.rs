@@ -9,7 +9,7 @@ use std::thread;
 ///
 /// # Errors
 /// The message of the panic.
-pub fn caught<T>(work: impl FnOnce() -> T) -> Result<T, String> {
+pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
     catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(panic.as_ref()))
 }
 
@@ -21,7 +21,7 @@ fn said(panic: &(dyn Any + Send)) -> String {
 
 /// Calls `work` for each item, with this many workers: a worker that is free takes the next item. Each worker has a tool of its
 /// own.
-pub fn each<T: Sync, Tool>(
+pub fn for_each<T: Sync, Tool>(
     workers: usize,
     items: &[T],
     tool: impl Fn() -> Tool + Sync,
@@ -39,7 +39,7 @@ pub fn each<T: Sync, Tool>(
 
 /// Runs `work` while the others repeat theirs; their last repetition ends after it. Panics with its panic, or else with the
 /// first of theirs.
-pub fn meanwhile<T>(others: Vec<impl Fn() + Send>, work: impl FnOnce() -> T) -> T {
+pub fn while_repeating<T>(others: Vec<impl Fn() + Send>, work: impl FnOnce() -> T) -> T {
     let done = &AtomicBool::new(false);
     let (worked, went) = thread::scope(|scope| {
         let go_on = |other: &dyn Fn()| {
@@ -70,13 +70,13 @@ mod tests {
         let items = (0..100).collect::<Vec<usize>>();
         let taken = Mutex::new(Vec::new());
         let tools = AtomicUsize::new(0);
-        each(7, &items, || tools.fetch_add(1, Ordering::Relaxed), |_, item| taken.lock().unwrap().push(*item));
+        for_each(7, &items, || tools.fetch_add(1, Ordering::Relaxed), |_, item| taken.lock().unwrap().push(*item));
         let mut taken = taken.into_inner().unwrap();
         taken.sort_unstable();
         assert_eq!((taken, tools.into_inner()), (items, 7));
-        assert_eq!(caught(|| panic!("a text")), Err::<(), _>("a text".to_owned()));
-        assert_eq!(caught(|| panic!("{} of it", 1)), Err::<(), _>("1 of it".to_owned()));
-        assert_eq!(caught(|| 3), Ok(3));
+        assert_eq!(catch_panic(|| panic!("a text")), Err::<(), _>("a text".to_owned()));
+        assert_eq!(catch_panic(|| panic!("{} of it", 1)), Err::<(), _>("1 of it".to_owned()));
+        assert_eq!(catch_panic(|| 3), Ok(3));
     }
 
     #[test]
@@ -86,8 +86,8 @@ mod tests {
             let other = move || {
                 assert!(times.fetch_add(1, Ordering::Relaxed) < most, "too often");
             };
-            caught(|| {
-                meanwhile(vec![other], || {
+            catch_panic(|| {
+                while_repeating(vec![other], || {
                     while times.load(Ordering::Relaxed) <= 2 {
                         thread::yield_now();
                     }
@@ -98,6 +98,9 @@ mod tests {
         assert_eq!(until(usize::MAX), Ok("done"));
         times.store(0, Ordering::Relaxed);
         assert_eq!(until(2), Err("too often".to_owned()));
-        assert_eq!(caught(|| meanwhile(vec![|| ()], || panic!("the work"))), Err::<(), _>("the work".to_owned()));
+        assert_eq!(
+            catch_panic(|| while_repeating(vec![|| ()], || panic!("the work"))),
+            Err::<(), _>("the work".to_owned())
+        );
     }
 }

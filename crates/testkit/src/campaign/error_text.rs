@@ -5,11 +5,11 @@ use std::io;
 use nix::errno::Errno;
 
 /// Words that name no operation, whoever says them.
-const EMPTY: [&str; 6] = ["error", "failed", "failure", "plugin", "network", "interface"];
+const GENERIC_WORDS: [&str; 6] = ["error", "failed", "failure", "plugin", "network", "interface"];
 
 /// What is missing in a text that tells of an error number: the kernel's words for it, or before them, in the same clause,
 /// what was tried. Whoever was asked, which `who` names, is no operation.
-pub(super) fn missing(text: &str, errno: Errno, who: &[&str]) -> Option<String> {
+pub(super) fn missing(text: &str, errno: Errno, names: &[&str]) -> Option<String> {
     let glibc = io::Error::from_raw_os_error(errno as i32).to_string();
     let glibc = glibc.split(" (os").next().unwrap_or_default();
     let before: Vec<&str> =
@@ -17,18 +17,18 @@ pub(super) fn missing(text: &str, errno: Errno, who: &[&str]) -> Option<String> 
     if before.is_empty() {
         return Some(format!("it does not say {glibc:?}"));
     }
-    let named = before.iter().any(|before| names_an_operation(before, who));
+    let named = before.iter().any(|before| names_an_operation(before, names));
     (!named).then(|| format!("it says {glibc:?}, but not what was tried"))
 }
 
 /// The clause that ends here.
-fn names_an_operation(before: &str, who: &[&str]) -> bool {
+fn names_an_operation(before: &str, names: &[&str]) -> bool {
     let clause = [": ", " ("].iter().find_map(|end| before.strip_suffix(end)).unwrap_or(before);
     let clause = ["; ", ": "].iter().fold(clause, |clause, end| clause.rsplit(end).next().unwrap_or_default());
     let words = clause.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()));
     words
         .filter(|word| word.contains(char::is_alphabetic))
-        .any(|word| !who.contains(&word) && !EMPTY.iter().any(|empty| word.eq_ignore_ascii_case(empty)))
+        .any(|word| !names.contains(&word) && !GENERIC_WORDS.iter().any(|empty| word.eq_ignore_ascii_case(empty)))
 }
 
 /// What musl calls an error, where its words are not glibc's.

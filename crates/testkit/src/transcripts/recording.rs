@@ -7,7 +7,7 @@ use std::path::Path;
 use serde_json::Value;
 
 use crate::env::shared_state::SHARED;
-use crate::env::snapshot::holds;
+use crate::env::snapshot::line_contains;
 
 /// One recorded call.
 #[derive(Clone, Debug)]
@@ -56,7 +56,7 @@ impl RecordedCall {
 
     /// The call of a runtime that lost its state: DEL, without a namespace.
     #[must_use]
-    pub fn lost(&self) -> RecordedCall {
+    pub fn without_netns(&self) -> RecordedCall {
         let mut del = RecordedCall { exit: 0, ..self.with_verb("DEL") };
         del.env.insert("CNI_NETNS".into(), String::new());
         del
@@ -81,31 +81,31 @@ impl RecordedCall {
 
 /// The calls of one file.
 #[derive(Clone, Debug)]
-pub struct RecordedScene {
+pub struct Transcript {
     /// The file's name.
     pub name: String,
     /// In the order in which they began.
     pub calls: Vec<RecordedCall>,
 }
 
-impl RecordedScene {
-    fn read(path: &Path) -> RecordedScene {
+impl Transcript {
+    fn read(path: &Path) -> Transcript {
         let text = fs::read_to_string(path).unwrap();
         let lines = text.lines().enumerate();
         let calls =
             lines.map(|(n, line)| RecordedCall::read(line, &format!("{}, line {}", path.display(), n + 1))).collect();
-        RecordedScene { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
+        Transcript { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
     }
 
     /// What a runtime that lost track sends of each attachment. It was refused when it was recorded, if the last DEL was that the
     /// attachment had.
-    pub(super) fn lost(&self) -> impl Iterator<Item = RecordedCall> + '_ {
+    pub(super) fn final_dels(&self) -> impl Iterator<Item = RecordedCall> + '_ {
         self.calls.iter().filter(|call| call.is("ADD")).map(|add| {
             let is_its = |call: &&RecordedCall| {
                 call.is("DEL") && call.plugin == add.plugin && call.attachment() == add.attachment()
             };
             let exit = self.calls.iter().rfind(is_its).map_or(0, |del| del.exit);
-            RecordedCall { exit, ..add.lost() }
+            RecordedCall { exit, ..add.without_netns() }
         })
     }
 
@@ -123,7 +123,7 @@ impl RecordedScene {
         let bridges = self.bridges();
         let containers = self.containers();
         let shared = |line: &String| {
-            SHARED.iter().any(|text| holds(line, text)) || bridges.iter().any(|name| line.contains(name))
+            SHARED.iter().any(|text| line_contains(line, text)) || bridges.iter().any(|name| line.contains(name))
         };
         let traced = |line: &String| line.contains("veth") || containers.iter().any(|id| line.contains(id));
         came.into_iter().filter(|line| !shared(line) || traced(line)).collect()
@@ -131,11 +131,11 @@ impl RecordedScene {
 }
 
 /// All scenes of a directory, by name. Panics where a file is not of the form that [`transcripts`](super) describes.
-pub fn read(dir: &Path) -> Vec<RecordedScene> {
+pub fn read(dir: &Path) -> Vec<Transcript> {
     let files = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
     let files = files.map(|entry| entry.unwrap().path());
     let mut files: Vec<_> =
         files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
     files.sort();
-    files.iter().map(|path| RecordedScene::read(path)).collect()
+    files.iter().map(|path| Transcript::read(path)).collect()
 }

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::scene::RecordedCall;
+use super::recording::RecordedCall;
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::HostSnapshot;
-use crate::env::subject::{After, Subject};
+use crate::env::subject::{EarlierPlugins, Subject};
 
 /// A host for one scene, with what the placeholders stand for.
 #[derive(Debug)]
-pub struct Ground {
+pub struct ReplayHost {
     /// Where the plugins run.
     pub host: Host,
     /// Where they are.
@@ -25,13 +25,13 @@ pub struct Ground {
     run: TempDir,
     containers: BTreeMap<String, Container>,
     /// What a chained plugin stands on.
-    after: Option<After>,
+    after: Option<EarlierPlugins>,
 }
 
-impl Ground {
+impl ReplayHost {
     /// On a fresh host, with a directory of plugins.
-    pub fn new(bin: &Path, host: Host) -> Ground {
-        Ground {
+    pub fn new(bin: &Path, host: Host) -> ReplayHost {
+        ReplayHost {
             before: HostSnapshot::of(&host),
             host,
             bin: bin.to_owned(),
@@ -43,13 +43,13 @@ impl Ground {
     }
 
     /// The same, and whoever is called finds in each container what it stands on.
-    pub(super) fn of(subject: &Subject) -> Ground {
-        Ground { after: subject.after.clone(), ..Ground::new(&subject.bin, subject.host()) }
+    pub(super) fn of(subject: &Subject) -> ReplayHost {
+        ReplayHost { after: subject.after.clone(), ..ReplayHost::new(&subject.bin, subject.host()) }
     }
 
     /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next
     /// network, after it has removed the bridge itself.
-    pub fn make_way(&mut self, call: &RecordedCall) {
+    pub fn remove_reused_bridge(&mut self, call: &RecordedCall) {
         let conf = call.conf();
         let (Some(bridge), Some(network)) = (conf["bridge"].as_str(), conf["name"].as_str()) else { return };
         let before = self.bridges.insert(bridge.to_owned(), network.to_owned());
@@ -68,12 +68,12 @@ impl Ground {
             std::os::unix::fs::symlink(container.path(), path).unwrap();
             self.containers.insert(name.to_owned(), container);
         }
-        self.stand(call);
-        call.env.iter().map(|(key, value)| (key.clone(), self.fill(value))).collect()
+        self.ensure_interface(call);
+        call.env.iter().map(|(key, value)| (key.clone(), self.fill_placeholders(value))).collect()
     }
 
     /// A chained plugin finds the interface that it is called for, whose name may be another one in each network.
-    fn stand(&self, call: &RecordedCall) {
+    fn ensure_interface(&self, call: &RecordedCall) {
         let container = call.namespace().and_then(|name| self.containers.get(name)).filter(|_| self.after.is_some());
         if let (Some(container), Some(ifname)) = (container, call.env.get("CNI_IFNAME").filter(|name| !name.is_empty()))
         {
@@ -83,7 +83,7 @@ impl Ground {
     }
 
     /// The configuration keeps its spelling: only the directory of what a plugin keeps comes in.
-    pub fn fill(&self, text: &str) -> String {
+    pub fn fill_placeholders(&self, text: &str) -> String {
         let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
         let lent = format!(r#""dataDir":"{}","type":"tuning""#, self.host.dir().join("tuning").display());
         text.replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
@@ -99,13 +99,13 @@ impl Ground {
     }
 
     /// A namespace goes away.
-    pub fn forget(&mut self, name: &str) {
+    pub fn remove_netns(&mut self, name: &str) {
         fs::remove_file(self.path(name)).unwrap();
         self.containers.remove(name);
     }
 
     /// What came since it was new.
-    pub fn came(&self) -> Vec<String> {
+    pub fn added_lines(&self) -> Vec<String> {
         HostSnapshot::of(&self.host).added_since(&self.before, &[])
     }
 

@@ -8,9 +8,9 @@ use nix::sys::signal::Signal;
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-use super::Order;
-use super::disk::{Change, Disk, Written, written};
-use super::loss::{Loss, lost};
+use super::Recovery;
+use super::disk::{ChangeRecord, Disk, DiskChange, change_records};
+use super::loss::{Loss, torn_reservations};
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::HostSnapshot;
 use crate::env::subject::{CallOutput, Subject, addresses, attachments};
@@ -37,7 +37,7 @@ impl Verb {
 }
 
 /// Who was there before: one of them was deleted again, and one is added or deleted, or swept, when the power goes.
-const OLDER: [&str; 3] = ["c-one", "c-two", "c-last"];
+const EXISTING: [&str; 3] = ["c-one", "c-two", "c-last"];
 
 /// The system calls that sync a file or a directory.
 const SYNCS: [i64; 2] = [libc::SYS_fsync, libc::SYS_fdatasync];
@@ -52,10 +52,10 @@ const MOST: usize = 64;
 const ENOUGH: usize = 5;
 
 /// A host, and all that changed on its disk.
-pub(super) struct Node {
+pub(super) struct CrashNode {
     host: Host,
     subject: Subject,
-    changes: Vec<Change>,
+    changes: Vec<DiskChange>,
     moments: usize,
     died: bool,
 }
@@ -64,13 +64,13 @@ pub(super) struct Node {
 struct Recorder<'a> {
     root: PathBuf,
     disk: Disk,
-    changes: &'a mut Vec<Change>,
+    changes: &'a mut Vec<DiskChange>,
     moments: usize,
-    syncs: Vec<Asked>,
+    syncs: Vec<PendingSync>,
 }
 
 /// A sync that was asked for, and may not be done yet.
-struct Asked {
+struct PendingSync {
     pid: Pid,
     inode: u64,
     /// How many changes there were before it.
@@ -79,7 +79,7 @@ struct Asked {
 
 impl Recorder<'_> {
     /// What has changed since it looked last.
-    fn look(&mut self) {
+    fn record_changes(&mut self) {
         let disk = Disk::of(&self.root);
         let inode = self.root.metadata().map_or(0, |found| found.ino());
         let changes = disk.changes_since(&self.disk, inode);
@@ -93,8 +93,8 @@ impl Recorder<'_> {
         self.disk = disk;
     }
 
-    fn sees(&mut self, call: &Syscall) {
-        self.look();
+    fn before_call(&mut self, call: &Syscall) {
+        self.record_changes();
         // Who asks for something else has had his sync: until then the power takes what it was for.
         for sync in self.syncs.extract_if(.., |sync| sync.pid == call.pid) {
             self.changes[..sync.changes].iter_mut().for_each(|change| change.synced(sync.inode));
@@ -102,44 +102,45 @@ impl Recorder<'_> {
         if SYNCS.contains(&call.number.into()) {
             let synced = std::fs::metadata(format!("/proc/{}/fd/{}", call.pid, call.args[0]));
             let inode = synced.map_or(0, |found| found.ino());
-            self.syncs.push(Asked { pid: call.pid, inode, changes: self.changes.len() });
+            self.syncs.push(PendingSync { pid: call.pid, inode, changes: self.changes.len() });
         }
     }
 }
 
 /// How many containers find room in a range.
-pub(super) fn room(subject: &Subject) -> usize {
+pub(super) fn capacity(subject: &Subject) -> usize {
     let host = Host::new();
     let subject = subject.at(host.dir());
     let add = |n: usize| subject.call(&host, "ADD", &format!("c-{n}"), &subject.container(&host).path(), &[]);
     if addresses(&add(0).ok()).next().is_none() {
         return ENOUGH;
     }
-    let room = 1 + (1..MOST).take_while(|n| add(*n).exit == 0).count();
-    assert!((4..MOST).contains(&room), "{room} find room: a range of 4 to {MOST} addresses is wanted");
-    room
+    let capacity = 1 + (1..MOST).take_while(|n| add(*n).exit == 0).count();
+    assert!((4..MOST).contains(&capacity), "{capacity} find room: a range of 4 to {MOST} addresses is wanted");
+    capacity
 }
 
-impl Node {
+impl CrashNode {
     /// Two were added, and one of them deleted.
-    pub(super) fn new(subject: &Subject) -> Node {
+    pub(super) fn new(subject: &Subject) -> CrashNode {
         let host = Host::new();
-        let mut node = Node { subject: subject.at(host.dir()), host, changes: Vec::new(), moments: 0, died: false };
-        for (verb, id) in [("ADD", OLDER[0]), ("ADD", OLDER[1]), ("DEL", OLDER[0])] {
-            assert_eq!(node.watched(verb, id, &[], usize::MAX), 0, "{verb} of {id}");
+        let mut node =
+            CrashNode { subject: subject.at(host.dir()), host, changes: Vec::new(), moments: 0, died: false };
+        for (verb, id) in [("ADD", EXISTING[0]), ("ADD", EXISTING[1]), ("DEL", EXISTING[0])] {
+            assert_eq!(node.traced_call(verb, id, &[], usize::MAX), 0, "{verb} of {id}");
         }
         node.moments = 0;
         node
     }
 
     /// A last call, killed after so many moments at which it changed something.
-    pub(super) fn until(mut self, verb: Verb, moments: usize) -> Node {
+    pub(super) fn run_until(mut self, verb: Verb, moments: usize) -> CrashNode {
         let (id, more) = match verb {
-            Verb::Add => (OLDER[2], Vec::new()),
-            Verb::Del => (OLDER[1], Vec::new()),
+            Verb::Add => (EXISTING[2], Vec::new()),
+            Verb::Del => (EXISTING[1], Vec::new()),
             Verb::Gc => ("", vec![("cni.dev/valid-attachments", json!([]))]),
         };
-        self.died = self.watched(verb.command(), id, &more, moments) < 0;
+        self.died = self.traced_call(verb.command(), id, &more, moments) < 0;
         self
     }
 
@@ -153,11 +154,11 @@ impl Node {
     }
 
     /// What was on the disk when the power went, and what of it lasts.
-    pub(super) fn written(&self) -> Vec<Written> {
-        written(&self.changes)
+    pub(super) fn change_records(&self) -> Vec<ChangeRecord> {
+        change_records(&self.changes)
     }
 
-    fn watched(&mut self, verb: &str, id: &str, more: &[(&str, Value)], until: usize) -> i32 {
+    fn traced_call(&mut self, verb: &str, id: &str, more: &[(&str, Value)], until: usize) -> i32 {
         let container = self.subject.container(&self.host);
         let mut conf = self.subject.conf_of(verb, &container.path());
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
@@ -169,39 +170,39 @@ impl Node {
         let changes = &mut self.changes;
         let mut recorder = Recorder { disk, root, changes, moments: 0, syncs: Vec::new() };
         let decide = |call: &Syscall| {
-            recorder.sees(call);
+            recorder.before_call(call);
             if recorder.moments >= until { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
         };
         let (said, _) = self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), &[], decide)).unwrap();
-        recorder.look();
+        recorder.record_changes();
         self.moments = recorder.moments;
         said.exit
     }
 
     /// The power goes, and this with it.
-    pub(super) fn without(self, loss: &Loss) -> Node {
-        loss.strike(self.host.dir(), &self.changes);
+    pub(super) fn cut_power(self, loss: &Loss) -> CrashNode {
+        loss.apply(self.host.dir(), &self.changes);
         self
     }
 
     /// It boots, and whatever a runtime does then succeeds.
-    pub(super) fn boots_and_works(self, room: usize, order: Order) {
-        let Node { host, subject, .. } = self;
+    pub(super) fn reboot_and_verify(self, capacity: usize, order: Recovery) {
+        let CrashNode { host, subject, .. } = self;
         let mut host = host.rebooted();
-        let lost = lost(&Disk::of(host.dir()));
+        let lost = torn_reservations(&Disk::of(host.dir()));
         let mut said = String::new();
         host.in_another_boot(|| {
-            let mut after = After::of(&host, &subject, &mut said);
-            after.goes_on(order);
+            let mut after = RebootedNode::of(&host, &subject, &mut said);
+            after.recover(order);
             if !order.boots_again {
-                after.sweeps();
-                after.fills(room);
-                after.all_go();
+                after.gc();
+                after.fill_range(capacity);
+                after.del_all();
             }
         });
         if order.boots_again {
             host = host.rebooted();
-            host.in_another_boot(|| After::of(&host, &subject, &mut said).fills(room));
+            host.in_another_boot(|| RebootedNode::of(&host, &subject, &mut said).fill_range(capacity));
         }
         let silent = lost.iter().find(|address| !said.contains(address.as_str()));
         assert_eq!(silent, None, "nobody says that the file of this address lost its content: {said}");
@@ -209,55 +210,55 @@ impl Node {
 }
 
 /// A container, and how it was before a chained plugin changed what others had made in it.
-struct Fresh {
+struct TestContainer {
     container: Container,
     inside: Option<HostSnapshot>,
 }
 
-impl Fresh {
-    fn of(subject: &Subject, host: &Host) -> Fresh {
+impl TestContainer {
+    fn of(subject: &Subject, host: &Host) -> TestContainer {
         let container = subject.container(host);
-        Fresh { inside: subject.after.as_ref().map(|_| HostSnapshot::inside(&container)), container }
+        TestContainer { inside: subject.after.as_ref().map(|_| HostSnapshot::inside(&container)), container }
     }
 }
 
 /// A host after the boot.
-struct After<'a> {
+struct RebootedNode<'a> {
     host: &'a Host,
     subject: &'a Subject,
     /// Who was added since: name, container, result.
-    live: Vec<(String, Fresh, Value)>,
+    live: Vec<(String, TestContainer, Value)>,
     /// All that was said on standard error.
     said: &'a mut String,
 }
 
-impl<'a> After<'a> {
-    fn of(host: &'a Host, subject: &'a Subject, said: &'a mut String) -> After<'a> {
-        After { host, subject, live: Vec::new(), said }
+impl<'a> RebootedNode<'a> {
+    fn of(host: &'a Host, subject: &'a Subject, said: &'a mut String) -> RebootedNode<'a> {
+        RebootedNode { host, subject, live: Vec::new(), said }
     }
 
     /// What every runtime does.
-    fn goes_on(&mut self, order: Order) {
-        self.does("STATUS", "", &[]);
+    fn recover(&mut self, order: Recovery) {
+        self.succeed("STATUS", "", &[]);
         if order.adds_first {
-            self.adds_again(OLDER[1]);
-            self.adds("c-new-1");
+            self.add_with_retries(EXISTING[1]);
+            self.add("c-new-1");
         }
-        for id in OLDER {
+        for id in EXISTING {
             if !self.is_live(id) {
-                self.dels(id);
+                self.del(id);
             }
         }
-        self.adds("c-new-2");
-        self.checks();
+        self.add("c-new-2");
+        self.check_all();
     }
 
     /// As many find room as ever.
-    fn fills(&mut self, room: usize) {
-        for n in self.live.len()..room {
-            self.adds(&format!("c-more-{n}"));
+    fn fill_range(&mut self, capacity: usize) {
+        for n in self.live.len()..capacity {
+            self.add(&format!("c-more-{n}"));
         }
-        self.checks();
+        self.check_all();
     }
 
     fn call(&mut self, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> CallOutput {
@@ -269,7 +270,7 @@ impl<'a> After<'a> {
         said
     }
 
-    fn does(&mut self, verb: &str, id: &str, more: &[(&str, Value)]) {
+    fn succeed(&mut self, verb: &str, id: &str, more: &[(&str, Value)]) {
         let said = self.call(verb, id, "", more);
         assert_eq!(said.exit, 0, "{verb} {id}: {}{}", said.stdout, said.stderr);
     }
@@ -279,12 +280,12 @@ impl<'a> After<'a> {
     }
 
     /// Its container is gone, and what its namespace was too.
-    fn dels(&mut self, id: &str) {
-        self.does("DEL", id, &[]);
+    fn del(&mut self, id: &str) {
+        self.succeed("DEL", id, &[]);
     }
 
-    fn adds(&mut self, id: &str) {
-        let fresh = Fresh::of(self.subject, self.host);
+    fn add(&mut self, id: &str) {
+        let fresh = TestContainer::of(self.subject, self.host);
         let said = self.call("ADD", id, &fresh.container.path(), &[]);
         assert_eq!(said.exit, 0, "ADD of {id}: {}", said.stdout);
         self.live.push((id.to_owned(), fresh, said.json()));
@@ -292,25 +293,25 @@ impl<'a> After<'a> {
 
     /// Of a name that may be known: if that is refused, it is not for ever. A runtime deletes what it could not add, and tries
     /// again; where half of what a file said is lost, one DEL may find one part, and the next one the other.
-    fn adds_again(&mut self, id: &str) {
-        let fresh = Fresh::of(self.subject, self.host);
+    fn add_with_retries(&mut self, id: &str) {
+        let fresh = TestContainer::of(self.subject, self.host);
         for _ in 0..ROUNDS {
             let said = self.call("ADD", id, &fresh.container.path(), &[]);
             if said.exit == 0 {
                 return self.live.push((id.to_owned(), fresh, said.json()));
             }
-            self.dels(id);
+            self.del(id);
         }
-        self.adds(id);
+        self.add(id);
     }
 
-    fn sweeps(&mut self) {
+    fn gc(&mut self) {
         let valid = attachments(self.live.iter().map(|(id, ..)| id));
-        self.does("GC", "", &[("cni.dev/valid-attachments", valid)]);
+        self.succeed("GC", "", &[("cni.dev/valid-attachments", valid)]);
     }
 
     /// Each has addresses of its own, and they are still its.
-    fn checks(&mut self) {
+    fn check_all(&mut self) {
         let mut owners: BTreeMap<String, String> = BTreeMap::new();
         for (id, fresh, result) in std::mem::take(&mut self.live) {
             for address in addresses(&result) {
@@ -324,8 +325,8 @@ impl<'a> After<'a> {
     }
 
     /// And what was lent is given back.
-    fn all_go(&mut self) {
-        for (id, Fresh { container, inside }, result) in std::mem::take(&mut self.live) {
+    fn del_all(&mut self) {
+        for (id, TestContainer { container, inside }, result) in std::mem::take(&mut self.live) {
             let said = self.call("DEL", &id, &container.path(), &[("prevResult", result)]);
             assert_eq!(said.exit, 0, "DEL of {id}: {}", said.stdout);
             if let Some(before) = inside {
@@ -346,7 +347,7 @@ mod tests {
     use std::path::Path;
 
     use super::*;
-    use crate::checks::crash::disk::What;
+    use crate::checks::crash::disk::ChangeKind;
 
     /// The recorder sees that this file is synced, and then the next call of the same process.
     fn sync(recorder: &mut Recorder, path: &Path) {
@@ -354,7 +355,13 @@ mod tests {
         let fd = u64::try_from(file.as_raw_fd()).unwrap();
         for number in [libc::SYS_fsync, libc::SYS_getpid] {
             let number = i32::try_from(number).unwrap();
-            recorder.sees(&Syscall { process: 0, pid: Pid::this(), place: 0, number, args: [fd, 0, 0, 0, 0, 0] });
+            recorder.before_call(&Syscall {
+                process: 0,
+                pid: Pid::this(),
+                place: 0,
+                number,
+                args: [fd, 0, 0, 0, 0, 0],
+            });
         }
     }
 
@@ -369,14 +376,14 @@ mod tests {
         let disk = Disk::of(&root);
         let mut recorder = Recorder { root: root.clone(), disk, changes: &mut changes, moments: 0, syncs: Vec::new() };
         fs::write(root.join("old"), "old").unwrap();
-        recorder.look();
+        recorder.record_changes();
         fs::rename(root.join("old"), &away).unwrap();
-        recorder.look();
+        recorder.record_changes();
         fs::rename(&away, root.join("new")).unwrap();
         sync(&mut recorder, &root.join("new"));
         let durable: Vec<(&Path, bool)> = changes
             .iter()
-            .filter(|change| matches!(change.what, What::Content { .. }))
+            .filter(|change| matches!(change.what, ChangeKind::Content { .. }))
             .map(|change| (change.path.as_path(), change.durable))
             .collect();
         assert_eq!(durable, [(Path::new("old"), false), (Path::new("new"), true)]);

@@ -31,9 +31,9 @@ pub fn processor_time() -> Duration {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::crowd::caught;
+    use crate::parallel::catch_panic;
 
-    const NAME: &str = "alone::tests::a_test_is_done_in_another_process_and_its_failure_is_told";
+    const NAME: &str = "own_process::tests::a_test_is_done_in_another_process_and_its_failure_is_told";
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "in the other process its failure must not be caught")]
@@ -42,14 +42,14 @@ mod tests {
         if std::env::var_os(ALONE).is_some() {
             return fails();
         }
-        let said = caught(fails).unwrap_err();
+        let said = catch_panic(fails).unwrap_err();
         let here = format!("done in process {}\n", std::process::id());
         assert!(said.starts_with(NAME) && said.contains("done in process ") && !said.contains(&here), "{said}");
     }
 
     #[test]
     fn a_name_that_is_no_tests_is_told() {
-        let said = caught(|| in_own_process("alone::tests::nowhere", || {})).unwrap_err();
+        let said = catch_panic(|| in_own_process("own_process::tests::nowhere", || {})).unwrap_err();
         assert!(said.contains("0 passed"), "{said}");
     }
 
