@@ -1,11 +1,11 @@
-//! `CNI_ARGS`.
+//! Fuzz target: the parser of `CNI_ARGS`.
 
 use cnikit_types::Args;
 
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     match Args::parse(&text) {
-        Ok(args) => read(&args),
+        Ok(args) => check_round_trip(&args),
         Err(refusal) => {
             let mut wrong = text.split(';').filter(|piece| piece.matches('=').count() != 1);
             assert!(wrong.any(|piece| refusal.ends_with(&format!("{piece:?}"))), "{refusal} of {text:?}");
@@ -13,10 +13,13 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// What was read is written, with the one key that `unknown` leaves out, and read again the same.
-fn read(args: &Args) {
-    let switch = args.get("IgnoreUnknown").map(|value| format!("IgnoreUnknown={value}"));
-    let pairs: Vec<String> = args.unknown(&[]).into_iter().chain(switch).collect();
+/// Checks that the pairs are the same after they have been written and parsed again. `unknown` leaves out `IgnoreUnknown`, so that
+/// pair is added.
+fn check_round_trip(args: &Args) {
+    let mut pairs = args.unknown(&[]);
+    if let Some(value) = args.get("IgnoreUnknown") {
+        pairs.push(format!("IgnoreUnknown={value}"));
+    }
     let again = Args::parse(&pairs.join(";")).expect("pairs that were read are pairs");
     for pair in &pairs {
         let (key, value) = pair.split_once('=').expect("a pair has a sign of equality");

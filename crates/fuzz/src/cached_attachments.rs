@@ -1,4 +1,4 @@
-//! Results that a runtime kept.
+//! Fuzz target: files of the runtime's cache, `/var/lib/cni/results`.
 
 use std::fs;
 
@@ -6,7 +6,7 @@ use cnikit_libcni::{Attachment, AttachmentSummary, Cache, Error, NetworkList, St
 use cnikit_types::{CniResult, Version};
 use tempfile::TempDir;
 
-/// The file of a kept result; the first byte chooses the version of the network.
+/// The first byte selects the version of the network; the rest is the content of the file.
 pub(crate) fn run(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else { return };
     let version = Version::ALL[usize::from(*choice) % Version::ALL.len()];
@@ -19,12 +19,9 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(listed.len(), 1, "one file is one attachment, whatever is in it");
     assert!(listed[0].state != State::Unreadable || !listed[0].problems.is_empty(), "it says what is wrong");
     let whole = listed[0].summary();
-    let glance = cache.list().expect("the directory can be listed");
-    let said = |one: &AttachmentSummary| {
-        let named = [&one.network, &one.container_id, &one.ifname, &one.netns].map(String::clone);
-        (named, one.state, one.metadata.clone())
-    };
-    assert_eq!(glance.iter().map(said).collect::<Vec<_>>(), [said(&whole)], "a glance sees what is there");
+    let summaries = cache.list().expect("the directory can be listed");
+    assert_eq!(summaries.len(), 1, "a summary has the same attachments");
+    assert_same_summary(&summaries[0], &whole);
     let list = network(&dir, version);
     let at = Attachment { container_id: "c".into(), ifname: "eth0".into(), ..Attachment::default() };
     match cache.result(&list, &at) {
@@ -36,6 +33,15 @@ pub(crate) fn run(data: &[u8]) {
         Err(Error::Cache(why)) => assert!(why.contains("result"), "{why}"),
         Err(other) => panic!("{other}"),
     }
+}
+
+fn assert_same_summary(one: &AttachmentSummary, other: &AttachmentSummary) {
+    assert_eq!(one.network, other.network);
+    assert_eq!(one.container_id, other.container_id);
+    assert_eq!(one.ifname, other.ifname);
+    assert_eq!(one.netns, other.netns);
+    assert_eq!(one.state, other.state);
+    assert_eq!(one.metadata, other.metadata);
 }
 
 fn network(dir: &TempDir, version: Version) -> NetworkList {

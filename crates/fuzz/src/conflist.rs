@@ -1,4 +1,4 @@
-//! Network configurations in a directory.
+//! Fuzz target: network configurations in a directory.
 
 use std::fs;
 use std::path::Path;
@@ -10,17 +10,20 @@ use cnikit_libcni::{
 use cnikit_types::document;
 use tempfile::TempDir;
 
-/// The network that is looked for.
+/// The name of the network that is loaded.
 const NAME: &str = "net";
 
-/// A list, a NUL, a file of one plugin, a NUL, and a plugin beside the list: each may be missing.
+/// Writes three files, with a NUL between their contents: a list, a configuration of one plugin, and a plugin in the list's
+/// directory. An empty one is not written.
 pub(crate) fn run(data: &[u8]) {
     let dir = TempDir::new().expect("there is a temporary directory");
     let mut fields = data.splitn(3, |byte| *byte == 0);
     fs::create_dir(dir.path().join(NAME)).expect("it can be written to");
     for file in ["20-list.conflist", "10-one.conf", "net/30-more.conf"] {
-        let Some(text) = fields.next().filter(|text| !text.is_empty()) else { continue };
-        fs::write(dir.path().join(file), text).expect("it can be written to");
+        let text = fields.next().unwrap_or_default();
+        if !text.is_empty() {
+            fs::write(dir.path().join(file), text).expect("it can be written to");
+        }
     }
     let read = load(dir.path(), NAME);
     check_selection(dir.path(), read.as_ref().ok());
@@ -41,7 +44,8 @@ fn choose(dir: &Path, rule: SelectionPolicy) -> cnikit_libcni::Selection {
     NetworkSelector { dir: dir.to_owned(), policy: rule, runtime: None }.select().expect("the directory can be listed")
 }
 
-/// By name it is what is loaded by that; and no file is forgotten: each is used, or passed over with its reason.
+/// Checks the selection of networks. By name it finds the same list as `load`. Every other policy reports each file: as used, or as
+/// skipped with the reason.
 fn check_selection(dir: &Path, loaded: Option<&NetworkList>) {
     let by_name = choose(dir, SelectionPolicy::ByName(NAME.to_owned()));
     let list = by_name.default_network().map(|network| (&network.list.name, &network.list.plugins));
@@ -69,7 +73,8 @@ fn check_selection(dir: &Path, loaded: Option<&NetworkList>) {
     assert!(strict.networks.is_empty() || strict.networks.len() == all.len(), "{strict:?}");
 }
 
-/// What cannot be loaded is an error, and nothing else is; each finding has its place, and there are not too many.
+/// Checks validation: a file has findings that are errors exactly if it cannot be loaded; each finding has a location, and their
+/// number is limited.
 fn check_validation(dir: &Path) {
     let keys = ["bridge", "mtu", "vlanTrunk[].minID", "ranges[][].subnet", "runtimeConfig.mac"].map(str::to_owned);
     let plugins = ["bridge", "host-local", "t"].map(|plugin| PluginKeys { plugin: plugin.into(), keys: keys.to_vec() });
@@ -81,13 +86,13 @@ fn check_validation(dir: &Path) {
     }
     let files = conf_files(dir, &["conflist", "conf"]).expect("the directory can be listed");
     let all_load = files.iter().all(|file| list_from_file(file).is_ok());
-    // A key that stands twice is refused by plugins, not by who loads the list.
+    // A duplicate key is an error of the plugin, which the loader of the list does not report.
     let is_loaded =
         |finding: &Finding| finding.severity == Severity::Warning || finding.error.message == "is given more than once";
     assert_eq!(all_load, findings.iter().all(is_loaded), "{findings:?}");
 }
 
-/// A defect names a file that is there and a place in it, in a sentence of one line with its hint.
+/// Checks that an error names an existing file, a position in it, and a hint.
 fn check_location(dir: &Path, defect: &ConfigError) {
     let text = fs::read(&defect.file).expect("the file is one that was written");
     let text = String::from_utf8_lossy(&text);
@@ -97,12 +102,12 @@ fn check_location(dir: &Path, defect: &ConfigError) {
     assert!(defect.file.starts_with(dir) && !defect.message.is_empty() && !defect.hint.is_empty(), "{defect}");
 }
 
-/// Whether any of its plugins stands in the document itself.
+/// Whether the document itself has plugins, and not only the directory beside it.
 fn inlined(list: &NetworkList) -> bool {
     document::parse(&list.bytes).is_ok_and(|document| document.get("plugins").is_some())
 }
 
-/// A list is of the network, has plugins, and is the same if its document is all that there is.
+/// Checks a loaded list: its name, its plugins, and that its document alone gives the same list.
 fn check_list(dir: &Path, list: &NetworkList) {
     assert_eq!(list.name, NAME);
     assert!(!list.plugins.is_empty() && list.warnings.iter().all(|text| !text.is_empty()));

@@ -1,11 +1,11 @@
-//! Results of every version, and each way from one to another.
+//! Fuzz target: results of every CNI version and the conversions between them.
 
 use cnikit_types::{CniResult, Value, Version, document};
 
-/// Longer ones are converted from their own version only, which is much enough.
+/// Longer results are converted from their own version only. That bounds the time.
 const LONG: usize = 64 << 10;
 
-/// The first byte chooses the version that a document without one has; the rest is the document.
+/// The first byte selects the version of a document that has none; the rest is the document.
 pub(crate) fn run(data: &[u8]) {
     let Some((choice, text)) = data.split_first() else { return };
     let fallback = Version::ALL[usize::from(*choice) % Version::ALL.len()];
@@ -30,7 +30,8 @@ fn read(document: &Value, version: Version) -> CniResult {
     answer
 }
 
-/// From one version to each other. What one shape cannot say is dropped once, and nothing more on any further way.
+/// Converts a result to version `from`, and from there to every version and back. The first conversion may drop fields that the
+/// version does not have; no later conversion drops more.
 fn convert(own: Version, answer: &CniResult, from: Version) {
     let written = answer.write(from);
     assert_eq!(read(&answer.write(own), own).write(from), written, "{own} to {from}");

@@ -1,13 +1,13 @@
-//! What a bus says, and where it is said to listen.
+//! Fuzz target: D-Bus messages and D-Bus addresses.
 
 use cnikit_firewalld::wire;
 
-/// Longer messages are not read.
+/// The parser rejects longer messages.
 const LONGEST: usize = 1 << 20;
-/// The number of our call.
+/// The serial number of our call.
 const SERIAL: u32 = 7;
 
-/// The same bytes as a message, as a list of addresses, and as the arguments of a call.
+/// Parses the same bytes as a message and as a list of addresses, and sends them as the arguments of a call.
 pub(crate) fn run(bytes: &[u8]) {
     let length = wire::length(bytes);
     assert!(length.is_none_or(|length| (16..=LONGEST).contains(&length)));
@@ -15,7 +15,7 @@ pub(crate) fn run(bytes: &[u8]) {
         assert_eq!(length, Some(bytes.len()), "a message is neither more nor less than its length");
         assert!(said.len() <= bytes.len());
     }
-    // What follows belongs to the next message.
+    // The remaining bytes belong to the next message.
     if let Some(message) = length.and_then(|length| bytes.get(..length)) {
         assert_eq!(wire::length(message), length);
         wire::answer(message);

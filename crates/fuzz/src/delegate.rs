@@ -1,4 +1,4 @@
-//! What a delegated plugin answers.
+//! Fuzz target: the output of a delegated plugin.
 
 use std::cell::RefCell;
 use std::io::Write;
@@ -11,11 +11,11 @@ use serde::Deserialize;
 use crate::plugin_call::{call, input, plugin_entry};
 
 thread_local! {
-    /// What the delegate says.
+    /// The output of the delegate.
     static REPLY: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Asks for addresses, and answers what it is told.
+/// A plugin that delegates ADD and returns the result of the delegate.
 #[derive(Deserialize)]
 struct Asker {}
 
@@ -42,7 +42,7 @@ fn reply_as_configured(_: &str, input: Input, _: Plugins, out: &mut dyn Write) -
     0
 }
 
-/// The first byte chooses the version that is asked in; the rest is the answer.
+/// The first byte selects the CNI version of the call; the rest is the delegate's output.
 pub(crate) fn run(data: &[u8]) {
     let Some((choice, said)) = data.split_first() else { return };
     let version = Version::ALL[usize::from(*choice) % Version::ALL.len()];

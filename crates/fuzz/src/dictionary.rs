@@ -1,4 +1,4 @@
-//! The words of each language that is read.
+//! Words of each parsed format, which mutations insert. `scripts/fuzz` reads this file too.
 
 pub(crate) const PROTOCOL: &[&str] = &[
     "ADD",

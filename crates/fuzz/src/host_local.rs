@@ -1,4 +1,4 @@
-//! host-local's configuration.
+//! Fuzz target: the configuration of host-local.
 
 use cnikit::Ipam;
 use cnikit::types::{CniResult, Version};
@@ -6,7 +6,7 @@ use host_local::HostLocalPlugin;
 
 use crate::plugin_call::{call, plan};
 
-/// `CNI_ARGS`, a NUL, and the configuration: as a dry run, which reads and writes nothing.
+/// Plans an ADD with `CNI_ARGS`, a NUL, and the configuration. A dry run reads and writes no files.
 pub(crate) fn run(data: &[u8]) {
     let mut fields = data.splitn(2, |byte| *byte == 0);
     let args = String::from_utf8_lossy(fields.next().unwrap_or_default());

@@ -1,11 +1,11 @@
-//! What `iptables-save` says.
+//! Fuzz target: the output of `iptables-save`.
 
 use cnikit_iptables::{Changes, IptablesRule, Table};
 
-/// Longer ones are read and no more: what follows compares each with each.
+/// Longer output is parsed only, because the checks below take time proportional to its square.
 const LONG: usize = 64 << 10;
 
-/// The first line is what has to be mentioned, the rest the output.
+/// The first line is the text that a rule must mention to be parsed; the rest is the output.
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
     let (mention, said) = text.split_once('\n').unwrap_or(("", &text));
@@ -19,12 +19,12 @@ pub(crate) fn run(data: &[u8]) {
     for chain in ["POSTROUTING", "OWN"].into_iter().chain(chains.iter().copied().take(20)) {
         let rules: Vec<&IptablesRule> = all.rules(chain).collect();
         assert!(some.rules(chain).all(|rule| rules.contains(&rule)), "a mention only chooses");
-        written(chain, &rules);
+        check_round_trip(chain, &rules);
     }
 }
 
-/// What is written for rules that were read is read as the same rules.
-fn written(chain: &str, rules: &[&IptablesRule]) {
+/// Checks that the rules are the same after they have been written and parsed again.
+fn check_round_trip(chain: &str, rules: &[&IptablesRule]) {
     if !is_word(chain) || rules.is_empty() {
         return;
     }
@@ -38,7 +38,7 @@ fn written(chain: &str, rules: &[&IptablesRule]) {
     }
 }
 
-/// The name of a chain as iptables takes it: it has no white space, and nothing of it is quoted.
+/// Whether iptables accepts this as the name of a chain: without white space and quotation marks.
 fn is_word(chain: &str) -> bool {
     !chain.is_empty() && !chain.contains(|letter: char| letter.is_whitespace() || letter == '"')
 }

@@ -1,11 +1,11 @@
-//! What every reader of foreign bytes promises, for any bytes.
+//! Fuzz targets: properties that every parser of foreign bytes has, for any input.
 //!
-//! A [`Target`] is a function that takes bytes and panics where a promise is broken: not only that reading ends without a
-//! panic of its own, but that what was read can be written and read again, that a refusal names the place and the hint,
-//! that what we send ourselves is read as what was meant. One table, [`TARGETS`], serves all who bring bytes: the tests of
-//! this crate (the kept corpus, mutations of it, huge inputs) and `scripts/fuzz`.
+//! A [`Target`] is a function that parses bytes and panics if a property does not hold. Parsing must not panic; but also: parsed
+//! data can be written and parsed again, an error names the position and a hint, and messages that we send are parsed as what was
+//! meant. The table [`TARGETS`] is used by the tests of this crate (with the stored corpus, mutations of it, and huge inputs) and
+//! by `scripts/fuzz`.
 #![forbid(unsafe_code)]
-#![expect(clippy::expect_used, reason = "a target panics: that is how it says that a promise is broken")]
+#![expect(clippy::expect_used, reason = "a target panics if a property does not hold")]
 
 mod arguments;
 mod cached_attachments;
@@ -29,24 +29,24 @@ mod store;
 mod subnet_env;
 mod values;
 
-/// One reader of foreign bytes.
+/// A fuzz target: one parser of foreign bytes.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// Its name: that of its directory in `corpus`.
+    /// The name, which is also that of its directory in `corpus`.
     pub name: &'static str,
-    /// Tries it with these bytes; panics where a promise is broken.
+    /// Checks the properties with this input; panics if one does not hold.
     pub run: fn(&[u8]),
-    /// Words that its readers look for, so that a mutation has them at hand.
+    /// Words of the parsed format, which mutations insert.
     pub words: &'static [&'static str],
-    /// How long a huge input may be: what can reach it in the field, in bytes.
+    /// The length of the longest input that can occur in practice, in bytes.
     pub longest: usize,
 }
 
-/// What stdin may bring, and an answer of a plugin.
+/// The limit of stdin and of a plugin's output.
 const STDIN: usize = 16 << 20;
-/// The longest variable of an environment; see execve(2).
+/// The longest variable of an environment (`MAX_ARG_STRLEN`, execve(2)).
 const VARIABLE: usize = 128 << 10;
-/// The longest datagram of the kernel's.
+/// The longest netlink datagram of the kernel.
 const DATAGRAM: usize = 64 << 10;
 
 /// Every target.

@@ -1,4 +1,4 @@
-//! Links, addresses, routes, neighbours and VLANs over netlink.
+//! Fuzz targets: links, addresses, routes, neighbours and VLANs over netlink.
 
 use std::net::IpAddr;
 
@@ -8,16 +8,16 @@ use ipnetwork::IpNetwork;
 
 use crate::values::{ip, longest, network, repeat};
 
-/// The port and the sequence number that answers are for.
+/// The port ID and the sequence number of the expected replies.
 const PORT: u32 = 9;
 const SEQUENCE: u32 = 7;
-/// The length of a message's header.
+/// The length of the netlink header, in bytes.
 const HEADER: usize = 16;
 
-/// A datagram as the kernel might send it.
+/// Parses a datagram as the kernel might send it.
 ///
-/// It is read as the answer to a question, as a dump, and each message of it as everything that it could be. No reader makes
-/// more of it than there is: what comes out is in proportion to what came in.
+/// It is parsed as the reply to a request, as a dump, and each message of it as every type. The parsed data is never larger than
+/// the datagram allows.
 pub(crate) fn replies(datagram: &[u8]) {
     let question = header(HEADER, SEQUENCE);
     let (exchanged, complete) = wire::answered(&question, &[SEQUENCE], PORT, datagram);
@@ -28,29 +28,29 @@ pub(crate) fn replies(datagram: &[u8]) {
     let dumped = wire::dumped(PORT, SEQUENCE, datagram);
     if let Some(Ok(messages)) = &dumped {
         assert!(weight(messages) <= datagram.len());
-        messages.iter().for_each(|message| read(message));
+        messages.iter().for_each(|message| parse_as_every_type(message));
     }
     if let Some(Err(refusal)) = &dumped {
         assert_ne!(refusal.errno, 0);
     }
-    exchanged.messages.iter().for_each(|message| read(message));
-    read(datagram);
+    exchanged.messages.iter().for_each(|message| parse_as_every_type(message));
+    parse_as_every_type(datagram);
 }
 
 fn weight(messages: &[Vec<u8>]) -> usize {
     messages.iter().map(Vec::len).sum()
 }
 
-/// The header of a message of `length` bytes, itself included.
+/// Makes the header of a message of `length` bytes, including the header.
 fn header(length: usize, sequence: u32) -> Vec<u8> {
     let length = u32::try_from(length).unwrap_or(u32::MAX);
     [&length.to_ne_bytes()[..], &[16, 0, 5, 0], &sequence.to_ne_bytes(), &[0; 4]].concat()
 }
 
-fn read(message: &[u8]) {
+fn parse_as_every_type(message: &[u8]) {
     if let Some(link) = wire::link(message) {
         let text = link.name.len() + link.alias.map_or(0, |alias| alias.len()) + link.altnames.concat().len();
-        // What is not UTF-8 is replaced, by three bytes each.
+        // Each byte that is not UTF-8 becomes three bytes (U+FFFD).
         assert!(text <= 3 * message.len());
     }
     if let Some(address) = wire::address(message) {
@@ -70,17 +70,18 @@ fn read(message: &[u8]) {
     }
 }
 
-/// A route that was read can be sent, and is the same again; else it is said that it mixes families.
+/// Checks that a parsed route is the same after it has been sent and parsed again. A route that mixes address families cannot be
+/// sent.
 fn check_sendable(route: &KernelRoute) {
     let mut batch = Batch::new();
     batch.replace_route(route);
     let Ok(messages) = wire::messages(batch) else { return };
     let again = wire::routes(&messages[0]).expect("what we send is a route");
-    // That a next hop is dead is for the kernel to say.
+    // Only the kernel marks a next hop as dead.
     assert_eq!(again, [KernelRoute { scope: again[0].scope, dead: false, ..route.clone() }]);
 }
 
-/// Changes at random: what is sent for them reads as what was meant.
+/// Makes random changes, and checks that each message that we send is parsed as what was meant.
 pub(crate) fn sent(data: &[u8]) {
     repeat(data, change);
 }

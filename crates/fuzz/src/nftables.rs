@@ -1,4 +1,4 @@
-//! Tables, chains and rules of `nf_tables`.
+//! Fuzz targets: tables, chains and rules of `nf_tables`.
 
 use std::net::SocketAddr;
 
@@ -16,16 +16,16 @@ const FAMILIES: [TableFamily; 4] = [TableFamily::Inet, TableFamily::Ip, TableFam
 const WAYS: [Direction; 4] = [Direction::In, Direction::Out, Direction::InBridge, Direction::OutBridge];
 const SIDES: [Side; 2] = [Side::Source, Side::Destination];
 
-/// The chain that is asked for, of table `t`.
+/// The chain of table `t` whose rules are listed.
 const CHAIN: &str = "c";
-/// A rule's user data are no longer; what is read of them is less.
+/// The least length of the headers in a message with a rule: comment and owner are shorter than the message by at least that.
 const HEADERS: usize = 20;
 
 fn layout(family: TableFamily) -> TableLayout {
     TableLayout { rule_chains: vec![CHAIN], ..TableLayout::of(family, "t") }
 }
 
-/// A message as the kernel might send it, read as everything that it could be.
+/// Parses a message as the kernel might send it, as every type.
 pub(crate) fn replies(message: &[u8]) {
     let set = Set { name: "s", key: vec![KeyType::Protocol, KeyType::Port], comment: None };
     testing::is_set(message, &set);
@@ -42,20 +42,20 @@ pub(crate) fn replies(message: &[u8]) {
     }
 }
 
-/// A rule that somebody wrote: it can be shown, and where there are words for it, they mean the same rule.
+/// Checks a rule that any program may have made: it can be printed, and if we have a [`Rule`] for it, that is sent as the same
+/// rule.
 fn rule(found: &InstalledRule, layout: &TableLayout, length: usize) {
     assert_eq!(found.chain(), CHAIN);
     assert!(!found.to_string().is_empty());
-    // What is not UTF-8 is replaced, by three bytes each.
+    // Each byte that is not UTF-8 becomes three bytes (U+FFFD).
     let text = [found.comment(), found.owner()].into_iter().flatten().map(str::len).sum::<usize>();
     assert!(text <= 3 * length.saturating_sub(HEADERS));
     let Some(meant) = found.rule() else { return };
     assert_eq!(meant.comment.as_deref(), found.comment());
     let Ok(message) = testing::dumped_rule(meant, layout, CHAIN, found.owner(), found.handle()) else {
-        let quiet =
-            |text: &str| text.len() <= 128 && !text.contains(|letter: char| letter == '"' || letter.is_control());
-        let short = |text: &str| text.len() <= 123;
-        assert!(!found.comment().is_none_or(quiet) || !found.owner().is_none_or(short), "{found} can be written");
+        let valid_comment = found.comment().is_none_or(is_valid_comment);
+        let valid_owner = found.owner().is_none_or(|owner| owner.len() <= 123);
+        assert!(!valid_comment || !valid_owner, "{found} can be written");
         return;
     };
     let again = testing::rule(&message, layout, CHAIN).expect("what we write is a rule");
@@ -63,7 +63,11 @@ fn rule(found: &InstalledRule, layout: &TableLayout, length: usize) {
     assert_eq!((again.handle(), again.to_string()), (found.handle(), found.to_string()));
 }
 
-/// A rule at random: as the kernel sends it back, it is the rule that was meant, and whose it is.
+fn is_valid_comment(text: &str) -> bool {
+    text.len() <= 128 && !text.contains(|letter: char| letter == '"' || letter.is_control())
+}
+
+/// Makes random rules, and checks that the kernel's listing of each is parsed as the same rule of the same owner.
 pub(crate) fn sent(data: &[u8]) {
     repeat(data, sent_once);
 }
@@ -89,22 +93,13 @@ fn sent_once(bytes: &mut Unstructured<'_>) -> Result<()> {
     Ok(())
 }
 
-/// As it comes back: networks without the host part, one whole address as such, and no protocol that the port behind it
-/// says too.
+/// Returns the rule as the kernel lists it: networks without host bits, a network of one address as that address, and no match of
+/// the protocol if a match of a port implies it.
 fn as_listed(rule: &Rule) -> Rule {
-    let network = |network: &IpNetwork| IpNetwork::new(network.network(), network.prefix()).expect("as long as it was");
-    let one = |one: &Match| match one {
-        Match::SourceIn(from) if *from == IpNetwork::from(from.ip()) => Match::Source(from.ip()),
-        Match::SourceIn(from) => Match::SourceIn(network(from)),
-        Match::SourceNotIn(from) => Match::SourceNotIn(network(from)),
-        Match::DestinationIn(to) => Match::DestinationIn(network(to)),
-        Match::DestinationNotIn(to) => Match::DestinationNotIn(network(to)),
-        other => other.clone(),
-    };
     let mut matches = Vec::new();
     let mut checked = None;
-    for (place, found) in rule.matches.iter().enumerate() {
-        let next = rule.matches[place + 1..].iter().find(|next| !repeats_protocol(next, found));
+    for (index, found) in rule.matches.iter().enumerate() {
+        let next = rule.matches[index + 1..].iter().find(|next| !repeats_protocol(next, found));
         match found {
             Match::Protocol(protocol) if checked.replace(*protocol).is_some() => {}
             Match::Protocol(_) if matches!(next, Some(Match::Port { .. })) => {}
@@ -112,13 +107,26 @@ fn as_listed(rule: &Rule) -> Rule {
                 checked = Some(*protocol);
                 matches.push(found.clone());
             }
-            other => matches.push(one(other)),
+            other => matches.push(without_host_bits(other)),
         }
     }
     Rule { matches, ..rule.clone() }
 }
 
-/// Whether it says no more than the protocol that was said before.
+/// Returns the match as the kernel lists it: networks without host bits, a network of one address as that address.
+fn without_host_bits(found: &Match) -> Match {
+    let network = |network: &IpNetwork| IpNetwork::new(network.network(), network.prefix()).expect("as long as it was");
+    match found {
+        Match::SourceIn(from) if *from == IpNetwork::from(from.ip()) => Match::Source(from.ip()),
+        Match::SourceIn(from) => Match::SourceIn(network(from)),
+        Match::SourceNotIn(from) => Match::SourceNotIn(network(from)),
+        Match::DestinationIn(to) => Match::DestinationIn(network(to)),
+        Match::DestinationNotIn(to) => Match::DestinationNotIn(network(to)),
+        other => other.clone(),
+    }
+}
+
+/// Whether both are matches of the same protocol.
 fn repeats_protocol(one: &Match, before: &Match) -> bool {
     matches!((one, before), (Match::Protocol(one), Match::Protocol(before)) if one == before)
 }

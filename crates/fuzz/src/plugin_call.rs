@@ -1,4 +1,4 @@
-//! One call of a plugin in this process, and what every answer promises.
+//! Calls a plugin in this process, and checks what holds for the output of every call.
 
 use std::io::Write;
 
@@ -7,18 +7,18 @@ use cnikit::types::{CniError, Version, document};
 use cnikit::{Entry, Input, Plugin, Plugins, code, serve};
 use serde_json::Value;
 
-/// What came back.
+/// The output of a call.
 pub(crate) struct PluginReply {
-    /// Whether it succeeded.
+    /// Whether the exit status was 0.
     pub(crate) success: bool,
-    /// The one document on stdout, if there was one.
+    /// The JSON document on stdout; `None` if stdout was empty.
     pub(crate) document: Option<Value>,
 }
 
-/// The call that a text is: command, container, namespace, interface, arguments, path, stdin, a NUL between them.
+/// Parses a call from bytes: command, container ID, namespace, interface, arguments, path and stdin, with a NUL between them.
 ///
-/// The namespace is the thread's own if it is called `own`; any other name leads to nothing, so that nothing of this
-/// machine is opened.
+/// The namespace `own` is that of the calling thread. Any other name becomes a path that does not exist, so that the fuzzer opens
+/// nothing of this machine.
 pub(crate) fn input(data: &[u8]) -> Input {
     let mut fields = data.splitn(7, |byte| *byte == 0);
     let mut bytes = || fields.next().unwrap_or_default();
@@ -33,7 +33,7 @@ pub(crate) fn input(data: &[u8]) -> Input {
     Input { command, container_id, netns, ifname, args, path, netns_override: true, stdin, ..Input::default() }
 }
 
-/// A dry run with this configuration and these arguments.
+/// Makes the input of a dry run (PLAN) with these `CNI_ARGS` and this configuration.
 pub(crate) fn plan(args: &str, stdin: &[u8]) -> Input {
     Input {
         command: "PLAN".into(),
@@ -45,7 +45,7 @@ pub(crate) fn plan(args: &str, stdin: &[u8]) -> Input {
     }
 }
 
-/// Calls a plugin, and makes sure of all that is promised of any answer.
+/// Calls a plugin and checks its output: at most one document, and a complete error if the call failed.
 pub(crate) fn call<P: Plugin>(input: Input, plugins: Plugins) -> PluginReply {
     let mut said = Vec::new();
     let status = serve::<P>("fuzzed", input, plugins, &mut said);
@@ -57,7 +57,8 @@ pub(crate) fn call<P: Plugin>(input: Input, plugins: Plugins) -> PluginReply {
     PluginReply { success, document }
 }
 
-/// A refusal has a code that is no defect, a text, the call that it is about, a hint, and a version that exists.
+/// Checks an error: it has a code other than that of a defect, a message, the call that failed, a hint, and a CNI version that
+/// exists.
 fn check_error(document: &Value) {
     let error: CniError = serde_json::from_value(document.clone()).expect("a refusal is an error object");
     let details = error.details.as_deref().unwrap_or_default();
@@ -69,7 +70,7 @@ fn check_error(document: &Value) {
     assert!(error.cni_version.as_deref().and_then(Version::exact).is_some(), "{document}");
 }
 
-/// This very program as a plugin that others find on `CNI_PATH`: its directory, and the entry that answers for it.
+/// Makes this program a plugin that other plugins can find on `CNI_PATH`: its directory, and a registry whose entry runs `serve`.
 pub(crate) fn plugin_entry(serve: fn(&str, Input, Plugins, &mut dyn Write) -> u8) -> (String, Plugins) {
     let file = std::env::current_exe().expect("this program has a file");
     let name = file.file_name().expect("it has a name").to_string_lossy().into_owned();

@@ -1,4 +1,4 @@
-//! The configurations of the plugins that make an interface or change one, and of static.
+//! Fuzz target: the configurations of static and of all plugins that make or change an interface.
 
 use std::sync::OnceLock;
 
@@ -8,8 +8,8 @@ use host_local::HostLocalPlugin;
 
 use crate::plugin_call::{PluginReply, call, plan, plugin_entry};
 
-/// The first byte chooses the plugin, then come `CNI_ARGS`, a NUL, and the configuration: as a dry run, host-local in this
-/// program beside it.
+/// Plans an ADD: the first byte selects the plugin; then follow `CNI_ARGS`, a NUL, and the configuration. A configured host-local
+/// is run in this program.
 pub(crate) fn run(data: &[u8]) {
     let Some((choice, rest)) = data.split_first() else { return };
     let mut fields = rest.splitn(2, |byte| *byte == 0);
@@ -48,7 +48,7 @@ fn own_entry() -> &'static (String, Plugins) {
     ENTRY.get_or_init(|| plugin_entry(serve::<Ipam<HostLocalPlugin>>))
 }
 
-/// The configuration, in which this program stands for host-local.
+/// Replaces host-local in the configuration by this program.
 fn with_own_ipam(stdin: &[u8], name: &str) -> Vec<u8> {
     match NetConf::parse(stdin) {
         Ok(mut conf) if conf.ipam_type() == Some("host-local") => {

@@ -1,4 +1,4 @@
-//! Environment and stdin.
+//! Fuzz target: the environment and stdin of a call.
 
 use cnikit::types::{CniResult, Version};
 use cnikit::{Add, Check, Del, DryRun, DryRunReport, Gc, Journal, KeySource, NetConf, Plugin, Result, Sources, Status};
@@ -6,7 +6,7 @@ use serde::Deserialize;
 
 use crate::plugin_call::{call, input};
 
-/// A plugin that does nothing but to believe what the protocol promises it.
+/// A plugin that only asserts what the protocol guarantees to plugins.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Witness {
@@ -52,13 +52,16 @@ impl Plugin for Witness {
     }
 }
 
-/// The names of an attachment are words: they become those of files, rules and links.
+/// Checks the names of an attachment: they become parts of the names of files, rules and links.
 fn check_names(conf: &NetConf, tag: &cnikit::AttachmentId) {
-    let is_word = |text: &str| text.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte));
     assert_eq!(conf.name(), Some(tag.network.as_str()));
-    assert!(!tag.network.is_empty() && is_word(&tag.network) && !tag.network.starts_with('.'), "{tag:?}");
-    assert!(!tag.container.is_empty() && is_word(&tag.container) && !tag.container.starts_with('.'), "{tag:?}");
+    assert!(is_identifier(&tag.network) && is_identifier(&tag.container), "{tag:?}");
     assert!((1..=15).contains(&tag.ifname.len()) && !tag.ifname.contains(['/', '%', '\0']), "{tag:?}");
+}
+
+fn is_identifier(text: &str) -> bool {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"_.-".contains(&byte);
+    !text.is_empty() && text.bytes().all(allowed) && !text.starts_with('.')
 }
 
 pub(crate) fn run(data: &[u8]) {

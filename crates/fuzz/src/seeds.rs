@@ -1,4 +1,4 @@
-//! Where each target starts from: the kept corpus, and what real runtimes and plugins once sent.
+//! Seeds: the inputs that mutations start from. These are the stored corpus, and recorded output of real runtimes and plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,18 +7,18 @@ use cnikit_types::Value;
 
 use crate::Target;
 
-/// What runtimes of the reference sent, a call a line.
+/// Recorded calls of runtimes, with one call per line.
 const TRANSCRIPTS: &str = "tests/transcripts";
-/// Most calls of a scene are like those before them.
+/// Every n-th recorded call is a seed, because most calls are like those before them.
 const EVERY: usize = 5;
 
 impl Target {
-    /// The directory of its kept inputs.
+    /// The directory of the stored corpus.
     pub fn corpus(&self) -> PathBuf {
         Path::new(env!("CARGO_MANIFEST_DIR")).join("corpus").join(self.name)
     }
 
-    /// All that it starts from, the kept inputs first.
+    /// All seeds, beginning with the stored corpus.
     pub fn seeds(&self) -> Vec<Vec<u8>> {
         let mut seeds = read_files(&self.corpus());
         let take = match self.name {
@@ -34,19 +34,21 @@ impl Target {
     }
 }
 
-/// The files of a corpus, in the order of their names.
+/// Reads the files of a directory, sorted by name.
 fn read_files(corpus: &Path) -> Vec<Vec<u8>> {
-    let mut files: Vec<PathBuf> =
-        fs::read_dir(corpus).into_iter().flatten().flatten().map(|file| file.path()).collect();
+    let entries = fs::read_dir(corpus).into_iter().flatten().flatten();
+    let mut files: Vec<PathBuf> = entries.map(|file| file.path()).collect();
     files.sort();
     files.iter().filter_map(|file| fs::read(file).ok()).collect()
 }
 
 fn transcribed_calls() -> Vec<Value> {
-    let scenes = read_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(TRANSCRIPTS));
-    let texts = scenes.iter().map(|scene| String::from_utf8_lossy(scene));
-    let calls = texts.map(|text| text.lines().filter_map(|line| serde_json::from_str(line).ok()).collect::<Vec<_>>());
-    calls.flatten().collect()
+    let mut calls = Vec::new();
+    for file in read_files(&Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(TRANSCRIPTS)) {
+        let text = String::from_utf8_lossy(&file);
+        calls.extend(text.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok()));
+    }
+    calls
 }
 
 fn text<'a>(call: &'a Value, path: &[&str]) -> &'a str {
@@ -54,14 +56,14 @@ fn text<'a>(call: &'a Value, path: &[&str]) -> &'a str {
 }
 
 fn request(call: &Value) -> Vec<u8> {
-    let said = |name: &str| text(call, &["env", name]);
-    let netns = if said("CNI_NETNS").is_empty() { "" } else { "own" };
+    let variable = |name: &str| text(call, &["env", name]);
+    let netns = if variable("CNI_NETNS").is_empty() { "" } else { "own" };
     let fields = [
-        said("CNI_COMMAND"),
-        said("CNI_CONTAINERID"),
+        variable("CNI_COMMAND"),
+        variable("CNI_CONTAINERID"),
         netns,
-        said("CNI_IFNAME"),
-        said("CNI_ARGS"),
+        variable("CNI_IFNAME"),
+        variable("CNI_ARGS"),
         "/bin",
         text(call, &["stdin"]),
     ];
@@ -78,6 +80,9 @@ fn configuration(call: &Value) -> Option<Vec<u8>> {
 }
 
 fn result(call: &Value) -> Option<Vec<u8>> {
-    let said = Some(text(call, &["stdout"])).filter(|said| !said.is_empty())?;
-    Some([&[6], said.as_bytes()].concat())
+    let stdout = text(call, &["stdout"]);
+    if stdout.is_empty() {
+        return None;
+    }
+    Some([&[6], stdout.as_bytes()].concat())
 }

@@ -1,4 +1,4 @@
-//! host-local's directory and its index, whatever others leave in them.
+//! Fuzz target: host-local's directory and its index, with any files in them.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -10,20 +10,20 @@ use arbitrary::{Result, Unstructured};
 use cnikit_reservations::{AllocationRequest, Boot, Owner, RangeConfig, RangeSet, Store};
 use tempfile::TempDir;
 
-/// The addresses that can be given: 10.0.0.1 to 10.0.0.6, of which the first is the gateway's.
+/// The configured range: it has the addresses 10.0.0.1 to 10.0.0.6, of which the first is the gateway.
 const SUBNET: &str = "10.0.0.0/29";
 const MACHINE: &str = "0123456789abcdef0123456789abcdef";
 
-/// What is known to hold, by what the store answered.
+/// A model of the store: what its replies imply.
 struct StoreModel {
     dir: TempDir,
-    /// Who was given what since the last boot.
+    /// The owner of each address that was reserved since the last boot.
     owners: BTreeMap<IpAddr, Owner>,
-    /// The number of this boot.
+    /// The number of the current boot.
     boot: u32,
 }
 
-/// Deeds at random, of callers, of strangers without the lock, and of power cuts.
+/// Runs random steps: calls of the store, writes of programs that ignore the lock, and power cuts.
 pub(crate) fn run(data: &[u8]) {
     let dir = TempDir::new().expect("there is a temporary directory");
     let mut model = StoreModel { dir, owners: BTreeMap::new(), boot: 1 };
@@ -110,7 +110,7 @@ impl StoreModel {
         assert_eq!(stale, None, "what is not valid is gone");
     }
 
-    /// Somebody who knows nothing of locks or indexes writes a file of the directory, or removes one.
+    /// Writes or removes a file of the directory, as a program does that ignores lock and index.
     fn write_foreign_file(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
         const NAMES: [&str; 12] = [
             "10.0.0.2",
@@ -128,10 +128,10 @@ impl StoreModel {
         ];
         let name = *bytes.choose(&NAMES)?;
         if name.parse().is_ok_and(|address: IpAddr| self.owners.contains_key(&address)) {
-            return Ok(()); // an address that was given is nobody's to take away
+            return Ok(()); // no other program removes a reservation
         }
         let path = self.network().join(name);
-        // Whoever gives a name another content makes a new file of it: what is overwritten in place nobody could tell.
+        // The file is replaced and not overwritten: the index could not detect a change in place.
         let _ = fs::remove_file(&path); // it may not be there
         let content: Vec<u8> = match bytes.int_in_range(0..=3)? {
             0 => return Ok(()),
@@ -143,7 +143,7 @@ impl StoreModel {
         Ok(())
     }
 
-    /// The index loses its end, or some bits.
+    /// Truncates the index, or flips a bit of it.
     fn damage_index(&self, bytes: &mut Unstructured<'_>) -> Result<()> {
         let Ok(mut content) = fs::read(self.index()) else { return Ok(()) };
         let at = usize::from(bytes.arbitrary::<u16>()?) % content.len().max(1);
@@ -156,7 +156,7 @@ impl StoreModel {
         Ok(())
     }
 
-    /// No container outlives it, and of what was written lately any part may be missing.
+    /// Simulates a power cut: no container is left, and each file may be lost or empty, and a part of the index zero.
     fn power_cut(&mut self, bytes: &mut Unstructured<'_>) -> Result<()> {
         self.boot += 1;
         self.owners.clear();
@@ -175,7 +175,7 @@ impl StoreModel {
         Ok(())
     }
 
-    /// The files of the directory but the lock.
+    /// The files of the directory, except the lock.
     fn files(&self) -> BTreeMap<String, Vec<u8>> {
         let entries = fs::read_dir(self.network()).expect("it can be listed").flatten();
         let named = entries.map(|entry| (entry.file_name().to_string_lossy().into_owned(), entry.path()));
@@ -183,13 +183,13 @@ impl StoreModel {
         files.map(|(name, path)| (name, fs::read(path).expect("it can be read"))).collect()
     }
 
-    /// Those of them that are named after an address, in the one way that counts.
+    /// The files that are named after an address in its canonical form.
     fn reservations(&self) -> impl Iterator<Item = (String, Vec<u8>)> {
         let is_address = |name: &str| name.parse::<IpAddr>().is_ok_and(|address| address.to_string() == name);
         self.files().into_iter().filter(move |(name, _)| is_address(name))
     }
 
-    /// Nothing went but what was said to be freed, and nothing changed.
+    /// Asserts that the freed addresses are gone, and that nothing else changed.
     fn assert_only_removed(&self, before: &BTreeMap<String, Vec<u8>>, freed: &[IpAddr]) {
         let mut wanted = durable(before);
         for address in freed {
@@ -207,7 +207,7 @@ fn text(owner: &Owner) -> Vec<u8> {
     format!("{}\r\n{}", owner.container, owner.ifname.as_deref().unwrap_or_default()).into_bytes()
 }
 
-/// What has to be there after a call that was refused: all but what a power cut emptied, and the memory of the last.
+/// The files that must not change without a release: all except files emptied by a power cut, and `last_reserved_ip`.
 fn durable(files: &BTreeMap<String, Vec<u8>>) -> BTreeMap<String, Vec<u8>> {
     let emptied = |content: &Vec<u8>| content.iter().all(|byte| *byte == 0);
     let durable = files.iter().filter(|(name, content)| !emptied(content) && !name.starts_with("last_reserved_ip"));

@@ -1,4 +1,4 @@
-//! What flanneld writes.
+//! Fuzz target: `subnet.env`, the file that flanneld writes.
 
 use std::fs;
 
@@ -8,11 +8,12 @@ use flannel::FlannelPlugin;
 use ipnetwork::IpNetwork;
 use serde_json::json;
 
-/// The file. What is made of it is of whole networks, and the same of a file in which that is written down.
+/// Checks that the delegate's configuration has networks without host bits, and that a file with the same values gives the same
+/// configuration.
 pub(crate) fn run(data: &[u8]) {
     match delegate_conf(data) {
         Ok(conf) => {
-            let again = delegate_conf(written(&conf).as_bytes()).expect("what was read can be read again");
+            let again = delegate_conf(subnet_env_of(&conf).as_bytes()).expect("what was read can be read again");
             assert_eq!(again, conf);
         }
         Err(error) => {
@@ -22,26 +23,30 @@ pub(crate) fn run(data: &[u8]) {
     }
 }
 
-/// The delegate's configuration.
+/// Makes the delegate's configuration from the content of the file.
 fn delegate_conf(content: &[u8]) -> Result<NetConf> {
     let dir = tempfile::tempdir().expect("there is a temporary directory");
     let file = dir.path().join("subnet.env");
     fs::write(&file, content).expect("it can be written to");
-    let conf = json!({"name": "n", "type": "flannel", "subnetFile": file});
-    let conf = NetConf::parse(conf.to_string().as_bytes()).expect("it is a configuration");
+    let text = json!({"name": "n", "type": "flannel", "subnetFile": file}).to_string();
+    let conf = NetConf::parse(text.as_bytes()).expect("it is a configuration");
     conf.read::<FlannelPlugin>().expect("every key is of its type").config_for_delegate(&conf)
 }
 
-fn written(conf: &NetConf) -> String {
+/// Writes a `subnet.env` with the values of the delegate's configuration.
+fn subnet_env_of(conf: &NetConf) -> String {
     let list = |key: &str| conf.at(&["ipam", key]).and_then(Value::as_array).expect("it is a list").iter();
     let networks: Vec<String> = list("routes").map(|route| network(&route["dst"])).collect();
     let subnets: Vec<String> = list("ranges").map(|set| network(&set[0]["subnet"])).collect();
     assert!(!networks.is_empty() && !subnets.is_empty(), "{conf:?}");
-    let mtu = conf.get("mtu").and_then(Value::as_u64).and_then(|mtu| u32::try_from(mtu).ok());
-    let mtu = mtu.expect("it is an MTU");
+    let mtu = conf.get("mtu").and_then(Value::as_u64).expect("it is an MTU");
+    assert!(u32::try_from(mtu).is_ok(), "it is an MTU");
     let masquerades = conf.get("ipMasq") == Some(&Value::Bool(false));
-    let [networks, subnets] = [networks, subnets].map(|list| list.join(","));
-    format!("FLANNEL_NETWORK={networks}\nFLANNEL_SUBNET={subnets}\nFLANNEL_MTU={mtu}\nFLANNEL_IPMASQ={masquerades}\n")
+    format!(
+        "FLANNEL_NETWORK={}\nFLANNEL_SUBNET={}\nFLANNEL_MTU={mtu}\nFLANNEL_IPMASQ={masquerades}\n",
+        networks.join(","),
+        subnets.join(",")
+    )
 }
 
 /// A network, written without host bits.

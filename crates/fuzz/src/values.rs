@@ -1,11 +1,11 @@
-//! Values out of a fuzzer's bytes.
+//! Values made from the bytes of the fuzzer.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use arbitrary::{Result, Unstructured};
 use ipnetwork::IpNetwork;
 
-/// Does something with values out of these bytes until they are used up, or do not suffice for the next one.
+/// Runs `once` with values made from the bytes, until the bytes do not suffice for the next value.
 pub(crate) fn repeat(data: &[u8], once: impl Fn(&mut Unstructured<'_>) -> Result<()>) {
     let mut bytes = Unstructured::new(data);
     while !bytes.is_empty() && once(&mut bytes).is_ok() {}
@@ -25,7 +25,7 @@ pub(crate) fn network(bytes: &mut Unstructured<'_>) -> Result<IpNetwork> {
     Ok(IpNetwork::new(ip, prefix).expect("the prefix is not too long"))
 }
 
-/// How long a prefix of such an address may be.
+/// The longest prefix for this family of addresses, in bits.
 pub(crate) fn longest(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }

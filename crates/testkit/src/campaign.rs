@@ -1,4 +1,4 @@
-//! Many disturbed calls, each followed by what a runtime does then, and a look at everything that may be left.
+//! Campaigns: many disturbed calls, each followed by the calls that a runtime makes then, and by an audit of the host.
 
 mod campaign_host;
 mod disturbed_call;
@@ -16,45 +16,45 @@ use crate::env::subject::Subject;
 use crate::parallel::{catch_panic, for_each};
 use crate::syscall_trace::SyscallTrace;
 
-/// What a campaign tried, and what it found.
+/// The result of a campaign.
 #[derive(Clone, Debug, Default)]
 pub struct CampaignReport {
-    /// What was done to whom: `kill bridge ADD`.
+    /// The name of the campaign: `kill bridge ADD`.
     pub what: String,
-    /// What was disturbed: `calls`.
+    /// The unit of the cases: `calls`.
     pub unit: &'static str,
-    /// How many there are to disturb.
+    /// The number of cases.
     pub of: usize,
-    /// How many were disturbed.
+    /// The number of cases that were tried.
     pub tried: usize,
-    /// How often the plugin failed then, or died.
+    /// How often the plugin failed or died.
     pub failed: usize,
-    /// How many of them died because the first memory that they need was refused, or some bytes of it.
+    /// How many of these deaths were caused by refused memory: the first allocation of the process, or one of a few bytes.
     pub starved: usize,
-    /// How many had to be repeated, because chance led them another way than the undisturbed call.
+    /// How many tries were repeated, because the call made other system calls than the undisturbed call.
     pub repeated: usize,
-    /// What was disturbed was drawn and not counted out, so that only the seed says which it was.
+    /// Whether the cases were random rather than chosen from a list, so that only the seed repeats them.
     pub drawn: bool,
-    /// Everything that must not be.
+    /// Violations of a property.
     pub findings: Vec<String>,
 }
 
-/// So many hosts at once: most of a DEL is waiting for the kernel.
+/// The number of hosts at the same time: a DEL waits for the kernel most of the time.
 const WORKERS: usize = 12;
-/// So many are looked at together: what is left, stays; and who left it is found by playing each again, alone.
+/// The number of cases that are audited together. Leftovers persist; to find the cause, each case is then repeated on a host of its
+/// own.
 const BATCH: usize = 16;
-/// So many times fewer are the first ADDs in the short form, for each has a host of its own.
+/// By this factor fewer first ADDs are tried in a random choice, because each needs a host of its own.
 const FEWER: usize = 4;
-/// How often a scene is tried that is not reached, because a call goes another way than the undisturbed one.
+/// How often a case is tried that is not reached, because the call makes other system calls than the undisturbed one.
 pub(crate) const TRIES: usize = 10;
-/// How often scenes are drawn by chance until half of them are reached. The undisturbed call that they are drawn from may have
-/// taken a rare course, and no try reaches a call behind that point. Seen on a busy machine: an index of reservations is written
-/// as a whole, since its directory changed within one tick of the clock (37 calls more), and the kernel's answer comes in two
-/// parts (one call more).
+/// How often cases are chosen until half of them are reached. The undisturbed call may have taken a rare course, so that no try
+/// reaches a later system call of it. Seen on a busy machine: an index of reservations is written as a whole, because its directory
+/// changed within one tick of the clock (37 calls more), and the kernel's reply comes in two parts (one call more).
 const DRAWS: usize = 4;
-/// How many findings a failure shows.
+/// The most findings that a failure shows.
 const SHOWN: usize = 40;
-/// How many undisturbed calls are compared at most to find the usual one.
+/// The most undisturbed calls that are compared to find the usual one.
 const UNDISTURBED: usize = 7;
 
 impl fmt::Display for CampaignReport {
@@ -68,7 +68,7 @@ impl CampaignReport {
         CampaignReport { what, unit, of, ..CampaignReport::default() }
     }
 
-    /// The result as one line; with the seed if there was a random choice.
+    /// The result as one line, with the seed if there was a random choice.
     pub fn line(&self) -> SummaryLine {
         let CampaignReport { tried, of, .. } = *self;
         let mut line = SummaryLine { tried, of, found: self.findings.len(), ..SummaryLine::new(&self.what, self.unit) };
@@ -82,14 +82,14 @@ impl CampaignReport {
         if self.drawn || tried < of { line.with_seed() } else { line }
     }
 
-    /// Says it, and at once what was found: a campaign may go on for hours.
+    /// Prints the line and the findings at once, because a campaign may take hours.
     pub(crate) fn print(self) -> CampaignReport {
         self.line().print();
         self.findings.iter().take(SHOWN).for_each(|found| summary_line::print_line(&format!("  found: {found}")));
         self
     }
 
-    /// Adds what another disturbed of the same.
+    /// Adds the result of other cases of the same campaign.
     pub(crate) fn add(&mut self, other: CampaignReport) {
         self.tried += other.tried;
         self.failed += other.failed;
@@ -99,20 +99,20 @@ impl CampaignReport {
     }
 }
 
-/// Panics with what was found, if anything was.
+/// Panics with the findings, if there are any.
 pub(crate) fn conclude(reports: Vec<CampaignReport>) -> Vec<CampaignReport> {
     assert_no_findings(reports.iter().flat_map(|report| &report.findings));
     reports
 }
 
-/// Panics with findings, if there are any: how many, and the first of them.
+/// Panics with the number of findings and the first of them, if there are any.
 pub(crate) fn assert_no_findings<'a>(found: impl IntoIterator<Item = &'a String>) {
     let found: Vec<&str> = found.into_iter().map(String::as_str).collect();
     let some = &found[..SHOWN.min(found.len())];
     assert!(found.is_empty(), "{} found, {} shown:\n{}", found.len(), some.len(), some.join("\n"));
 }
 
-/// So many of all, by chance, one of each of so many equal stretches; or as many as `CNIKIT_CAMPAIGNS` says, see [`case_limit`].
+/// Chooses a random sample: one of each of `short` equal stretches, or as many as `CNIKIT_CAMPAIGNS` sets; see [`case_limit`].
 pub fn sample<T: Clone>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
     let most = case_limit(short);
     if all.len() <= most {
@@ -120,10 +120,15 @@ pub fn sample<T: Clone>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
     }
     let mut chance = seeded_rng(what);
     let edge = |n: usize| n * all.len() / most;
-    (0..most).map(|n| all[chance.usize(edge(n)..edge(n + 1))].clone()).collect()
+    let mut chosen = Vec::with_capacity(most);
+    for n in 0..most {
+        chosen.push(all[chance.usize(edge(n)..edge(n + 1))].clone());
+    }
+    chosen
 }
 
-/// The calls of an undisturbed verb: those that two of some runs make, or else the last ones'. And which cannot fail.
+/// The system calls of an undisturbed verb: of two runs that make the same calls, or else of the last run. And the calls that must
+/// not be made to fail.
 pub(crate) fn usual_trace(subject: &Subject, verb: Verb) -> (SyscallTrace, Vec<CallPosition>) {
     let mut campaign_host = CampaignHost::new(subject, verb);
     let mut traces = Vec::new();
@@ -139,12 +144,12 @@ pub(crate) fn usual_trace(subject: &Subject, verb: Verb) -> (SyscallTrace, Vec<C
     }
 }
 
-/// All of one length, so that no allocation differs.
+/// Container IDs of one length, so that allocations do not differ.
 fn id(n: usize) -> String {
     format!("c-{n:05}")
 }
 
-/// Plays a choice of all scenes, which are of one verb, at most so many.
+/// Tries a random sample of the cases, which are of one verb.
 pub(crate) fn run_sample(
     mut report: CampaignReport,
     subject: &Subject,
@@ -171,7 +176,7 @@ pub(crate) fn run_sample(
     report
 }
 
-/// Plays scenes on many hosts at once.
+/// Tries cases on many hosts at once.
 fn play_batches(
     report: &mut CampaignReport,
     subject: &Subject,
@@ -182,14 +187,16 @@ fn play_batches(
     let together = Mutex::new(CampaignReport::default());
     let batches: Vec<&[DisturbedCall]> = calls_to_disturb.chunks(if first { 1 } else { BATCH }).collect();
     let worker = || Worker { subject, trace, campaign_host: None, ids: 0 };
-    for_each(WORKERS, &batches, worker, |worker, batch| {
-        let one = worker.batch(batch);
-        together.lock().unwrap().add(one);
-    });
+    for_each(WORKERS, &batches, worker, |worker, batch| add_report(&together, worker.batch(batch)));
     report.add(together.into_inner().unwrap());
 }
 
-/// Plays one batch after the other, on a host that is kept while nothing is found on it.
+/// Adds a result to those of all workers. The lock is held only here, so that the workers run at the same time.
+pub(crate) fn add_report(together: &Mutex<CampaignReport>, one: CampaignReport) {
+    together.lock().unwrap().add(one);
+}
+
+/// Tries batches of cases, one after the other, on a host that is reused while there are no findings.
 struct Worker<'a> {
     subject: &'a Subject,
     trace: &'a SyscallTrace,
@@ -198,74 +205,91 @@ struct Worker<'a> {
 }
 
 impl Worker<'_> {
-    /// All together; each alone where something was found, and where what came before on the same host led a call elsewhere.
+    /// Tries the cases together. After a finding each of them is repeated on a host of its own; so is a case that was not reached,
+    /// which earlier cases on the same host may have caused.
     fn batch(&mut self, calls_to_disturb: &[DisturbedCall]) -> CampaignReport {
         let mut report = CampaignReport::default();
         let mut missed = Vec::new();
-        let Err(found) = catch_panic(|| missed = self.together(calls_to_disturb, &mut report)) else {
-            missed.iter().for_each(|disturbed| self.alone(disturbed, &mut report));
+        let Err(found) = catch_panic(|| missed = self.try_together(calls_to_disturb, &mut report)) else {
+            missed.iter().for_each(|disturbed| self.try_alone(disturbed, &mut report));
             return report;
         };
         report = CampaignReport::default();
-        calls_to_disturb.iter().for_each(|disturbed| self.alone(disturbed, &mut report));
-        // What does not happen again, happened.
-        if let ([], [first, ..], [.., last]) = (report.findings.as_slice(), calls_to_disturb, calls_to_disturb) {
+        calls_to_disturb.iter().for_each(|disturbed| self.try_alone(disturbed, &mut report));
+        // A finding that is not reproduced is still a finding.
+        if report.findings.is_empty()
+            && let Some(first) = calls_to_disturb.first()
+            && let Some(last) = calls_to_disturb.last()
+        {
             report.findings.push(format!("{}: somewhere from {first} to {last}: {found}", self.subject.title));
         }
         report
     }
 
-    fn alone(&mut self, disturbed: &DisturbedCall, report: &mut CampaignReport) {
+    /// Tries a case on a host of its own.
+    fn try_alone(&mut self, disturbed: &DisturbedCall, report: &mut CampaignReport) {
         let before = report.tried;
         self.campaign_host = None;
-        if let Err(found) = catch_panic(|| drop(self.together(&[*disturbed], report))) {
+        if let Err(found) = catch_panic(|| drop(self.try_together(&[*disturbed], report))) {
             report.tried = before + 1;
             report.findings.push(format!("{}: {disturbed}: {found}", self.subject.title));
         }
     }
 
-    /// All of them, then one look, then each container once more. A first ADD has a host of its own, and each try of it.
-    /// Those that chance did not lead there.
-    fn together(&mut self, calls_to_disturb: &[DisturbedCall], report: &mut CampaignReport) -> Vec<DisturbedCall> {
+    /// Tries the cases, audits the host, then adds each container again. A first ADD has a host of its own for each try. Returns
+    /// the cases that were not reached.
+    fn try_together(&mut self, calls_to_disturb: &[DisturbedCall], report: &mut CampaignReport) -> Vec<DisturbedCall> {
         if let [disturbed @ DisturbedCall { verb: Verb::First, .. }] = calls_to_disturb {
-            self.is_reached(report, |worker| {
-                let campaign_host = CampaignHost::new(worker.subject, disturbed.verb);
-                let (attempt, played) = worker.attempt(&campaign_host, disturbed, &[]);
-                campaign_host.audit();
-                attempt.again();
-                played
-            });
+            self.is_reached(report, |worker| worker.try_first_add(disturbed));
             return Vec::new();
         }
         let campaign_host =
             self.campaign_host.take().unwrap_or_else(|| CampaignHost::new(self.subject, calls_to_disturb[0].verb));
-        let mut turns = Vec::new();
-        let mut missed = Vec::new();
-        campaign_host.while_other_pings(|| {
-            for disturbed in calls_to_disturb {
-                let reached = self.is_reached(report, |worker| {
-                    let (attempt, played) = worker.attempt(&campaign_host, disturbed, &turns);
-                    turns.push(attempt);
-                    played
-                });
-                missed.extend((!reached).then_some(*disturbed));
-            }
-        });
+        let mut attempts = Vec::new();
+        let missed = campaign_host
+            .while_other_pings(|| self.try_in_order(&campaign_host, calls_to_disturb, &mut attempts, report));
         campaign_host.audit();
-        turns.iter().for_each(Attempt::again);
-        drop(turns);
+        attempts.iter().for_each(Attempt::again);
+        drop(attempts);
         self.campaign_host = Some(campaign_host);
         missed
     }
 
-    /// Whether the harm was done where it should be, at last.
-    fn is_reached(&mut self, report: &mut CampaignReport, mut play: impl FnMut(&mut Self) -> Outcome) -> bool {
+    /// Tries the cases one after the other, and adds each try to `attempts`. Returns the cases that were not reached.
+    fn try_in_order<'a>(
+        &mut self,
+        campaign_host: &'a CampaignHost,
+        calls_to_disturb: &'a [DisturbedCall],
+        attempts: &mut Vec<Attempt<'a>>,
+        report: &mut CampaignReport,
+    ) -> Vec<DisturbedCall> {
+        let mut missed = Vec::new();
+        for disturbed in calls_to_disturb {
+            if !self.is_reached(report, |worker| worker.attempt(campaign_host, disturbed, attempts)) {
+                missed.push(*disturbed);
+            }
+        }
+        missed
+    }
+
+    /// Tries a first ADD on a new host.
+    fn try_first_add(&mut self, disturbed: &DisturbedCall) -> Outcome {
+        let campaign_host = CampaignHost::new(self.subject, disturbed.verb);
+        let mut attempts = Vec::new();
+        let outcome = self.attempt(&campaign_host, disturbed, &mut attempts);
+        campaign_host.audit();
+        attempts.iter().for_each(Attempt::again);
+        outcome
+    }
+
+    /// Tries a case until it is reached. Returns false if it is not reached in [`TRIES`] tries.
+    fn is_reached(&mut self, report: &mut CampaignReport, mut try_once: impl FnMut(&mut Self) -> Outcome) -> bool {
         for _ in 0..TRIES {
-            let played = play(self);
-            if played.hit {
+            let outcome = try_once(self);
+            if outcome.hit {
                 report.tried += 1;
-                report.failed += usize::from(played.failed);
-                report.starved += usize::from(played.starved);
+                report.failed += usize::from(outcome.failed);
+                report.starved += usize::from(outcome.starved);
                 return true;
             }
             report.repeated += 1;
@@ -273,16 +297,18 @@ impl Worker<'_> {
         false
     }
 
+    /// Tries a case once, and adds the try to `attempts`.
     fn attempt<'a>(
         &mut self,
         campaign_host: &'a CampaignHost,
         disturbed: &'a DisturbedCall,
-        before: &[Attempt<'_>],
-    ) -> (Attempt<'a>, Outcome) {
+        attempts: &mut Vec<Attempt<'a>>,
+    ) -> Outcome {
         self.ids += 1;
-        let mut attempt = Attempt::new(campaign_host, disturbed, id(self.ids), before);
-        let played = attempt.run(self.trace);
-        (attempt, played)
+        let mut attempt = Attempt::new(campaign_host, disturbed, id(self.ids), attempts);
+        let outcome = attempt.run(self.trace);
+        attempts.push(attempt);
+        outcome
     }
 }
 
@@ -290,13 +316,14 @@ impl Worker<'_> {
 mod tests {
     use super::*;
 
+    /// The line of a campaign with eight cases.
+    fn line(tried: usize, drawn: bool) -> String {
+        let report = CampaignReport::new("SIGTERM ptp ADD".into(), "moments", 8);
+        CampaignReport { tried, drawn, ..report }.to_string()
+    }
+
     #[test]
     fn a_line_names_the_seed_wherever_chance_had_a_part() {
-        let line = |tried: usize, drawn: bool| {
-            let report =
-                CampaignReport { tried, drawn, ..CampaignReport::new("SIGTERM somebody ADD".into(), "moments", 8) };
-            report.to_string()
-        };
         let seed = format!("CNIKIT_SEED={}", seed());
         assert!(line(7, false).contains(&seed) && line(8, true).contains(&seed), "{}", line(8, true));
         assert!(!line(8, false).contains("CNIKIT_SEED"), "all of what can be counted out");

@@ -1,37 +1,36 @@
-//! Tests for CNI plugins of any author: a plugin, a configuration, one line per property.
+//! Tests for CNI plugins of any author: one plugin with a configuration, one function call per property.
 //!
-//! Every test runs in network namespaces that the kit creates and that end with the test, even if it is killed; the kernel is
-//! not mocked. A [`Subject`] is a plugin binary with a configuration; each function takes one and panics if the property does
-//! not hold:
+//! Every test runs in network namespaces that the kit creates. They end with the test, even if it is killed. The kernel is not
+//! mocked. A [`Subject`] is a plugin binary with a configuration; each function takes one and panics if the property does not hold:
 //!
-//! | | holds if |
+//! | function | property |
 //! |---|---|
-//! | [`life::leaves_no_trace`] | ADD, CHECK, DEL leave nothing, and a second cycle adds nothing even to what is shared |
-//! | [`life::survives_incomplete_dels`] | DEL succeeds and leaves nothing with whatever may be missing or wrong, twice, after nothing |
-//! | [`life::names_tampering`] | CHECK names each thing that was tampered with |
-//! | [`life::names_tampering_of_all`] | and no resource of the plan is forgotten |
-//! | [`flood::survives`] | 64 at once: no address twice, no trace |
-//! | [`flood::random_calls`] | thousands of calls by 64 workers, some killed: one owner an address, no orphan |
-//! | [`soak::Soak`] | the same for hours, interrupted and gone on with |
-//! | [`crash::survives`] | the power goes at any moment, with whatever was not synced: no address twice, no ADD refused for ever |
-//! | [`mixed::interleaved`] | ADD by one maker's plugin, CHECK and DEL by another's, at random, on one network |
-//! | [`mixed::replaced`] | all plugins are exchanged while containers run, and back: no packet is lost, nothing is left |
-//! | [`fault::leaves_nothing`] | a fault before every step, with and without a second one in the roll-back |
-//! | [`fault::changes_nothing`] | the same of a plugin that changes what others made |
-//! | [`kill::at_every_call`] | killed before any system call of ADD, DEL or GC: a DEL leaves nothing, and the next ADD works |
-//! | [`kill::at_moments`] | the same with `SIGTERM` at any moment |
-//! | [`kill::with_resource_limits`] | the same with a file size and a memory that do not suffice |
-//! | [`transcripts::survives`] | what a runtime sent, as it was, cut short, twice, out of order, killed in between: nothing is left |
-//! | [`errno::at_every_call`] | any system call fails once: ADD succeeds or leaves nothing, DEL and GC can be repeated |
+//! | [`life::leaves_no_trace`] | ADD, CHECK and DEL leave nothing; a second cycle adds nothing, not even to shared state |
+//! | [`life::survives_incomplete_dels`] | DEL succeeds and leaves nothing: with incomplete or wrong input, repeated, without ADD |
+//! | [`life::names_tampering`] | CHECK names each change that another program made |
+//! | [`life::names_tampering_of_all`] | the same, and the changes cover every resource of the plan |
+//! | [`flood::survives`] | 64 containers at once: no address is assigned twice, and nothing is left |
+//! | [`flood::random_calls`] | thousands of calls by 64 workers, some killed: each address has one owner, and nothing is left |
+//! | [`soak::Soak`] | the same for hours, in several runs |
+//! | [`crash::survives`] | after a power cut at any moment: no address is assigned twice, and no ADD is refused for ever |
+//! | [`mixed::interleaved`] | random ADD, CHECK and DEL by two implementations on one network |
+//! | [`mixed::replaced`] | plugins are replaced and replaced back while containers run: no packet is lost, and nothing is left |
+//! | [`fault::leaves_nothing`] | a fault before every step, with and without a second fault in the roll-back, leaves nothing |
+//! | [`fault::changes_nothing`] | the same for a plugin that changes what other plugins made |
+//! | [`kill::at_every_call`] | after a kill before any system call of ADD, DEL or GC, DEL leaves nothing, and the next ADD works |
+//! | [`kill::at_moments`] | the same with `SIGTERM` at random moments |
+//! | [`kill::with_resource_limits`] | the same with limits of the file size and the memory |
+//! | [`transcripts::survives`] | recorded calls of runtimes, also truncated, repeated, in another order or killed, leave nothing |
+//! | [`errno::at_every_call`] | if any system call fails once, ADD succeeds or leaves nothing, and DEL and GC can be repeated |
 //!
-//! A test with many cases prints one line: how many cases there are, how many were tried and how many survived (see
-//! [`campaign::SummaryLine`]). Those of [`kill`], [`errno`], [`crash`] and [`transcripts`] are campaigns: they have more cases than one
-//! run has time for, so each tries a random part, and `CNIKIT_CAMPAIGNS=whole` tries everything. `CNIKIT_SEED`, which the line
-//! names if the choice was random, repeats the choice.
+//! A test with many cases prints one line: the number of cases, and how many of them were tried and survived (see
+//! [`campaign::SummaryLine`]). The tests in [`kill`], [`errno`], [`crash`] and [`transcripts`] are campaigns: one run has no time
+//! for all cases, so each run tries a random part. `CNIKIT_CAMPAIGNS=whole` tries all. `CNIKIT_SEED`, which the line names after a
+//! random choice, repeats that choice.
 //!
 //! # Example
 //!
-//! It makes network namespaces, so it needs `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`:
+//! The tests create network namespaces, so they need `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`:
 //!
 //! ```no_run
 //! use cnikit_testkit::{Subject, errno, kill, life, transcripts};
@@ -47,7 +46,7 @@
 //! transcripts::survives(&mine, &transcripts::read("tests/transcripts".as_ref()), 2);
 //! ```
 //!
-//! What a test needs of the kernel, and many kernels lack, is a [`need::Need`].
+//! A [`need::Need`] names a feature of the kernel that a test needs and many kernels lack.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test kit panics: that is how a test fails")]
 #![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
 
@@ -70,9 +69,9 @@ pub use env::subject::{CallOutput, Subject};
 pub use env::{firewalld, host, need, snapshot, subject};
 pub use model_node::Tally;
 
-/// Where `scripts/lib.sh` keeps what it unpacks and does not install. Programs in it are run: a directory that another user owns or
-/// can write in is refused, as `scripts/lib.sh` refuses it.
-#[expect(clippy::disallowed_methods, reason = "whoever keeps it elsewhere says so in the environment")]
+/// The directory for files that `scripts/lib.sh` unpacks but does not install. Programs in it are run, so a directory that another
+/// user owns or can write to is refused, as `scripts/lib.sh` refuses it.
+#[expect(clippy::disallowed_methods, reason = "the environment may name another directory")]
 pub fn cache() -> PathBuf {
     let path = std::env::var_os("CNIKIT_CACHE").map_or_else(|| "/var/tmp/cnikit".into(), PathBuf::from);
     let why = why_untrusted(&path).unwrap_or_default();
@@ -80,7 +79,7 @@ pub fn cache() -> PathBuf {
     path
 }
 
-/// Why programs in a directory must not be run; a directory that is not there has none.
+/// The reason not to run programs of a directory, or `None`. A directory that does not exist is safe.
 fn why_untrusted(path: &Path) -> Option<String> {
     let found = std::fs::symlink_metadata(path).ok()?;
     if !found.is_dir() {

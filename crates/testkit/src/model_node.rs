@@ -1,4 +1,4 @@
-//! One network on one host, and containers that come and go on it, as chance has it.
+//! A host with one network, on which containers are added and deleted at random.
 
 mod audit;
 mod call;
@@ -22,38 +22,40 @@ use crate::env::subject::{CallOutput, Subject, addresses, attachments};
 use crate::parallel::while_repeating;
 use call::KILLED;
 
-/// How much was done, and what was found.
+/// Counts of operations, and findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Tally {
-    /// Calls of plugins that were made, those of audits too.
+    /// Calls of plugins, including those of audits.
     pub operations: usize,
-    /// Calls that were killed before they had ended.
+    /// Calls that were killed before they ended.
     pub kills: usize,
-    /// Calls that were refused with code 11, which says that they are to be repeated.
+    /// Calls that failed with code 11 (try again later).
     #[serde(default)]
     pub busy: usize,
-    /// How often everything was looked through.
+    /// The number of audits.
     pub audits: usize,
-    /// Everything that must not be.
+    /// Violations of a property.
     pub found: Vec<String>,
 }
 
 impl Tally {
-    /// In one line.
+    /// The result as one line.
     pub(crate) fn line(&self, what: String, of: usize) -> SummaryLine {
         let Tally { operations, kills, busy, audits, found } = self;
         let mut notes = vec![format!("{kills} killed"), format!("{audits} audits")];
-        notes.extend((*busy > 0).then(|| format!("{busy} to be repeated")));
+        if *busy > 0 {
+            notes.push(format!("{busy} to be repeated"));
+        }
         SummaryLine { tried: *operations, of, found: found.len(), notes, ..SummaryLine::new(what, "operations") }
     }
 
-    /// Panics with what was found, if anything was.
+    /// Panics with the findings, if there are any.
     pub(crate) fn conclude(self) -> Tally {
         assert_no_findings(&self.found);
         self
     }
 
-    /// Adds another's.
+    /// Adds the counts and findings of another tally.
     pub(crate) fn add(&mut self, other: Tally) {
         self.operations += other.operations;
         self.kills += other.kills;
@@ -63,23 +65,23 @@ impl Tally {
     }
 }
 
-/// Who carries calls out, and how.
+/// The workload of a host: plugins, workers and containers.
 #[derive(Clone, Debug)]
 pub(crate) struct Workload {
-    /// The plugin that is tested. Others do what every release of every plugin can: ADD, CHECK, and DEL with all that
-    /// a runtime knows.
+    /// The plugins. The first one is tested. Any further one gets only calls that every release of every plugin supports: ADD,
+    /// CHECK, and DEL with complete input.
     pub(crate) by: Vec<Subject>,
-    /// Calls at once.
+    /// The number of calls at the same time.
     pub(crate) workers: usize,
-    /// Containers a worker.
+    /// Containers per worker.
     pub(crate) containers: usize,
-    /// Of a hundred calls, so many are killed.
+    /// How many of a hundred calls are killed.
     pub(crate) kills: u32,
-    /// What a line holds that may come and go on the host.
+    /// Texts of lines of a snapshot that may change.
     pub(crate) but: &'static [&'static str],
 }
 
-/// What a worker does next.
+/// The next call of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verb {
     Add,
@@ -103,67 +105,68 @@ impl Verb {
     }
 }
 
-/// What comes next for a container without an attachment, and for one with: an ADD of that is refused with one of [`ALREADY_PRESENT_CODES`],
-/// in a sentence with "already", and hurts nothing.
+/// The next call for a container without an attachment, and for one with an attachment, with weights that sum to 100. An ADD of an
+/// existing attachment is refused with one of [`ALREADY_PRESENT_CODES`] and the word "already", and changes nothing.
 const NEXT_IF_ABSENT: [(u32, Verb); 4] = [(84, Verb::Add), (8, Verb::Del), (4, Verb::Status), (4, Verb::Gc)];
 const NEXT_IF_PRESENT: [(u32, Verb); 5] =
     [(42, Verb::Check), (44, Verb::Del), (4, Verb::Add), (5, Verb::Status), (5, Verb::Gc)];
 
-/// Of a hundred DELs, so many come when the namespace is gone; and of a hundred ADDs that were killed, so many are forgotten
-/// by their runtime and left to GC.
+/// How many of a hundred DELs are made after the namespace is gone.
 const GONE: u32 = 4;
+/// How many of a hundred killed ADDs are forgotten by the runtime and left to GC.
 const FORGOTTEN: u32 = 10;
 
-/// What an ADD is refused with, whose attachment is there: its link, or its address.
+/// The codes of a refused ADD of an existing attachment: its link exists, or its address is reserved.
 const ALREADY_PRESENT_CODES: [u32; 2] = [code::CONFLICT, code::HOLDS_ALREADY];
 
-/// Of so many calls, one may be refused with code 11: on a machine with too much to do, a lock is not always had in time.
+/// One of this many calls may fail with code 11: on a busy machine a lock may not be free in time.
 const BUSY: usize = 100;
 
-/// How many microseconds a call is taken to last before there was any.
+/// The assumed duration of a call before the first measurement, in microseconds.
 const FIRST: u64 = 20_000;
 
-/// What is the case with a container.
+/// The state of a container's attachment.
 #[derive(Clone, Debug)]
 enum AttachmentState {
-    /// It has no attachment.
+    /// There is none.
     Absent,
-    /// It has one: the result of the ADD.
+    /// There is one, with this result of ADD.
     Present(Value),
-    /// A call was killed, or is to be repeated: a DEL is due.
+    /// Unknown, because a call was killed or failed with code 11. DEL has to follow.
     Unknown,
 }
 
-/// A container with the name that its runtime gave it.
+/// A container, and its ID.
 #[derive(Debug)]
 struct Slot {
     id: String,
     container: Container,
-    /// How that was before a chained plugin changed what others had made in it.
+    /// The snapshot before a chained plugin changes the container.
     inside: Option<HostSnapshot>,
     state: AttachmentState,
-    /// How many names it had.
+    /// How many IDs the slot has had.
     names: usize,
     place: usize,
 }
 
-/// A host with a crowd on it.
+/// A host with a workload.
 pub(crate) struct Node {
     host: Host,
     workload: Workload,
     slots: Vec<Mutex<Slot>>,
-    /// The names that a runtime knows. A GC is told all of them, and none comes while it runs: the specification wants that.
+    /// The IDs that the runtime knows. They are the valid attachments of a GC, and no ID is added during a GC, as the specification
+    /// demands.
     known: RwLock<BTreeSet<String>>,
-    /// Whose each address is.
+    /// The owner of each address.
     owners: Mutex<HashMap<String, String>>,
-    /// How long each verb usually takes, in microseconds.
+    /// The average duration of each verb, in microseconds.
     usual: [AtomicU64; Verb::COUNT],
     base: HostSnapshot,
     tally: Mutex<Tally>,
 }
 
 impl Node {
-    /// A host on which the network was used once, so that all that is shared is there.
+    /// Makes a host on which the network was used once, so that all shared state exists.
     pub(crate) fn new(workload: &Workload) -> Node {
         let host = workload.by[0].host();
         let by: Vec<Subject> = workload.by.iter().map(|subject| subject.at(host.dir())).collect();
@@ -186,20 +189,15 @@ impl Node {
         }
     }
 
-    /// So many operations by all workers, then an audit. What it came to.
+    /// Makes this many calls with all workers, then an audit. Returns the counts and findings.
     pub(crate) fn batch(&self, chance: &mut Rng, operations: usize) -> Tally {
-        let each = operations.div_ceil(self.workload.workers);
-        let background = Some(self.workload.by[0].background).filter(|line| !line.is_empty());
-        let others: Vec<_> = background.into_iter().map(|line| move || self.run_background(line)).collect();
+        let line = self.workload.by[0].background;
+        let mut background = Vec::new();
+        if !line.is_empty() {
+            background.push(|| self.run_background(line));
+        }
         self.host.enter(|| {
-            while_repeating(others, || {
-                thread::scope(|scope| {
-                    for worker in 0..self.workload.workers {
-                        let chance = chance.fork();
-                        scope.spawn(move || self.work(worker, chance, each));
-                    }
-                });
-            });
+            while_repeating(background, || self.run_workers(chance, operations));
             self.audit();
         });
         let tally = std::mem::take(&mut *self.tally.lock().unwrap());
@@ -211,7 +209,18 @@ impl Node {
         found
     }
 
-    /// What somebody else does beside them.
+    /// Runs all workers, each with an equal part of the calls.
+    fn run_workers(&self, chance: &mut Rng, operations: usize) {
+        let each = operations.div_ceil(self.workload.workers);
+        thread::scope(|scope| {
+            for worker in 0..self.workload.workers {
+                let chance = chance.fork();
+                scope.spawn(move || self.work(worker, chance, each));
+            }
+        });
+    }
+
+    /// Runs the background line of the subject.
     fn run_background(&self, line: &str) {
         let (succeeded, said) = self.host.try_sh(line);
         if !succeeded {
@@ -262,7 +271,7 @@ impl Node {
         }
     }
 
-    /// Refused, by ours, or by a chained plugin found done; and what runs, runs on.
+    /// Adds an existing attachment: the tested plugin refuses that, or succeeds if it is a chained one. The attachment still works.
     fn add_again(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
         let said = self.call(&self.workload.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
         let is_right = if slot.inside.is_some() { said.exit == 0 } else { refuses_again(&said) };
@@ -281,13 +290,14 @@ impl Node {
         }
     }
 
-    /// With all that a runtime may know; nobody else's call is killed, so they are told all.
+    /// Deletes an attachment. The tested plugin may get incomplete input. Other plugins get complete input, and their calls are not
+    /// killed.
     fn del(&self, slot: &mut Slot, state: &AttachmentState, chance: &mut Rng) {
         let result = if let AttachmentState::Present(result) = state { Some(result) } else { None };
         self.release_addresses(&slot.id);
         let by = if result.is_some() { self.random_subject(chance) } else { &self.workload.by[0] };
         let rude = std::ptr::eq(by, &raw const self.workload.by[0]);
-        // Whose the things are that another maker's chained plugin made is said by the result alone.
+        // If another implementation of a chained plugin made the changes, only the result identifies them.
         let needed = slot.inside.is_some() && self.workload.by.len() > 1;
         let told_result = result.filter(|_| !rude || needed || percent(80, chance));
         let more: Vec<_> = told_result.map(|result| ("prevResult", result.clone())).into_iter().collect();
@@ -307,13 +317,13 @@ impl Node {
         };
     }
 
-    /// Removes nothing of whom the runtime knows, while they come and go.
+    /// Runs GC with all known attachments as the valid ones, while others are added and deleted.
     fn gc(&self, chance: &mut Rng) {
         let known = self.known.read().unwrap();
         self.call_that_succeeds(Verb::Gc, "", "", &[("cni.dev/valid-attachments", attachments(&*known))], chance);
     }
 
-    /// Of a verb that is only ours to know, in the version that brought it.
+    /// Calls the tested plugin with a verb of CNI 1.1.0, which has to succeed.
     fn call_that_succeeds(&self, verb: Verb, id: &str, path: &str, more: &[(&'static str, Value)], chance: &mut Rng) {
         let more = [more, &[("cniVersion", json!("1.1.0"))]].concat();
         let said = self.call(&self.workload.by[0], verb, id, path, &more, Some(chance));
@@ -322,8 +332,8 @@ impl Node {
         }
     }
 
-    /// The runtime dies with the call that it made, and knows nothing of it when it is back: the container is gone, and its
-    /// name is never used again.
+    /// Simulates a runtime that is killed during an ADD and knows nothing of it afterwards: the container is gone, and its ID is
+    /// not used again.
     fn forget(&self, slot: &mut Slot) {
         let mut known = self.known.write().unwrap();
         known.remove(&slot.id);
@@ -334,11 +344,12 @@ impl Node {
         known.insert(slot.id.clone());
     }
 
+    /// One of the plugins, at random.
     fn random_subject(&self, chance: &mut Rng) -> &Subject {
         &self.workload.by[chance.usize(..self.workload.by.len())]
     }
 
-    /// One call; with chance, it may be killed at any moment of the time that it usually takes, and a bit after.
+    /// Calls a plugin. If `chance` is given, the call may be killed at a random moment of up to 5/4 of its usual duration.
     fn call(
         &self,
         by: &Subject,
@@ -349,19 +360,22 @@ impl Node {
         chance: Option<&mut Rng>,
     ) -> CallOutput {
         let usual = &self.usual[verb as usize];
-        let killed = chance.and_then(|chance| {
+        let mut kill_after = None;
+        if let Some(chance) = chance
+            && percent(self.workload.kills, chance)
+        {
             let end = usual.load(Ordering::Relaxed) * 5 / 4;
-            percent(self.workload.kills, chance).then(|| Duration::from_micros(chance.u64(..=end)))
-        });
+            kill_after = Some(Duration::from_micros(chance.u64(..=end)));
+        }
         let mut conf = by.conf_of(verb.command(), netns);
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
         let env = by.environment(verb.command(), id, netns, &[]);
         let begin = Instant::now();
-        let said = call::call(&by.bin.join(&by.plugin), &env, conf.to_string().as_bytes(), killed);
+        let said = call::call(&by.bin.join(&by.plugin), &env, conf.to_string().as_bytes(), kill_after);
         let made = usize::from(said.is_ok());
         let said =
             said.unwrap_or_else(|error| CallOutput { exit: 1, stdout: error.to_string(), stderr: String::new() });
-        if killed.is_none() {
+        if kill_after.is_none() {
             let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
             usual.store((usual.load(Ordering::Relaxed) * 7 + took) / 8, Ordering::Relaxed);
         }
@@ -372,7 +386,7 @@ impl Node {
         said
     }
 
-    /// Its addresses are this container's from now on, and were nobody's.
+    /// Records the container as the owner of the addresses, which must not have another owner.
     fn claim_addresses(&self, id: &str, result: &Value) {
         let mut owners = self.owners.lock().unwrap();
         for address in addresses(result) {
@@ -398,49 +412,51 @@ impl Slot {
         Slot { id: name(place, 0), container, inside, state: AttachmentState::Absent, names: 0, place }
     }
 
-    /// Another container in the place of this one.
+    /// Replaces the container by a new one.
     fn renew(&mut self, subject: &Subject, host: &Host) {
         let Slot { container, inside, .. } = Slot::new(subject, host, self.place);
-        (self.container, self.inside) = (container, inside);
+        self.container = container;
+        self.inside = inside;
     }
 }
 
-/// All of one length: none is part of another.
+/// A container ID. All have one length, so that none is part of another.
 fn name(place: usize, names: usize) -> String {
     format!("c-{place:03}-{names:06}")
 }
 
-/// Was it refused with code 11, and so is to be repeated?
+/// Whether the call failed with code 11 (try again later).
 fn is_busy(said: &CallOutput) -> bool {
     said.exit == 1 && serde_json::from_str::<Value>(&said.stdout).is_ok_and(|error| error["code"] == code::TRY_AGAIN)
 }
 
-/// Was it ended before it was done, so that nobody knows what it did?
+/// Whether the effect of the call is unknown: it was killed, or failed with code 11.
 fn is_unknown(said: &CallOutput) -> bool {
     said.exit == KILLED || is_busy(said)
 }
 
-/// Is an ADD refused because the attachment is there, and for nothing else?
+/// Whether an ADD was refused because the attachment exists.
 fn refuses_again(said: &CallOutput) -> bool {
     let error = serde_json::from_str::<Value>(&said.stdout).unwrap_or_default();
     let text = ["msg", "details"].map(|key| error[key].as_str().unwrap_or_default()).concat();
     said.exit == 1 && ALREADY_PRESENT_CODES.iter().any(|code| error["code"] == *code) && text.contains("already")
 }
 
-/// True so many times of a hundred.
+/// True in this many of a hundred cases.
 fn percent(times: u32, chance: &mut Rng) -> bool {
     chance.u32(..100) < times
 }
 
-/// One of these, whose weights are a hundred together.
+/// Chooses one of these verbs by weight; the weights sum to 100.
 fn weighted_choice(weighed: &[(u32, Verb)], chance: &mut Rng) -> Verb {
     let mut at = chance.u32(..100);
-    let found = weighed.iter().find(|(weight, _)| {
-        let here = at < *weight;
-        at = at.saturating_sub(*weight);
-        here
-    });
-    found.unwrap().1
+    for (weight, verb) in weighed {
+        if at < *weight {
+            return *verb;
+        }
+        at -= weight;
+    }
+    panic!("the weights do not sum to 100")
 }
 
 fn describe(said: &CallOutput) -> String {

@@ -1,17 +1,17 @@
-//! A test in a process of its own, and how long one thread has run.
+//! Runs a test in a process of its own, and measures the processor time of a thread.
 
 use std::process::Command;
 use std::time::Duration;
 
 use nix::time::{ClockId, clock_gettime};
 
-/// Set in the process of its own: the name of the test that it is for.
+/// The variable that is set in that process: the name of the test.
 const ALONE: &str = "CNIKIT_TEST_ALONE";
 
-/// Runs a test in a process of its own: the test program is started again for this test, and `work` is done there. For what other
-/// tests of the program disturb: the memory of the whole process, or descriptors that a program started meanwhile inherits.
+/// Runs a test in a process of its own: starts the test program again for this test only, and runs `work` there. Use it for tests
+/// that other tests of the program disturb, for example by memory of the whole process, or by descriptors that programs inherit.
 ///
-/// `name` is that of the test with its modules, as the harness prints it. Panics with the output if the test fails there.
+/// `name` is the name of the test with its modules, as the harness prints it. Panics with the output if the test fails there.
 #[expect(clippy::disallowed_methods, reason = "a test is started again, with the environment of this process")]
 pub fn in_own_process(name: &str, work: impl FnOnce()) {
     if std::env::var_os(ALONE).is_some_and(|alone| alone == name) {

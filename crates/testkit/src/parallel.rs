@@ -1,4 +1,4 @@
-//! Many things at once.
+//! Runs work on several threads.
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -10,17 +10,18 @@ use std::thread;
 /// # Errors
 /// The message of the panic.
 pub fn catch_panic<T>(work: impl FnOnce() -> T) -> Result<T, String> {
-    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| said(panic.as_ref()))
+    catch_unwind(AssertUnwindSafe(work)).map_err(|panic| panic_text(panic.as_ref()))
 }
 
-/// The text of a panic.
-fn said(panic: &(dyn Any + Send)) -> String {
-    let text = panic.downcast_ref::<String>().cloned();
-    text.or_else(|| panic.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default()
+/// Returns the text of a panic.
+fn panic_text(panic: &(dyn Any + Send)) -> String {
+    if let Some(text) = panic.downcast_ref::<String>() {
+        return text.clone();
+    }
+    panic.downcast_ref::<&str>().copied().unwrap_or_default().to_owned()
 }
 
-/// Calls `work` for each item, with this many workers: a worker that is free takes the next item. Each worker has a tool of its
-/// own.
+/// Calls `work` for each item on this many threads. A free thread takes the next item. Each thread has its own `tool`.
 pub fn for_each<T: Sync, Tool>(
     workers: usize,
     items: &[T],
@@ -28,34 +29,45 @@ pub fn for_each<T: Sync, Tool>(
     work: impl Fn(&mut Tool, &T) + Sync,
 ) {
     let next = AtomicUsize::new(0);
-    let worker = || {
-        let mut tool = tool();
-        while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
-            work(&mut tool, item);
-        }
-    };
+    let worker = || take_items(&next, items, tool(), &work);
     thread::scope(|scope| (0..workers.min(items.len())).for_each(|_| drop(scope.spawn(worker))));
 }
 
-/// Runs `work` while the others repeat theirs; their last repetition ends after it. Panics with its panic, or else with the
-/// first of theirs.
+/// Calls `work` for the item at `next` and increments `next`, until there are no more items.
+fn take_items<T, Tool>(next: &AtomicUsize, items: &[T], mut tool: Tool, work: impl Fn(&mut Tool, &T)) {
+    while let Some(item) = items.get(next.fetch_add(1, Ordering::Relaxed)) {
+        work(&mut tool, item);
+    }
+}
+
+/// Runs `work` while other threads repeat `others`. The last repetitions end after `work`. Panics with the panic of `work`, or else
+/// with the first panic of `others`.
 pub fn while_repeating<T>(others: Vec<impl Fn() + Send>, work: impl FnOnce() -> T) -> T {
     let done = &AtomicBool::new(false);
-    let (worked, went) = thread::scope(|scope| {
-        let go_on = |other: &dyn Fn()| {
-            while !done.load(Ordering::Relaxed) {
-                other();
-            }
-        };
-        let others: Vec<_> = others.into_iter().map(|other| scope.spawn(move || go_on(&other))).collect();
+    thread::scope(|scope| {
+        let mut threads = Vec::new();
+        for other in others {
+            threads.push(scope.spawn(move || repeat_until(done, other)));
+        }
         let worked = catch_unwind(AssertUnwindSafe(work));
         done.store(true, Ordering::Relaxed);
-        let went: Vec<_> = others.into_iter().map(thread::ScopedJoinHandle::join).collect();
-        (worked, went.into_iter().find_map(Result::err))
-    });
-    match (worked, went) {
-        (Ok(done), None) => done,
-        (Err(panic), _) | (Ok(_), Some(panic)) => resume_unwind(panic),
+        let mut first_panic = None;
+        for thread in threads {
+            if let Err(panic) = thread.join() {
+                first_panic.get_or_insert(panic);
+            }
+        }
+        match (worked, first_panic) {
+            (Ok(result), None) => result,
+            (Err(panic), _) | (Ok(_), Some(panic)) => resume_unwind(panic),
+        }
+    })
+}
+
+/// Repeats `work` until `done` is set.
+fn repeat_until(done: &AtomicBool, work: impl Fn()) {
+    while !done.load(Ordering::Relaxed) {
+        work();
     }
 }
 
@@ -79,25 +91,24 @@ mod tests {
         assert_eq!(catch_panic(|| 3), Ok(3));
     }
 
+    /// Waits until another thread has incremented a counter three times. That thread panics after `most` increments.
+    fn wait_for_increments(most: usize) -> Result<&'static str, String> {
+        let times = &AtomicUsize::new(0);
+        let increment = || assert!(times.fetch_add(1, Ordering::Relaxed) < most, "too often");
+        catch_panic(|| while_repeating(vec![increment], || wait_for_three(times)))
+    }
+
+    fn wait_for_three(times: &AtomicUsize) -> &'static str {
+        while times.load(Ordering::Relaxed) <= 2 {
+            thread::yield_now();
+        }
+        "done"
+    }
+
     #[test]
     fn others_go_on_until_the_work_is_done_and_what_befell_them_is_known() {
-        let times = &AtomicUsize::new(0);
-        let until = |most: usize| {
-            let other = move || {
-                assert!(times.fetch_add(1, Ordering::Relaxed) < most, "too often");
-            };
-            catch_panic(|| {
-                while_repeating(vec![other], || {
-                    while times.load(Ordering::Relaxed) <= 2 {
-                        thread::yield_now();
-                    }
-                    "done"
-                })
-            })
-        };
-        assert_eq!(until(usize::MAX), Ok("done"));
-        times.store(0, Ordering::Relaxed);
-        assert_eq!(until(2), Err("too often".to_owned()));
+        assert_eq!(wait_for_increments(usize::MAX), Ok("done"));
+        assert_eq!(wait_for_increments(2), Err("too often".to_owned()));
         assert_eq!(
             catch_panic(|| while_repeating(vec![|| ()], || panic!("the work"))),
             Err::<(), _>("the work".to_owned())

@@ -1,13 +1,13 @@
-//! A program's system calls, one by one: each asks us before the kernel makes it.
+//! Traces a program's system calls: each one waits for our decision before the kernel executes it.
 //!
-//! The program runs under a seccomp filter whose every answer is "ask" (`seccomp_unotify(2)`, Linux 5.6): plugin, threads and
-//! whatever it starts wait in front of each call until we let it go on, let it fail with an error of our choice, or kill who
-//! asks. That costs some microseconds a call, needs no symbols and knows no processor.
+//! The program runs under a seccomp filter that sends a notification for every call (`seccomp_unotify(2)`, Linux 5.6). The plugin,
+//! its threads and its children wait in each call until we continue it, make it fail with an error of our choice, or kill the
+//! process. That costs some microseconds per call, needs no debug symbols, and works on every processor.
 //!
-//! What is left to chance in a program with threads and children is taken away, so that two runs make the same calls in the
-//! same order: whoever started a thread goes on when that has ended, and who waits for a child waits in front of the call
-//! that waits. Where that would be for ever (a child that waits for its parent), it ends after its timeout. And who sleeps
-//! and then asks again what he asked before is counted once, however often he has to ask.
+//! The order of calls of threads and children is made deterministic, so that two runs make the same calls in the same order: a
+//! thread that started another thread continues when that one has ended, and a process that waits for a child is held before the
+//! waiting call until the child has ended. If that would take forever (because the child waits for its parent), it ends after a
+//! timeout. A process that sleeps and then repeats its last calls is counted once, however often it repeats them.
 
 mod launch;
 mod names;
@@ -30,58 +30,59 @@ use nix::unistd::Pid;
 
 use crate::env::subject::CallOutput;
 
-/// A system call that is about to be made.
+/// A system call before its execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Syscall {
-    /// Of which process: 0 is the program, 1 what it starts first.
+    /// The index of the process: 0 is the program, 1 is its first child.
     pub process: usize,
-    /// Its number, by which `/proc` knows it.
+    /// The process ID.
     pub pid: Pid,
-    /// How many calls that process made before it.
+    /// How many calls the process made before it.
     pub place: usize,
-    /// The kernel's number for it.
+    /// The number of the system call.
     pub number: i32,
-    /// What it is given.
+    /// The arguments.
     pub args: [u64; 6],
 }
 
-/// What becomes of a call.
+/// The decision about a system call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SyscallVerdict {
-    /// It is made.
+    /// The kernel executes it.
     GoOn,
-    /// It is not made, and fails with this.
+    /// It fails with this error and is not executed.
     Fail(Errno),
-    /// The process that asks gets this signal; after any but `SIGKILL` the call goes on.
+    /// The process gets this signal. After any signal except `SIGKILL` the call is executed.
     Signal(Signal),
 }
 
-/// All calls of a run, a list a process.
+/// All system calls of a run, one list per process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SyscallTrace(Vec<Vec<i32>>);
 
-/// What a program may use at most.
+/// A limit of a resource (prlimit(2)).
 pub type Limit = (Resource, u64);
 
-/// How long nobody moves before somebody who waits for another's end may go on; and then how long a run may last.
+/// If no call arrives for this time, the first held call is continued.
 const TIMEOUT: Duration = Duration::from_millis(300);
+/// The longest time of a run.
 const LONGEST: Duration = Duration::from_mins(1);
 
-/// How long nobody asks before it is looked whether somebody has ended for whom another is held.
+/// While calls are held: the interval of the checks whether they can continue.
 const TICK: Duration = Duration::from_micros(200);
-/// How long nobody asks before it is looked at the clock.
+/// While no calls are held: the interval of the checks of the time limit.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The calls after which there may be one thread more.
+/// The calls that may start a thread or process.
 const STARTS: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
 
-/// The calls that only wait.
+/// The calls that only sleep.
 const SLEEPS: [i64; 2] = [libc::SYS_clock_nanosleep, libc::SYS_nanosleep];
 
 /// The calls that may wait for another process.
 const WAITS: [i64; 4] = [libc::SYS_ppoll, libc::SYS_pselect6, libc::SYS_epoll_pwait, libc::SYS_wait4];
 
-/// Those that only older processors have.
+/// The calls among these that only older processors have.
 #[cfg(target_arch = "x86_64")]
 const OLD_WAITS: [i64; 3] = [libc::SYS_poll, libc::SYS_select, libc::SYS_epoll_wait];
 #[cfg(not(target_arch = "x86_64"))]
@@ -90,10 +91,13 @@ const OLD_WAITS: [i64; 0] = [];
 impl SyscallTrace {
     /// Every system call, process by process.
     pub fn calls(&self) -> impl Iterator<Item = (usize, usize, i32)> {
-        let numbered = |(process, calls): (usize, &Vec<i32>)| {
-            calls.iter().copied().enumerate().map(move |(place, number)| (process, place, number)).collect::<Vec<_>>()
-        };
-        self.0.iter().enumerate().flat_map(numbered)
+        let mut all = Vec::new();
+        for (process, calls) in self.0.iter().enumerate() {
+            for (place, number) in calls.iter().enumerate() {
+                all.push((process, place, *number));
+            }
+        }
+        all.into_iter()
     }
 
     /// The number of system calls.
@@ -111,11 +115,15 @@ impl SyscallTrace {
         self.0.get(process)?.get(place).copied()
     }
 
-    /// Was it the same up to here?
+    /// Whether both traces are the same up to and including this call.
     pub fn agrees_until(&self, other: &SyscallTrace, process: usize, place: usize) -> bool {
-        let until =
-            |trace: &SyscallTrace| trace.0.get(process).and_then(|calls| calls.get(..=place)).map(<[i32]>::to_vec);
-        until(self).is_some_and(|calls| Some(calls) == until(other))
+        let own_calls = self.until(process, place);
+        own_calls.is_some() && own_calls == other.until(process, place)
+    }
+
+    /// The calls of a process up to and including this one; `None` if it made fewer.
+    fn until(&self, process: usize, place: usize) -> Option<&[i32]> {
+        self.0.get(process)?.get(..=place)
     }
 }
 
@@ -126,7 +134,7 @@ impl fmt::Display for SyscallTrace {
     }
 }
 
-/// Runs a program on the calling thread's host to its end, and asks `decide` about each system call.
+/// Runs a program on the calling thread's host to its end, and calls `decide` before each system call.
 ///
 /// # Errors
 /// The program cannot be started, the seccomp listener fails, or it cannot be waited for.
@@ -167,35 +175,35 @@ struct Tracer<'a, J> {
     decide: J,
 }
 
-/// Somebody who asks.
+/// A traced thread.
 struct Thread {
     tid: u32,
     process: usize,
-    /// Its last call may have started somebody.
+    /// Whether its last call may have started a thread or process.
     started: bool,
 }
 
 struct Process {
     pid: Pid,
-    /// It is the program, or a copy of it; not still a copy of us.
+    /// Whether it has executed the program, or is a child of it. Before execve(2) the first process is a copy of this one.
     counts: bool,
     calls: Vec<i32>,
     wait_loop: WaitLoop,
 }
 
-/// Where in a loop that waits for something a process is.
+/// The position of a process in a loop that waits for something.
 #[derive(Clone, Copy)]
 enum WaitLoop {
-    /// In none.
+    /// It is not in a loop.
     None,
-    /// It has slept.
+    /// Its last call was a sleep.
     Slept,
-    /// It repeats calls; the next one, if it does, is the one at this place.
+    /// It repeats calls: the next repeated call would be the one with this index.
     Repeats(usize),
 }
 
 impl Process {
-    /// The place of its next call; `None` for a sleep, or a repetition of what came before a sleep.
+    /// Records a call and returns its index. `None` for a sleep, and for a repetition of calls before a sleep.
     fn place(&mut self, number: i32) -> Option<usize> {
         if SLEEPS.contains(&number.into()) {
             self.wait_loop = WaitLoop::Slept;
@@ -219,7 +227,7 @@ impl Process {
 }
 
 impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
-    /// Until nobody is left who could ask.
+    /// Decides about calls until all traced processes have ended.
     fn serve(&mut self) -> io::Result<()> {
         let end = Deadline::after(LONGEST);
         let mut moved = Deadline::after(TIMEOUT);
@@ -229,7 +237,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
             if let Some(notice) = next {
                 self.answer_or_hold(notice)?;
             } else {
-                // Whoever is waited for asks no more, for now: maybe it has ended.
+                // No call arrived: the processes that held calls wait for may have ended.
                 for notice in std::mem::take(&mut self.held) {
                     self.answer_or_hold(notice)?;
                 }
@@ -244,7 +252,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
         Ok(())
     }
 
-    /// Whether somebody asks; `None` when nobody ever will.
+    /// Waits for a call. Returns whether there is one; `None` if all traced processes have ended.
     fn wait(&self, end: Deadline) -> io::Result<Option<bool>> {
         if end.passed() {
             return Err(io::Error::other(format!("it, or something that it left running, runs after {LONGEST:?}")));
@@ -259,17 +267,17 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
         Ok((!events.contains(PollFlags::POLLHUP)).then_some(events.contains(PollFlags::POLLIN)))
     }
 
-    /// Decides about a call, or holds it until those have ended for whom it would wait.
+    /// Decides about a call, or holds it until the processes it would wait for have ended.
     fn answer_or_hold(&mut self, notice: libc::seccomp_notif) -> io::Result<()> {
         match self.thread(notice.pid) {
             Some(thread) if self.has_to_wait(thread, &notice) => self.held.push(notice),
             Some(_) => self.answer_notice(notice)?,
-            None => {} // killed meanwhile
+            None => {} // the thread was killed meanwhile
         }
         Ok(())
     }
 
-    /// Which thread this is; `None` if it is gone before it was known.
+    /// The index of a thread, which is added if it is new. `None` if it has ended already.
     fn thread(&mut self, tid: u32) -> Option<usize> {
         if let Some(known) = self.threads.iter().position(|thread| thread.tid == tid) {
             return Some(known);
@@ -334,15 +342,13 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
             SyscallVerdict::Fail(errno) => launch::respond(&self.listener, notice, Some(errno as i32)),
             SyscallVerdict::Signal(signal) => {
                 match kill(self.processes[process].pid, signal) {
-                    Ok(()) | Err(Errno::ESRCH) => {} // somebody else ended it meanwhile
+                    Ok(()) | Err(Errno::ESRCH) => {} // it has ended meanwhile
                     Err(errno) => return Err(errno.into()),
                 }
                 if signal == Signal::SIGKILL {
-                    let threads = &self.threads;
-                    let asks = |held: &libc::seccomp_notif| {
-                        threads.iter().any(|thread| thread.tid == held.pid && thread.process == process)
-                    };
-                    self.held.retain(|held| !asks(held)); // the dead ask no more
+                    let of_process = self.threads.iter().filter(|thread| thread.process == process);
+                    let dead: Vec<u32> = of_process.map(|thread| thread.tid).collect();
+                    self.held.retain(|held| !dead.contains(&held.pid));
                 } else {
                     launch::respond(&self.listener, notice, None);
                 }
@@ -352,7 +358,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
     }
 }
 
-/// Is it there, and not merely waiting to be reaped?
+/// Whether a process exists and is not a zombie.
 pub(crate) fn is_alive(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))

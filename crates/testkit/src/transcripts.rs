@@ -1,25 +1,27 @@
-//! What a runtime sent, sent again: as it was, cut short, twice, out of order, killed in between.
+//! Replays recorded calls of runtimes: as recorded, truncated, repeated, in another order, or killed.
 //!
-//! A scene is a file whose name ends in `.jsonl`: a line a call, in the order in which the calls began, each a JSON object.
+//! A transcript is a file whose name ends in `.jsonl`. Each line is a JSON object for one call; the lines are in the order in which
+//! the calls began.
 //!
-//! | field | |
+//! | field | content |
 //! |---|---|
-//! | `seq` | a number that names the call in messages; gaps are as good |
-//! | `plugin` | who was called |
-//! | `env` | every `CNI_*` variable; `CNI_COMMAND`, `CNI_CONTAINERID`, `CNI_IFNAME` and `CNI_NETNS` have to be there, empty or not |
+//! | `seq` | a number that identifies the call in messages; gaps are allowed |
+//! | `plugin` | the called plugin |
+//! | `env` | all `CNI_*` variables; `CNI_COMMAND`, `CNI_CONTAINERID`, `CNI_IFNAME` and `CNI_NETNS` are required, and may be empty |
 //! | `stdin` | the exact text |
-//! | `exit` | the exit status of whoever was recorded |
-//! | `stdout` | its answer, of an ADD that succeeded |
+//! | `exit` | the exit status of the recorded plugin |
+//! | `stdout` | the result of a successful ADD |
 //!
-//! Others, such as what the runtime had been asked to do, are for people. `@NETNS@/NAME` stands for the path of a container's
-//! network namespace, `@BIN@` for the plugin directory. Each host-local and tuning in the text gets a `dataDir` of the test's own.
+//! Other fields, such as the command that the runtime executed, are for people. `@NETNS@/NAME` is replaced by the path of a
+//! container's network namespace, `@BIN@` by the plugin directory. Each host-local and tuning in the text gets a `dataDir` of the
+//! test's own.
 //!
 //! ```no_run
 //! use cnikit_testkit::{Subject, transcripts};
 //!
-//! let scenes = transcripts::read("tests/transcripts".as_ref());
+//! let all = transcripts::read("tests/transcripts".as_ref());
 //! let mine = Subject::new("target/debug".as_ref(), "my-plugin", serde_json::json!({}));
-//! transcripts::survives(&mine, &scenes, 2);
+//! transcripts::survives(&mine, &all, 2);
 //! ```
 
 mod recording;
@@ -35,85 +37,123 @@ use replay::{Replay, assert_conforms, call, with_keys};
 pub use replay_host::ReplayHost;
 use variation::Variation;
 
-use crate::campaign::{CampaignReport, conclude, sample, seeded_rng};
+use crate::campaign::{CampaignReport, add_report, conclude, sample, seeded_rng};
+use crate::env::host::Host;
 use crate::env::subject::Subject;
 use crate::parallel::{catch_panic, for_each};
 
-/// So many at once.
+/// The number of replays at the same time.
 const WORKERS: usize = 4;
-/// For each scene that is tried in the short form, so many requests are cut short.
+/// How many requests are truncated per transcript of a random sample.
 const CUTS: usize = 75;
 
-/// Every call of every scene is sent to the plugin, whoever it was for: as it was recorded; each twice; those of an attachment
-/// in another order; where none should come; each killed at some system call, and sent again or not; all of that; and cut
-/// short at every length. Each answer is one that the specification knows, and after a last DEL of each attachment, without its
-/// namespace, nothing of any container is left. What is cut short is refused, and nothing comes of it. As recorded, what
-/// succeeded when this very plugin was called, by name, succeeds.
+/// Sends every call of every transcript to the plugin, whichever plugin was called: as recorded; each twice; those of an attachment
+/// in another order; at unexpected moments; each killed at some system call, and repeated or not; all of that; and truncated at
+/// every length. Each reply conforms to the specification, and after a last DEL of each attachment without its namespace nothing of
+/// any container is left. Truncated requests are refused and have no effect. As recorded, each call succeeds that succeeded when a
+/// plugin of the same name was called.
 ///
-/// The text of a request goes as it is; but the subject's keys, if it has any beside `cniVersion`, `name` and `type`, take the
-/// place of the recorded ones. Without `CNIKIT_CAMPAIGNS=whole` at most so many scenes of each kind are tried, by chance.
+/// The text of a request is not changed, except that the subject's keys other than `cniVersion`, `name` and `type` replace the
+/// recorded ones. Without `CNIKIT_CAMPAIGNS=whole` a random choice of at most `most` transcripts of each kind is tried.
 pub fn survives(subject: &Subject, transcripts: &[Transcript], most: usize) -> Vec<CampaignReport> {
     assert!(!transcripts.is_empty(), "{}: there are no scenes", subject.title);
-    let vary = Variation::ALL.into_iter().map(|variation| vary(subject, transcripts, variation, most));
-    let cut = std::iter::once_with(|| cut_short(subject, transcripts, most * CUTS));
-    conclude(vary.chain(cut).collect())
+    let mut reports = Vec::new();
+    for variation in Variation::ALL {
+        reports.push(replay_all(subject, transcripts, variation, most));
+    }
+    reports.push(cut_short(subject, transcripts, most * CUTS));
+    conclude(reports)
 }
 
-fn vary(subject: &Subject, transcripts: &[Transcript], variation: Variation, most: usize) -> CampaignReport {
+/// Replays a random sample of the transcripts with one variation.
+fn replay_all(subject: &Subject, transcripts: &[Transcript], variation: Variation, most: usize) -> CampaignReport {
     let what = format!("transcripts {} {}", format!("{variation:?}").to_lowercase(), subject.title);
     let report =
         CampaignReport { drawn: variation.is_drawn(), ..CampaignReport::new(what, "scenes", transcripts.len()) };
     let killed = Mutex::new(0);
-    let mut report = campaign(report, transcripts.iter().collect(), most, |transcript: &Transcript| {
-        let mut replay = Replay::new(subject, variation);
-        let about = format!("{} {variation:?} to {}", transcript.name, subject.title);
-        let played = catch_panic(|| replay.play(transcript, &mut seeded_rng(&about)));
-        *killed.lock().unwrap() += replay.killed;
-        (replay.failed, played.map_err(|found| format!("{about}: {found}")))
-    });
+    let attempt = |transcript: &Transcript| replay_one(subject, transcript, variation, &killed);
+    let mut report = campaign(report, transcripts.iter().collect(), most, attempt);
     if variation.kills() && report.findings.is_empty() && *killed.lock().unwrap() == 0 {
         report.findings.push(format!("{}: nobody was killed", report.what));
     }
     report.print()
 }
 
-/// Every request that differs, without its end.
+/// Replays a transcript. Returns the number of failed calls and a finding, and adds to the number of killed calls.
+fn replay_one(
+    subject: &Subject,
+    transcript: &Transcript,
+    variation: Variation,
+    killed: &Mutex<usize>,
+) -> (usize, Result<(), String>) {
+    let mut replay = Replay::new(subject, variation);
+    let about = format!("{} {variation:?} to {}", transcript.name, subject.title);
+    let result = catch_panic(|| replay.play(transcript, &mut seeded_rng(&about)));
+    *killed.lock().unwrap() += replay.killed;
+    (replay.failed, result.map_err(|found| format!("{about}: {found}")))
+}
+
+/// A distinct request of the transcripts, with its placeholders replaced.
+struct Request<'a> {
+    transcript: &'a Transcript,
+    call: &'a RecordedCall,
+    env: Vec<(String, String)>,
+    stdin: Vec<u8>,
+}
+
+/// Sends every distinct request, truncated at each length.
 fn cut_short(subject: &Subject, transcripts: &[Transcript], most: usize) -> CampaignReport {
     let mut replay_host = ReplayHost::of(subject);
-    let mut seen = BTreeSet::new();
-    let mut requests = Vec::new();
-    for (transcript, call) in
-        transcripts.iter().flat_map(|transcript| transcript.calls.iter().map(move |call| (transcript, call)))
-    {
-        if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
-            let env = replay_host.environment(call);
-            requests.push((
-                transcript,
-                call,
-                env,
-                replay_host.fill_placeholders(&with_keys(&call.stdin, subject)).into_bytes(),
-            ));
-        }
+    let requests = distinct_requests(subject, transcripts, &mut replay_host);
+    let mut all = Vec::new();
+    for request in &requests {
+        all.extend((0..request.stdin.len()).map(|length| (request, length)));
     }
-    let lengths = |request: usize| (0..requests[request].3.len()).map(move |length| (request, length));
-    let all: Vec<_> = (0..requests.len()).flat_map(lengths).collect();
     let report = CampaignReport::new(format!("transcripts cut short {}", subject.title), "lengths", all.len());
     let mut report = campaign(report, all, most, |(request, length)| {
-        let (transcript, sent, env, stdin) = &requests[request];
-        let tried = catch_panic(|| {
-            let said = call(&replay_host.host, subject, env, &stdin[..length]);
-            assert_conforms(sent, &said);
-            assert!(said.exit == 1 || sent.is("VERSION"), "{said:?}");
-        });
-        let about = || format!("{}: {}, call {}, its first {length} bytes", subject.title, transcript.name, sent.seq);
-        (1, tried.map_err(|found| format!("{}: {found}", about())))
+        let result = catch_panic(|| assert_refused(subject, &replay_host.host, request, length));
+        (1, result.map_err(|found| format!("{}: {}: {found}", subject.title, request.describe(length))))
     });
     let came = replay_host.added_lines();
-    report.findings.extend((!came.is_empty()).then(|| format!("{}: came {came:#?}", report.what)));
+    if !came.is_empty() {
+        report.findings.push(format!("{}: came {came:#?}", report.what));
+    }
     report.print()
 }
 
-/// Tries each of a choice of all, several at once: how many calls failed, and what was found.
+fn distinct_requests<'a>(
+    subject: &Subject,
+    transcripts: &'a [Transcript],
+    replay_host: &mut ReplayHost,
+) -> Vec<Request<'a>> {
+    let mut seen = BTreeSet::new();
+    let mut requests = Vec::new();
+    for transcript in transcripts {
+        for call in &transcript.calls {
+            if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
+                let env = replay_host.environment(call);
+                let stdin = replay_host.fill_placeholders(&with_keys(&call.stdin, subject)).into_bytes();
+                requests.push(Request { transcript, call, env, stdin });
+            }
+        }
+    }
+    requests
+}
+
+/// Sends the first `length` bytes of a request, which has to be refused; VERSION needs no stdin.
+fn assert_refused(subject: &Subject, host: &Host, request: &Request, length: usize) {
+    let output = call(host, subject, &request.env, &request.stdin[..length]);
+    assert_conforms(request.call, &output);
+    assert!(output.exit == 1 || request.call.is("VERSION"), "{output:?}");
+}
+
+impl Request<'_> {
+    fn describe(&self, length: usize) -> String {
+        format!("{}, call {}, its first {length} bytes", self.transcript.name, self.call.seq)
+    }
+}
+
+/// Tries a random sample of the cases, several at once. `attempt` returns the number of failed calls and a finding.
 fn campaign<T: Clone + Sync>(
     report: CampaignReport,
     all: Vec<T>,
@@ -122,15 +162,10 @@ fn campaign<T: Clone + Sync>(
 ) -> CampaignReport {
     let chosen = sample(&report.what, all, most);
     let together = Mutex::new(report);
-    for_each(
-        WORKERS,
-        &chosen,
-        || (),
-        |(), one| {
-            let (failed, tried) = attempt(one.clone());
-            let findings = tried.err().into_iter().collect();
-            together.lock().unwrap().add(CampaignReport { tried: 1, failed, findings, ..CampaignReport::default() });
-        },
-    );
+    let try_one = |one: &T| {
+        let (failed, result) = attempt(one.clone());
+        CampaignReport { tried: 1, failed, findings: result.err().into_iter().collect(), ..CampaignReport::default() }
+    };
+    for_each(WORKERS, &chosen, || (), |(), one| add_report(&together, try_one(one)));
     together.into_inner().unwrap()
 }

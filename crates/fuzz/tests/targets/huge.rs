@@ -1,18 +1,18 @@
-//! Inputs as long as they can be, made of small ones: what is read in more than proportion to its length shows in them.
+//! Long inputs made from short seeds. They show parsers whose time grows faster than the input.
 
 use cnikit_fuzz::Target;
 
-/// How deep the deepest is.
+/// The depth of the most deeply nested input.
 const DEEP: usize = 200_000;
-/// No longer than this, where more could come: a debug build takes its time.
+/// The longest input that is made, in bytes, because debug builds are slow.
 const LONG: usize = 1 << 18;
 
-/// The longest input of the target's that is worth its time.
+/// The length of the longest input for this target.
 pub(crate) fn longest(target: &Target) -> usize {
     target.longest.min(LONG)
 }
 
-/// Of the target's seeds a few that differ in length, each grown to this length in every way that fits.
+/// Chooses a few seeds of different lengths, and makes each of them as long as `length` in every way that fits.
 pub(crate) fn inputs(target: &Target, length: usize) -> Vec<Vec<u8>> {
     let mut seeds = target.seeds();
     seeds.sort_by_key(Vec::len);
@@ -23,12 +23,12 @@ pub(crate) fn inputs(target: &Target, length: usize) -> Vec<Vec<u8>> {
     grown.chain(deep(length)).collect()
 }
 
-/// The whole again and again.
+/// Repeats the whole seed.
 fn repeated(seed: &[u8], length: usize) -> Vec<u8> {
     seed.repeat((length / seed.len().max(1)).max(1))
 }
 
-/// Brackets and nothing else.
+/// Deeply nested brackets and quotation marks.
 fn deep(length: usize) -> Vec<Vec<u8>> {
     ["[", "{\"ipam\":", "{\"prevResult\":", "{\"ips\":[", "\"", "\\\"", "\0\0\0\0\0\0{\"args\":"]
         .iter()
@@ -36,8 +36,8 @@ fn deep(length: usize) -> Vec<Vec<u8>> {
         .collect()
 }
 
-/// Every list and every object in the text, each with as many elements as fit: the same again, and each with a number of
-/// its own in the place of its digits.
+/// Fills some lists and objects of the seed with elements up to this length: with copies of their content, and with copies that
+/// have other numbers or other names.
 fn lists(seed: &[u8], length: usize) -> Vec<Vec<u8>> {
     let places = brackets(seed);
     let every = places.len().div_ceil(6).max(1);
@@ -52,12 +52,12 @@ fn grown(seed: &[u8], from: usize, to: usize, length: usize) -> [Vec<u8>; 3] {
     let same = vec![content.as_str(); count].join(",");
     let numbered: Vec<String> = (0..count).map(|n| renumbered(&content, n)).collect();
     let named: Vec<String> = (0..count).map(|n| content.replacen('"', &format!("\"{n}"), 1)).collect();
-    // Half of them with names of their own, then the first of them as often again.
+    // The first half has distinct names, and the second half repeats the first name.
     let again = [&named[..count / 2], &vec![named.first().cloned().unwrap_or_default(); count / 2]].concat();
     [same, numbered.join(","), again.join(",")].map(whole)
 }
 
-/// The text with the digits of each address, and of each number, made of `n`.
+/// Replaces digits of addresses and names by digits of `n`.
 fn renumbered(content: &str, n: usize) -> String {
     let high = (n >> 6) & 0xff;
     let low = (n << 2) & 0xff;
@@ -68,7 +68,7 @@ fn renumbered(content: &str, n: usize) -> String {
         .replace("eth0", &format!("eth{n}"))
 }
 
-/// Where lists and objects begin and end, texts apart.
+/// Positions of the brackets of all lists and objects, outside of strings.
 fn brackets(text: &[u8]) -> Vec<(usize, usize)> {
     let mut open = Vec::new();
     let mut found = Vec::new();

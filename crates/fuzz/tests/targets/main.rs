@@ -1,6 +1,6 @@
-//! Every target with what was kept of earlier runs, with mutations of it, and with inputs that are huge.
+//! Runs every target with the stored corpus, with mutations of it, and with huge inputs.
 //!
-//! `CNIKIT_FUZZ_SECONDS` says how long each target is given mutations, and `CNIKIT_SEED` which ones. A failure shows the
+//! `CNIKIT_FUZZ_SECONDS` is the time for mutations of each target, and `CNIKIT_SEED` selects the mutations. A failure prints the
 //! input.
 
 mod huge;
@@ -13,21 +13,20 @@ use cnikit_testkit::campaign::{SummaryLine, seeded_rng};
 use cnikit_testkit::own_process::processor_time;
 use libtest_mimic::{Arguments, Failed, Trial};
 
-/// What any input may take of a processor, this being no release build.
+/// The processor time that any input may take, in a debug build.
 const TIMEOUT: Duration = Duration::from_millis(500);
-/// What takes longer may not take so many times as long for an input four times as long: what is compared each with each
-/// takes 16 times as long.
+/// An input that takes longer is compared with an input of a quarter of its length: it may not take this many times as long.
+/// Quadratic time would take 16 times as long.
 const DISPROPORTION: u32 = 8;
 
 fn main() {
-    let tests = TARGETS.iter().flat_map(|target| {
-        [
-            Trial::test(format!("{}::corpus", target.name), || corpus(target)),
-            Trial::test(format!("{}::mutations", target.name), || mutations(target)),
-            Trial::test(format!("{}::huge", target.name), || huge(target)),
-        ]
-    });
-    libtest_mimic::run(&Arguments::from_args(), tests.collect()).exit();
+    let mut tests = Vec::new();
+    for target in TARGETS {
+        tests.push(Trial::test(format!("{}::corpus", target.name), || corpus(target)));
+        tests.push(Trial::test(format!("{}::mutations", target.name), || mutations(target)));
+        tests.push(Trial::test(format!("{}::huge", target.name), || huge(target)));
+    }
+    libtest_mimic::run(&Arguments::from_args(), tests).exit();
 }
 
 fn corpus(target: &Target) -> Result<(), Failed> {
@@ -68,14 +67,14 @@ fn huge(target: &Target) -> Result<(), Failed> {
     Ok(())
 }
 
-/// How long each target is given mutations: one second if nobody said otherwise.
-#[expect(clippy::disallowed_methods, reason = "whoever starts a long run says so in the environment")]
+/// Time for the mutations of each target, in seconds; the default is one second.
+#[expect(clippy::disallowed_methods, reason = "the environment sets the time of a long run")]
 fn seconds() -> u64 {
     let Ok(text) = std::env::var("CNIKIT_FUZZ_SECONDS") else { return 1 };
     text.parse().unwrap_or_else(|error| panic!("CNIKIT_FUZZ_SECONDS={text}: {error}"))
 }
 
-/// One input, and what it took of a processor: a promise that was broken is an error that shows the input.
+/// Runs a target with one input and returns the processor time. A property that does not hold is an error that shows the input.
 fn attempt(target: &Target, input: &[u8]) -> Result<Duration, Failed> {
     let run = target.run;
     let began = processor_time();
@@ -83,7 +82,7 @@ fn attempt(target: &Target, input: &[u8]) -> Result<Duration, Failed> {
     Ok(processor_time().saturating_sub(began))
 }
 
-/// The input in a form that a test can be made of; the beginning of it, if it is long.
+/// Prints the input as a Rust byte string, or its first 4 KiB.
 fn shown(target: &Target, input: &[u8]) -> String {
     let start = &input[..input.len().min(4 << 10)];
     format!("{} of {} bytes: b\"{}\"", target.name, input.len(), start.escape_ascii())

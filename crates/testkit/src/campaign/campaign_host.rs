@@ -1,4 +1,4 @@
-//! A host on which one call after the other is disturbed.
+//! A host on which calls are disturbed, one after the other.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,24 +20,24 @@ use crate::env::subject::{CallOutput, Subject, attachments};
 use crate::parallel::while_repeating;
 use crate::syscall_trace::{self, Limit, Syscall, SyscallTrace, SyscallVerdict};
 
-/// What becomes another error on its way through the C library: no stack, no thread, no memory.
+/// System calls whose errors the C library reports as another error: no stack, no thread, no memory.
 const REWORDED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap, libc::SYS_clone3];
 
-/// Where want of memory may kill. The standard library aborts when an allocation of a few bytes fails, or the stack of a
-/// signal handler before `main` and in a new thread; and musl crashes when its very first call gets no memory for the first
-/// thread. No plugin can help that. Nothing else may end by a signal.
+/// System calls whose failure may kill the plugin. The standard library aborts if an allocation of a few bytes fails, or that of
+/// the stack of a signal handler before `main` and in a new thread. musl crashes if its very first call gets no memory for the
+/// first thread. A plugin cannot prevent that. No other failure may end a plugin by a signal.
 const MEMORY: [i64; 4] = [libc::SYS_brk, libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap];
 
-/// The attachment that runs all the while.
+/// The container ID of the attachment that exists all the time.
 const OTHER: &str = "c-other";
 
-/// A host with an attachment that runs all the while, or without any, and a container that comes and goes.
+/// A host with one permanent attachment (or none), and a container whose attachment is added and deleted.
 pub(super) struct CampaignHost {
     host: Host,
     subject: Subject,
     other: Option<OtherAttachment>,
     container: Container,
-    /// Taken before the first disturbed call, for a stage that sees none needs none.
+    /// Taken before the first disturbed call; an undisturbed run needs none.
     before: OnceLock<Baseline>,
 }
 
@@ -46,38 +46,39 @@ struct OtherAttachment {
     result: Value,
 }
 
-/// What was there before.
+/// Snapshots from before the disturbed calls.
 struct Baseline {
     host: HostSnapshot,
     container: HostSnapshot,
-    /// In the container of the attachment that runs all the while.
+    /// The container of the permanent attachment.
     other: Option<HostSnapshot>,
 }
 
-/// A scene as it is played: with a name, and a container that is its own if that one is going to vanish.
+/// One try of a disturbed call, with a container ID, and a container of its own if its namespace is going to be gone.
 pub(super) struct Attempt<'a> {
     campaign_host: &'a CampaignHost,
     disturbed: &'a DisturbedCall,
     id: String,
     own: Option<Container>,
-    /// For a GC, which removes one otherwise than many: of another attachment that it is not told of.
+    /// For a GC: the container of a second attachment that is not in the list of valid ones, because GC removes several attachments
+    /// in another way than one.
     second: Option<Container>,
-    /// What `CNI_NETNS` is after the disturbed call.
+    /// `CNI_NETNS` of the calls after the disturbed one.
     path: String,
-    /// The attachments that a GC is told of.
+    /// The valid attachments of a GC.
     valid: Vec<String>,
 }
 
-/// How it went.
+/// The outcome of a try.
 pub(super) struct Outcome {
-    /// The harm was done where it should be.
+    /// Whether the disturbance happened at the intended system call.
     pub(super) hit: bool,
     pub(super) failed: bool,
-    /// It died for want of memory.
+    /// Whether the plugin died because memory was refused.
     pub(super) starved: bool,
 }
 
-/// Who is called, and for whom.
+/// Containers of a call.
 struct CallTarget<'a> {
     id: &'a str,
     container: &'a Container,
@@ -86,7 +87,7 @@ struct CallTarget<'a> {
 }
 
 impl CampaignHost {
-    /// For a verb: everything that is shared is there, but for the first ADD on a host.
+    /// Makes a host for a verb. All shared state exists on it, except for the first ADD on a host.
     pub(super) fn new(subject: &Subject, verb: Verb) -> CampaignHost {
         let host = subject.host();
         let container = new_container(subject, &host);
@@ -103,14 +104,15 @@ impl CampaignHost {
     }
 
     fn before(&self) -> &Baseline {
-        self.before.get_or_init(|| Baseline {
-            host: HostSnapshot::of(&self.host),
-            container: HostSnapshot::inside(&self.container),
-            other: self.other.as_ref().map(|other| HostSnapshot::inside(&other.container)),
-        })
+        self.before.get_or_init(|| self.take_baseline())
     }
 
-    /// What is needed before a call: where it removes, something to remove.
+    fn take_baseline(&self) -> Baseline {
+        let other = self.other.as_ref().map(|other| HostSnapshot::inside(&other.container));
+        Baseline { host: HostSnapshot::of(&self.host), container: HostSnapshot::inside(&self.container), other }
+    }
+
+    /// Adds what the verb is going to remove. Returns the result of that ADD.
     fn prepare(&self, verb: Verb, called: &CallTarget) -> Value {
         if let Some(second) = called.second {
             self.subject.add(&self.host, &second_id(called.id), second);
@@ -122,7 +124,7 @@ impl CampaignHost {
         (verb == Verb::Gc).then(|| new_container(&self.subject, &self.host))
     }
 
-    /// The call itself, watched.
+    /// Makes the call, and traces its system calls.
     fn traced_call(
         &self,
         verb: Verb,
@@ -144,23 +146,20 @@ impl CampaignHost {
         self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), limits, decide)).unwrap()
     }
 
-    /// An undisturbed call: what it calls, and what of that cannot fail.
+    /// Makes an undisturbed call: returns its system calls, and those that must not be made to fail.
     pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (SyscallTrace, Vec<CallPosition>) {
         let valid = [OTHER.to_owned()];
         let second = self.second(verb);
         let mut infallible = Vec::new();
         let called = CallTarget { id, container: &self.container, second: second.as_ref(), valid: &valid };
-        let decide = |call: &Syscall| {
-            infallible.extend((reports_exec_to_parent(call) || makes_no_descriptor(call)).then(|| at(call)));
-            SyscallVerdict::GoOn
-        };
+        let decide = |call: &Syscall| note_infallible(call, &mut infallible);
         let (said, trace) = self.traced_call(verb, &called, &[], decide);
         said.ok();
         self.subject.call(&self.host, "DEL", id, &self.container.path(), &[]).ok();
         (trace, infallible)
     }
 
-    /// Nothing came, nothing went, and the other attachment runs.
+    /// Checks that nothing was added or removed, and that the permanent attachment works.
     pub(super) fn audit(&self) {
         let before = self.before();
         HostSnapshot::inside(&self.container).assert_unchanged_since(&before.container, &[], "left in the container");
@@ -177,19 +176,16 @@ impl CampaignHost {
         assert_eq!(check.exit, 0, "another attachment: {}", check.stdout);
     }
 
-    /// Something happens while the other attachment talks to its gateways, without a loss.
+    /// Runs `work` while the permanent attachment pings its gateways; no packet may be lost.
     pub(super) fn while_other_pings<T>(&self, work: impl FnOnce() -> T) -> T {
         let Some(OtherAttachment { container, result }) = &self.other else { return work() };
         let ips = result["ips"].as_array().filter(|_| !result["interfaces"].is_null());
         let ping = |ip: &Value| Some(format!("ping -n -q -i 0.1 -c 5 -W 2 {}", ip["gateway"].as_str()?));
         let pings: Vec<String> = ips.into_iter().flatten().filter_map(ping).collect();
-        let all = format!("{} & wait", pings.join(" & ")); // at the same time
-        let talk = || {
-            let said = container.sh(&all);
-            let heard = said.matches(" 0% packet loss").count();
-            assert_eq!(heard, pings.len(), "another attachment lost packets: {said}");
-        };
-        while_repeating((!pings.is_empty()).then_some(talk).into_iter().collect(), work)
+        if pings.is_empty() {
+            return work();
+        }
+        while_repeating(vec![|| assert_no_packet_loss(container, &pings)], work)
     }
 }
 
@@ -212,7 +208,7 @@ impl<'a> Attempt<'a> {
         self.own.as_ref().unwrap_or(&self.campaign_host.container)
     }
 
-    /// The disturbed call, and what a runtime does next.
+    /// Makes the disturbed call and the calls that a runtime makes next.
     pub(super) fn run(&mut self, trace: &SyscallTrace) -> Outcome {
         let campaign_host = self.campaign_host;
         let disturbed = self.disturbed;
@@ -232,13 +228,15 @@ impl<'a> Attempt<'a> {
             Disturbance::Signal(..) => went.at(process, place) == Some(disturbed.at.2),
         };
         if place % 4 == 3 {
-            (self.own, self.second) = (None, None); // the kernel clears it away meanwhile; otherwise it only cannot be found
+            // The kernel removes these namespaces meanwhile. In other tries they only cannot be found by path.
+            self.own = None;
+            self.second = None;
         }
         self.afterwards(&said);
         Outcome { hit, failed: said.exit != 0, starved: self.died_of_refused_memory(&said) }
     }
 
-    /// Did it die for want of the memory that it was refused?
+    /// Whether the plugin died because this try refused memory to it.
     fn died_of_refused_memory(&self, said: &CallOutput) -> bool {
         let (process, place, number) = self.disturbed.at;
         let refused = matches!(self.disturbed.disturbance, Disturbance::Errno(_))
@@ -258,7 +256,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// A call that failed itself has undone what it did, or can be repeated; one that succeeded did it.
+    /// After a failed system call: a plugin that failed has undone its changes or can be repeated, and one that succeeded did its
+    /// work.
     fn after_errno(&self, errno: Errno, said: &CallOutput) {
         match self.disturbed.verb {
             Verb::Add | Verb::First if said.exit == 0 => {
@@ -280,8 +279,8 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// What was tried, and in the kernel's words why it failed, unless the C library or another program puts it into its own.
-    /// That stdout cannot be written to is said on stderr.
+    /// Asserts that the error names the operation and has the kernel's text for the error number, unless the C library or another
+    /// program replaced that text. If stdout cannot be written to, the error is on stderr.
     fn assert_reports_cause(&self, errno: Errno, said: &CallOutput) {
         let text = if said.stdout.is_empty() { said.stderr.clone() } else { said.refused().1 };
         let (process, _, number) = self.disturbed.at;
@@ -304,16 +303,16 @@ impl<'a> Attempt<'a> {
         }
     }
 
-    /// Whom a runtime deletes too, where it does not ask for a GC again.
+    /// The second attachment that a runtime deletes if it does not repeat the GC.
     fn second_of(&self, verb: &str) -> Option<String> {
         (self.disturbed.verb == Verb::Gc && verb == "DEL").then(|| second_id(&self.id))
     }
 
-    /// The same container once more.
+    /// Adds, checks and deletes the same container once more.
     pub(super) fn again(&self) {
         let CampaignHost { host, subject, .. } = self.campaign_host;
         if self.disturbed.verb.adds() {
-            subject.call(host, "DEL", &self.id, &self.path, &[]).ok(); // of what failed and left nothing
+            subject.call(host, "DEL", &self.id, &self.path, &[]).ok(); // there is nothing to delete after a failed ADD
         }
         let newer = self.own.is_some().then(|| new_container(subject, host));
         let container = newer.as_ref().unwrap_or(&self.campaign_host.container);
@@ -323,15 +322,29 @@ impl<'a> Attempt<'a> {
     }
 }
 
-/// What is shared may have come, or half of it; nothing of the attachment.
+/// Runs these pings at the same time; none may lose a packet.
+fn assert_no_packet_loss(container: &Container, pings: &[String]) {
+    let output = container.sh(&format!("{} & wait", pings.join(" & ")));
+    let without_loss = output.matches(" 0% packet loss").count();
+    assert_eq!(without_loss, pings.len(), "another attachment lost packets: {output}");
+}
+
+/// Adds the call to `infallible` if it must not be made to fail, and lets it continue.
+fn note_infallible(call: &Syscall, infallible: &mut Vec<CallPosition>) -> SyscallVerdict {
+    if reports_exec_to_parent(call) || makes_no_descriptor(call) {
+        infallible.push(at(call));
+    }
+    SyscallVerdict::GoOn
+}
+
+/// After a first ADD: all or part of the shared state may have been added, but nothing of the attachment.
 fn audit_first_add(before: &HostSnapshot, after: &HostSnapshot) {
     let mut left = after.added_since(before, &SHARED);
     left.extend(after.added_since(before, &[]).into_iter().filter(|line| names_one_attachment(line)));
     assert!(left.is_empty(), "left on the host: {left:#?}");
 }
 
-/// What becomes of a call; whatever is to happen after it was let go on, `later` does, or else it happens here, while there
-/// is still somebody to whom it can.
+/// Decides about a system call. `later` sends a delayed signal; if the process may end before that, the signal is sent here.
 fn verdict(
     disturbed: &DisturbedCall,
     call: &Syscall,
@@ -356,7 +369,7 @@ fn verdict(
     }
 }
 
-/// Notes whether anybody was there to get it. It comes once.
+/// Sends a signal after a delay, unless it was sent already. `sent` becomes true if the process still existed.
 fn send_later(pid: Pid, signal: Signal, after: Duration, sent: &AtomicBool) {
     Deadline::never().pause(after);
     if !sent.swap(true, Ordering::Relaxed) {
@@ -368,38 +381,40 @@ fn at(call: &Syscall) -> CallPosition {
     (call.process, call.place, call.number)
 }
 
-/// All of one length, too.
+/// The container ID of the second attachment; all have the same length.
 fn second_id(id: &str) -> String {
     format!("{id}-too")
 }
 
-/// Is this one of the chains that are shared and stay? Whose iptables failed may have taken nftables.
+/// Whether a line is about shared chains, which stay. After a failed iptables the plugin may have used nftables.
 fn is_chain(line: &str) -> bool {
     let ruleset = ["nft: ", "iptables: ", "ip6tables: "].iter().any(|title| line.starts_with(title));
     ruleset && !names_one_attachment(line) && SHARED.iter().any(|text| line_contains(line, text))
 }
 
-/// Is it about one attachment? Its rules match where a packet comes from; one that looks that up in a set is everybody's.
+/// Whether a line is about one attachment. Rules of an attachment match its source address; a rule that looks the address up in a
+/// set is shared.
 fn names_one_attachment(line: &str) -> bool {
     let own = [" saddr ", "\tsaddr "].iter().any(|word| line.contains(word)) && !line.contains(" saddr @");
     names_attachment(line, "c-0") || own
 }
 
-/// The standard library learns in these eight bytes whether its child became a program. If it does not learn it, it waits
-/// for the child's end, and the child for its stdin: no plugin can help that, and no socket of this kind fails so.
+/// Whether this is the read of eight bytes by which the standard library learns if its child has executed a program. If that read
+/// fails, the parent waits for the child's end, and the child for its stdin: a plugin cannot prevent that, and this kind of socket
+/// does not fail.
 fn reports_exec_to_parent(call: &Syscall) -> bool {
     i64::from(call.number) == libc::SYS_recvfrom && call.args[2] == 8
 }
 
-/// Of fcntl(2) only what makes a descriptor can fail for want of one. Other questions about an open file do not fail, and musl
-/// takes their -1 for an answer.
+/// Whether this is an fcntl(2) that makes no descriptor. Only the commands that make one can fail for lack of descriptors. Others
+/// do not fail on an open file, and musl takes -1 for a valid result.
 fn makes_no_descriptor(call: &Syscall) -> bool {
     let makes =
         [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].iter().any(|command| u64::try_from(*command) == Ok(call.args[1]));
     i64::from(call.number) == libc::SYS_fcntl && !makes
 }
 
-/// A container whose loopback was up once: it keeps its IPv4 address for good, and that is the kernel's doing.
+/// A container whose loopback link was up once, after which the kernel keeps its IPv4 address.
 fn new_container(subject: &Subject, host: &Host) -> Container {
     let container = subject.container(host);
     container.sh("ip link set lo up; ip link set lo down");

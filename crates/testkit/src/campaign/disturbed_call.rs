@@ -1,4 +1,4 @@
-//! What is done to which call.
+//! Disturbed calls: which call is disturbed, where, and how.
 
 use std::fmt;
 use std::time::Duration;
@@ -8,48 +8,48 @@ use nix::sys::signal::Signal;
 
 use crate::syscall_trace::{self, Limit};
 
-/// What a call is.
+/// The call that is disturbed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
-    /// On a host where an attachment runs.
+    /// ADD on a host with another attachment.
     Add,
-    /// On a host where there never was one.
+    /// ADD on a host without earlier attachments.
     First,
-    /// With the result of the ADD, as runtimes send it first.
+    /// DEL with the result of the ADD, as runtimes send it first.
     Del,
-    /// With no result and no namespace, as runtimes send it when all is lost.
+    /// DEL without result and namespace, as runtimes send it after they lost their state. Reports call it "poor DEL".
     IncompleteDel,
     Gc,
 }
 
-/// What is done to a call.
+/// The disturbance of a call.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Disturbance {
-    /// A signal to the process that makes the system call, so long after it was asked for. `SIGKILL` prevents it.
+    /// A signal to the process that makes the system call, after this delay. `SIGKILL` without delay prevents the call.
     Signal(Signal, Duration),
-    /// The system call fails.
+    /// The system call fails with this error.
     Errno(Errno),
-    /// Less than is needed, maybe.
+    /// A resource limit, which may be too small.
     Limit(Limit),
 }
 
-/// A system call: process, place and number.
+/// A system call: index of the process, index of the call in it, and number of the system call.
 pub(crate) type CallPosition = (usize, usize, i32);
 
-/// One disturbed call.
+/// A call of a plugin, and its disturbance.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DisturbedCall {
     pub(crate) verb: Verb,
-    /// At which system call.
+    /// The system call that is disturbed.
     pub(crate) at: CallPosition,
     pub(crate) disturbance: Disturbance,
-    /// The namespace is gone by the time of the next call.
+    /// Whether the namespace is gone when the next call is made.
     pub(crate) gone: bool,
 }
 
 impl DisturbedCall {
-    /// So many calls before its end a process may have ended some time after one: there a signal comes before the call. And
-    /// so many calls later at most it comes everywhere.
+    /// The delayed signal comes at most this many system calls later. If the process makes fewer calls after the disturbed one, the
+    /// signal comes before the disturbed call, because the process might end before the delay is over.
     pub(crate) const LAST: usize = 16;
 }
 
@@ -65,7 +65,8 @@ impl Verb {
         }
     }
 
-    /// The container is one whose namespace is gone by the time of the next call, for it is not cleared from inside.
+    /// Whether the verb gets no namespace and cannot clear the container from inside, so that the namespace has to be gone
+    /// afterwards.
     pub(crate) fn without_netns(self) -> bool {
         matches!(self, Verb::IncompleteDel | Verb::Gc)
     }

@@ -1,37 +1,49 @@
-//! What a failed call has to say of its failure.
+//! Checks the text of an error after a system call was made to fail.
 
 use std::io;
 
 use nix::errno::Errno;
 
-/// Words that name no operation, whoever says them.
+/// Words that do not name an operation.
 const GENERIC_WORDS: [&str; 6] = ["error", "failed", "failure", "plugin", "network", "interface"];
 
-/// What is missing in a text that tells of an error number: the kernel's words for it, or before them, in the same clause,
-/// what was tried. Whoever was asked, which `who` names, is no operation.
+/// Returns what is missing in an error text: the text for the error number, or before it, in the same clause, the operation. The
+/// words in `names` (plugin, verb, container and so on) do not count as an operation.
 pub(super) fn missing(text: &str, errno: Errno, names: &[&str]) -> Option<String> {
-    let glibc = io::Error::from_raw_os_error(errno as i32).to_string();
-    let glibc = glibc.split(" (os").next().unwrap_or_default();
-    let before: Vec<&str> =
-        [glibc, in_musl(errno)].iter().flat_map(|words| text.match_indices(words).map(|(at, _)| &text[..at])).collect();
-    if before.is_empty() {
+    let error = io::Error::from_raw_os_error(errno as i32).to_string();
+    let glibc = error.split(" (os").next().unwrap_or_default();
+    let mut found = false;
+    for words in [glibc, in_musl(errno)] {
+        for (at, _) in text.match_indices(words) {
+            if names_an_operation(&text[..at], names) {
+                return None;
+            }
+            found = true;
+        }
+    }
+    if !found {
         return Some(format!("it does not say {glibc:?}"));
     }
-    let named = before.iter().any(|before| names_an_operation(before, names));
-    (!named).then(|| format!("it says {glibc:?}, but not what was tried"))
+    Some(format!("it says {glibc:?}, but not what was tried"))
 }
 
-/// The clause that ends here.
+/// Whether the clause at the end of this text names an operation.
 fn names_an_operation(before: &str, names: &[&str]) -> bool {
-    let clause = [": ", " ("].iter().find_map(|end| before.strip_suffix(end)).unwrap_or(before);
-    let clause = ["; ", ": "].iter().fold(clause, |clause, end| clause.rsplit(end).next().unwrap_or_default());
-    let words = clause.split_whitespace().map(|word| word.trim_matches(|c: char| !c.is_alphanumeric()));
-    words
-        .filter(|word| word.contains(char::is_alphabetic))
-        .any(|word| !names.contains(&word) && !GENERIC_WORDS.iter().any(|empty| word.eq_ignore_ascii_case(empty)))
+    let mut clause = before.strip_suffix(": ").or_else(|| before.strip_suffix(" (")).unwrap_or(before);
+    for end in ["; ", ": "] {
+        clause = clause.rsplit(end).next().unwrap_or_default();
+    }
+    for text in clause.split_whitespace() {
+        let word = text.trim_matches(|c: char| !c.is_alphanumeric());
+        let is_generic = GENERIC_WORDS.iter().any(|generic| word.eq_ignore_ascii_case(generic));
+        if word.contains(char::is_alphabetic) && !names.contains(&word) && !is_generic {
+            return true;
+        }
+    }
+    false
 }
 
-/// What musl calls an error, where its words are not glibc's.
+/// The text of an error in musl, where it differs from glibc's.
 fn in_musl(errno: Errno) -> &'static str {
     match errno {
         Errno::EBUSY => "Resource busy",

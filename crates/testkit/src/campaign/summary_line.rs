@@ -1,4 +1,4 @@
-//! What a campaign tried, in one line for people and scripts.
+//! One line that summarizes a campaign, for people and scripts.
 #![expect(clippy::disallowed_methods, reason = "the variables that choose and collect campaigns")]
 
 use std::fmt;
@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use fastrand::Rng;
 
-/// One campaign: what was done, how often, and how much came of it.
+/// The summary of a campaign: its name, the number of cases, and the number of findings.
 ///
 /// ```
 /// use cnikit_testkit::campaign::SummaryLine;
@@ -19,22 +19,22 @@ use fastrand::Rng;
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct SummaryLine {
-    /// What was done to what: `kill bridge ADD`.
+    /// The name of the campaign: `kill bridge ADD`.
     pub what: String,
-    /// What is counted: `calls`, `failures`, `operations`.
+    /// The unit of the cases: `calls`, `failures`, `operations`.
     pub unit: String,
-    /// How many were tried.
+    /// The number of cases that were tried.
     pub tried: usize,
-    /// How many there are to try.
+    /// The number of all cases.
     pub of: usize,
-    /// How many brought something to light; the others survived.
+    /// The number of cases with a finding; the rest survived.
     pub found: usize,
-    /// What else is worth a word, in brackets at the end.
+    /// Remarks, which are printed in brackets at the end.
     pub notes: Vec<String>,
 }
 
 impl SummaryLine {
-    /// A campaign of which nothing has been tried yet.
+    /// Makes the summary of a campaign with no cases tried yet.
     pub fn new(what: impl Into<String>, unit: impl Into<String>) -> SummaryLine {
         SummaryLine { what: what.into(), unit: unit.into(), ..SummaryLine::default() }
     }
@@ -46,8 +46,8 @@ impl SummaryLine {
         self
     }
 
-    /// Prints the line to standard error, which no test harness captures, and appends it to the file that `CNIKIT_EVIDENCE`
-    /// names, from the root, because cargo starts a test in another directory than its own.
+    /// Prints the line to standard error, which test harnesses do not capture, and appends it to the file that `CNIKIT_EVIDENCE`
+    /// names. The path must be absolute, because cargo starts tests in another directory than its own.
     pub fn print(&self) {
         print_line(&self.to_string());
         if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
@@ -69,22 +69,22 @@ impl fmt::Display for SummaryLine {
     }
 }
 
-/// Says a line where no test harness keeps it back.
+/// Prints a line that test harnesses do not capture.
 pub(crate) fn print_line(text: &str) {
     print_text(&format!("{text}\n"));
 }
 
-/// The same with a text that need not be a line.
+/// Prints a text that test harnesses do not capture.
 pub(crate) fn print_text(text: &str) {
     io::stderr().write_all(text.as_bytes()).expect("standard error can be written to");
 }
 
-/// Whether all cases are to be tried: `CNIKIT_CAMPAIGNS` is `whole`.
+/// Whether all cases are tried: `CNIKIT_CAMPAIGNS` is `whole`.
 pub fn runs_all_cases() -> bool {
     case_limit(0) == usize::MAX
 }
 
-/// How many cases are tried at most: the number in `CNIKIT_CAMPAIGNS`, all of them if it is `whole`, `short` otherwise.
+/// The most cases that are tried: the number in `CNIKIT_CAMPAIGNS`, no limit if it is `whole`, `short` if it is not set.
 pub fn case_limit(short: usize) -> usize {
     match std::env::var("CNIKIT_CAMPAIGNS").as_deref() {
         Err(_) => short,
@@ -93,16 +93,20 @@ pub fn case_limit(short: usize) -> usize {
     }
 }
 
-/// The seed of all random choices of this process: `CNIKIT_SEED`, or a new number each time.
+/// The seed of all random choices of this process: `CNIKIT_SEED`, or a random number.
 pub fn seed() -> u64 {
     static SEED: OnceLock<u64> = OnceLock::new();
-    *SEED.get_or_init(|| match std::env::var("CNIKIT_SEED") {
-        Ok(given) => given.parse().unwrap_or_else(|error| panic!("CNIKIT_SEED={given}: {error}")),
-        Err(_) => fastrand::u64(..1_000_000_000),
-    })
+    *SEED.get_or_init(choose_seed)
 }
 
-/// The random source of one campaign: the same for the same [`seed`] and name, whatever else runs meanwhile.
+fn choose_seed() -> u64 {
+    match std::env::var("CNIKIT_SEED") {
+        Ok(given) => given.parse().unwrap_or_else(|error| panic!("CNIKIT_SEED={given}: {error}")),
+        Err(_) => fastrand::u64(..1_000_000_000),
+    }
+}
+
+/// The random number generator of one campaign: the same for the same [`seed`] and name.
 pub fn seeded_rng(what: &str) -> Rng {
     let mut hash = DefaultHasher::new();
     (seed(), what).hash(&mut hash);

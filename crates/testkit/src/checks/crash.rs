@@ -1,10 +1,10 @@
-//! The power goes: what a plugin had written and never synced is lost, or torn, and every container with it.
+//! Power cuts: data that a plugin had written but not synced is lost or damaged, and all containers are gone.
 //!
-//! The real plugin runs, and its files are looked at before each of its system calls ([`crate::syscall_trace`]): what changed from
-//! one to the next is what that call wrote. At any of these moments the power goes. What was not synced by then may be there
-//! or not: the content of a file is empty, zeros, cut in the middle, or what it was before, while its name is there; a name
-//! that was made is not, one that was removed or replaced is back; or all names are as they were some time ago, as a journal
-//! has it that was not written since. Then the machine boots, with another boot id and without a container.
+//! The plugin runs, and its files are compared before each of its system calls ([`crate::syscall_trace`]): a difference was written
+//! by the last call. The power may fail at any of these moments. Changes that were not synced by then may be lost: a file may exist
+//! with no content, with zeros, truncated, or with its old content; a new name may be missing, and a removed or replaced name may
+//! be back; or all names may be as they were some time ago, as with a journal that was not written since. Then the machine boots
+//! with another boot ID and without containers.
 
 mod crash_node;
 mod disk;
@@ -13,14 +13,14 @@ mod loss;
 use std::fmt;
 use std::sync::{Arc, Mutex};
 
-use crate::campaign::{CampaignReport, TRIES, conclude, sample};
+use crate::campaign::{CampaignReport, TRIES, add_report, conclude, sample};
 use crate::env::subject::Subject;
 use crate::parallel::{catch_panic, for_each};
 use crash_node::{CrashNode, Verb};
 use disk::ChangeRecord;
 use loss::Loss;
 
-/// One way in which the power can go.
+/// One simulated power cut.
 #[derive(Clone, Debug)]
 struct PowerCut {
     moment: Arc<Moment>,
@@ -28,65 +28,67 @@ struct PowerCut {
     after: Recovery,
 }
 
-/// When it goes.
+/// The moment of a power cut.
 #[derive(Debug)]
 struct Moment {
     verb: Verb,
-    /// After so many moments at which the call changed something on the disk.
+    /// The number of system calls of the verb that changed something on the disk before.
     number: usize,
-    /// What was on the disk by then, and what of it would last: where it is something else, this is not the moment.
+    /// The changes on the disk until then, and which of them are durable. A run with other changes does not have this moment.
     records: Vec<ChangeRecord>,
 }
 
-/// What a runtime does after the boot.
+/// The calls of the runtime after the boot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Recovery {
-    /// It adds containers before it deletes those that were there.
+    /// ADD for new containers comes before DEL for the old ones.
     adds_first: bool,
-    /// It never asks for a GC, but boots once more.
+    /// No GC; instead the machine reboots once more.
     boots_again: bool,
 }
 
 impl Recovery {
-    /// What was held in an earlier boot can only be told by a machine that has a name; see machine-id(5).
+    /// All orders of calls. Without a machine ID (machine-id(5)) the store cannot detect reservations of an earlier boot, so the
+    /// second reboot is left out.
     fn all() -> impl Iterator<Item = Recovery> {
         let boots: &[bool] = if cnikit_netns::machine_id().is_some() { &[false, true] } else { &[false] };
-        let each = move |adds_first| boots.iter().map(move |again| Recovery { adds_first, boots_again: *again });
-        [false, true].into_iter().flat_map(each)
+        let mut all = Vec::new();
+        for adds_first in [false, true] {
+            for boots_again in boots {
+                all.push(Recovery { adds_first, boots_again: *boots_again });
+            }
+        }
+        all.into_iter()
     }
 }
 
-/// So many at once: each waits for processes most of the time.
+/// The number of power cuts that are tried at the same time: each waits for processes most of the time.
 const WORKERS: usize = 6;
 
-/// The power goes at each moment of an ADD, a DEL and a GC, and takes with it whatever it may: afterwards STATUS is well, DEL
-/// of each older container succeeds, and so does each ADD; no address is given twice; after a GC, or after one more boot, as
-/// many containers find room as did at first; and files whose content was lost are named by somebody.
+/// Cuts the power at each moment of an ADD, a DEL and a GC, with each possible loss. Afterwards STATUS, DEL of each old container
+/// and every ADD succeed; no address is assigned twice; after a GC or one more reboot the range has room for as many containers as
+/// before; and each reservation with lost content is reported.
 ///
-/// The plugin keeps its files below the directory that [`Subject::at`] gives it, and its range, if it gives addresses, has few,
-/// four at least: it is filled each time. What a chained plugin changed is given back. Without `CNIKIT_CAMPAIGNS=whole` at most
-/// so many scenes a verb are tried, by chance.
+/// The plugin stores its files below the directory that [`Subject::at`] sets. A range of addresses must be small, with at least
+/// four addresses, because it is filled each time. A chained plugin has to undo its changes. Without `CNIKIT_CAMPAIGNS=whole` a
+/// random choice of at most `most` power cuts per verb is tried.
 pub fn survives(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let capacity = crash_node::capacity(subject);
     let mut reports = Vec::new();
     for verb in Verb::ALL {
         let all = power_cuts(subject, verb);
         let what = format!("crash {} {}", subject.title, verb.command());
-        let mut report = CampaignReport::new(what, "crashes", all.len());
+        let report = CampaignReport::new(what, "crashes", all.len());
         let chosen = sample(&report.what, all, most);
-        let together = Mutex::new(&mut report);
-        for_each(
-            WORKERS,
-            &chosen,
-            || (),
-            |(), power_cut| together.lock().unwrap().add(try_power_cut(subject, capacity, power_cut)),
-        );
-        reports.push(report.print());
+        let together = Mutex::new(report);
+        let attempt = |power_cut: &PowerCut| try_power_cut(subject, capacity, power_cut);
+        for_each(WORKERS, &chosen, || (), |(), power_cut| add_report(&together, attempt(power_cut)));
+        reports.push(together.into_inner().unwrap().print());
     }
     conclude(reports)
 }
 
-/// Every moment with every loss.
+/// All power cuts: every moment with every loss and every order of calls.
 fn power_cuts(subject: &Subject, verb: Verb) -> Vec<PowerCut> {
     let moments = CrashNode::new(subject).run_until(verb, usize::MAX).moments();
     assert!(moments > 0 || verb == Verb::Gc, "{} writes nothing below its directory", verb.command());
@@ -104,25 +106,26 @@ fn power_cuts(subject: &Subject, verb: Verb) -> Vec<PowerCut> {
     power_cuts
 }
 
-/// Until its moment is reached, at last.
+/// Repeats the verb until the moment is reached, then cuts the power and checks the recovery.
 fn try_power_cut(subject: &Subject, capacity: usize, power_cut: &PowerCut) -> CampaignReport {
     let mut report = CampaignReport::default();
-    let went = catch_panic(|| {
-        for _ in 0..TRIES {
-            let node = CrashNode::new(subject).run_until(power_cut.moment.verb, power_cut.moment.number);
-            if node.change_records() == power_cut.moment.records {
-                report.tried = 1;
-                report.failed = usize::from(node.died());
-                return node.cut_power(&power_cut.loss).reboot_and_verify(capacity, power_cut.after);
-            }
-            report.repeated += 1;
-        }
-        panic!("{TRIES} times something else was on the disk by then");
-    });
-    if let Err(found) = went {
+    if let Err(found) = catch_panic(|| cut_power_and_recover(subject, capacity, power_cut, &mut report)) {
         report.findings.push(format!("{}: {power_cut}: {found}", subject.title));
     }
     report
+}
+
+fn cut_power_and_recover(subject: &Subject, capacity: usize, power_cut: &PowerCut, report: &mut CampaignReport) {
+    for _ in 0..TRIES {
+        let node = CrashNode::new(subject).run_until(power_cut.moment.verb, power_cut.moment.number);
+        if node.change_records() == power_cut.moment.records {
+            report.tried = 1;
+            report.failed = usize::from(node.died());
+            return node.cut_power(&power_cut.loss).reboot_and_verify(capacity, power_cut.after);
+        }
+        report.repeated += 1;
+    }
+    panic!("{TRIES} times something else was on the disk by then");
 }
 
 impl fmt::Display for PowerCut {

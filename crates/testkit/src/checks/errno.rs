@@ -1,11 +1,11 @@
-//! Every system call fails once.
+//! Each system call fails once.
 
 use nix::errno::Errno;
 
 use crate::campaign::{CampaignReport, Disturbance, DisturbedCall, Verb, conclude, run_sample, usual_trace};
 use crate::env::subject::Subject;
 
-/// A system call, and with what it may plausibly fail.
+/// A system call, and the errors with which it may plausibly fail.
 type Failing = (i64, &'static [Errno]);
 
 const MEMORY: &[Errno] = &[Errno::ENOMEM];
@@ -19,8 +19,8 @@ const WAIT: &[Errno] = &[Errno::EINTR, Errno::ENOMEM];
 const START: &[Errno] = &[Errno::EAGAIN, Errno::ENOMEM, Errno::EPERM];
 const DESCRIPTOR: &[Errno] = &[Errno::EMFILE, Errno::ENOMEM];
 
-/// What is not here cannot fail, or fails for a mistake of the caller's alone; or it does its work also when it fails, as
-/// close(2), while a call that fails here is not made.
+/// The system calls that are made to fail. Others cannot fail, or fail only because of a mistake of the caller, or do their work
+/// also when they fail, as close(2) does: a call that fails here is not made.
 const FAILING: &[Failing] = &[
     (libc::SYS_bind, &[Errno::ENOMEM, Errno::EPERM, Errno::EBUSY]),
     (libc::SYS_clone, START),
@@ -73,7 +73,7 @@ const FAILING: &[Failing] = &[
     (libc::SYS_writev, WRITE),
 ];
 
-/// What only older processors have: musl and Go use them where glibc uses those above.
+/// System calls that only older processors have: musl and Go use them where glibc uses those above.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[Failing] = &[
     (libc::SYS_access, LOOK),
@@ -91,10 +91,10 @@ const OLD: &[Failing] = &[
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[Failing] = &[];
 
-/// Every system call of ADD, DEL and GC fails, one at a time, with each error that it plausibly gives: ADD succeeds, and
-/// CHECK agrees, or says what failed and leaves nothing; DEL and GC succeed and leave nothing, or can be repeated to success.
+/// Makes every system call of ADD, DEL and GC fail, one at a time, with each plausible error. ADD then succeeds and CHECK passes,
+/// or ADD reports the cause and leaves nothing; DEL and GC succeed and leave nothing, or succeed when they are repeated.
 ///
-/// Without `CNIKIT_CAMPAIGNS=whole` at most so many failures a verb are tried, by chance.
+/// Without `CNIKIT_CAMPAIGNS=whole` a random choice of at most `most` failures per verb is tried.
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
@@ -102,12 +102,9 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
         let gone = verb.without_netns();
         let mut calls_to_disturb = Vec::new();
         for at in trace.calls().filter(|at| !infallible.contains(at)) {
-            calls_to_disturb.extend(errnos(at.2).iter().map(|errno| DisturbedCall {
-                verb,
-                at,
-                disturbance: Disturbance::Errno(*errno),
-                gone,
-            }));
+            for errno in errnos(at.2) {
+                calls_to_disturb.push(DisturbedCall { verb, at, disturbance: Disturbance::Errno(*errno), gone });
+            }
         }
         let report = CampaignReport::new(format!("fault {} {verb}", subject.title), "failures", calls_to_disturb.len());
         reports.push(run_sample(report, subject, &calls_to_disturb, most, &trace).print());
@@ -115,6 +112,7 @@ pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     conclude(reports)
 }
 
+/// The errors with which a system call is made to fail.
 fn errnos(number: i32) -> &'static [Errno] {
     let row = FAILING.iter().chain(OLD).find(|(known, _)| *known == i64::from(number));
     row.map_or(&[], |(_, errnos)| errnos)

@@ -1,4 +1,4 @@
-//! A fault before every step.
+//! Faults before every step of a plan.
 
 use std::cell::Cell;
 use std::fmt;
@@ -19,15 +19,15 @@ use crate::env::subject::Subject;
 use crate::parallel::catch_panic;
 
 thread_local! {
-    /// Before which step of the ADD under way on this thread the fault is, counted over both plans.
+    /// The step of the current ADD before which the fault is inserted, counted over both plans.
     static FAULT: Cell<Option<usize>> = const { Cell::new(None) };
-    /// Before which step something is made that cannot be undone.
+    /// The step before which a step is inserted that cannot be undone.
     static CANNOT_UNDO: Cell<Option<usize>> = const { Cell::new(None) };
-    /// How many steps the plan of the link has; that of layer 3 counts on from there.
+    /// The number of steps of the link's plan. The steps of layer 3 are counted on from there.
     static LINK_STEPS: Cell<usize> = const { Cell::new(0) };
 }
 
-/// A plugin with a fault put into its plans.
+/// A plugin with faults inserted into its plans.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]
 pub struct Faulty<P>(P);
@@ -71,24 +71,27 @@ impl<P: ChainedPlugin> ChainedPlugin for Faulty<P> {
     }
 }
 
-/// Places count from 0 before the first step to the number of steps, after the last.
+/// Inserts the faults. Places are counted from 0 (before the first step) to the number of steps (after the last step).
 fn with_faults(plan: Plan, first: usize) -> Plan {
     let last = first + plan.len();
-    let here = |place: Option<usize>| place.filter(|place| (first..=last).contains(place)).map(|place| place - first);
-    let plan = match here(FAULT.get()) {
-        Some(place) => plan.with_at(place, Fault),
-        None => plan,
-    };
-    match here(CANNOT_UNDO.get()) {
-        Some(place) => plan.with_at(place, CannotUndo),
-        None => plan,
+    let mut plan = plan;
+    if let Some(place) = FAULT.get()
+        && (first..=last).contains(&place)
+    {
+        plan = plan.with_at(place - first, Fault);
     }
+    if let Some(place) = CANNOT_UNDO.get()
+        && (first..=last).contains(&place)
+    {
+        plan = plan.with_at(place - first, CannotUndo);
+    }
+    plan
 }
 
 /// A step that fails.
 struct Fault;
 
-/// A step whose undoing fails.
+/// A step that succeeds and cannot be undone.
 struct CannotUndo;
 
 impl Resource for Fault {
@@ -132,11 +135,11 @@ impl fmt::Display for CannotUndo {
     }
 }
 
-/// A fault before every step of the plans leaves nothing of the attachment; with something before it that cannot be undone,
-/// nothing is given away that the rest still uses, and a DEL leaves nothing. How many places were tried.
+/// Checks that a fault before every step of the plans leaves nothing of the attachment. If an earlier step cannot be undone either,
+/// nothing is released that the rest still uses, and a DEL leaves nothing. Returns the number of places that were tried.
 ///
-/// The plugin runs in this process, with its IPAM plugin from the list beside it. One line says how many faults and pairs of
-/// them were tried; nothing is tried after the first that leaves something.
+/// The plugin runs in this process, with its IPAM plugin from `plugins`. One line reports how many faults and pairs of faults were
+/// tried; the first failure ends the test.
 pub fn leaves_nothing<P: InterfacePlugin>(subject: &Subject, plugins: Plugins) -> usize {
     inject_faults::<InterfaceShape<Faulty<P>>>(subject, plugins)
 }
@@ -152,24 +155,11 @@ fn inject_faults<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     subject.bin = plugin_directory(&host, plugins);
     let running = subject.container(&host);
     assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
-    let mut places = 0;
-    let mut pairs = 0;
-    let went = catch_panic(|| {
-        HostSnapshot::stable(&host);
-        while fails_at::<P>(&subject, &host, places, plugins) {
-            places += 1;
-        }
-        assert!(places > 1, "no step of the plan was reached");
-        let before = HostSnapshot::of(&host);
-        for (cannot_undo, place) in
-            (0..places).flat_map(|place| (0..=place).map(move |cannot_undo| (cannot_undo, place)))
-        {
-            fails_twice::<P>(&subject, &host, &before, [cannot_undo, place], plugins);
-            pairs += 1;
-        }
-    });
-    let found: Vec<String> = went.err().into_iter().collect();
+    let mut counts = FaultCounts::default();
+    let result = catch_panic(|| try_all_places::<P>(&subject, &host, plugins, &mut counts));
+    let found: Vec<String> = result.err().into_iter().collect();
     let what = format!("steps {}", subject.title);
+    let FaultCounts { places, pairs } = counts;
     let tried = places + pairs + found.len();
     let of = places + places * (places + 1) / 2;
     SummaryLine { tried, of: of.max(tried), found: found.len(), ..SummaryLine::new(what, "faults") }.print();
@@ -177,7 +167,30 @@ fn inject_faults<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     places
 }
 
-/// Whether there was such a step.
+/// The numbers of faults, and of pairs of faults, that were tried.
+#[derive(Default)]
+struct FaultCounts {
+    places: usize,
+    pairs: usize,
+}
+
+/// Tries a fault at every place, then every pair of places. Panics at the first failure.
+fn try_all_places<P: Plugin>(subject: &Subject, host: &Host, plugins: Plugins, counts: &mut FaultCounts) {
+    HostSnapshot::stable(host);
+    while fails_at::<P>(subject, host, counts.places, plugins) {
+        counts.places += 1;
+    }
+    assert!(counts.places > 1, "no step of the plan was reached");
+    let before = HostSnapshot::of(host);
+    for place in 0..counts.places {
+        for cannot_undo in 0..=place {
+            fails_twice::<P>(subject, host, &before, [cannot_undo, place], plugins);
+            counts.pairs += 1;
+        }
+    }
+}
+
+/// Adds with a fault before this step. Returns false if there is no such step.
 fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Plugins) -> bool {
     let container = subject.container(host);
     let before = HostSnapshot::of(host);
@@ -196,7 +209,7 @@ fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Pl
     true
 }
 
-/// A fault at the second place, and at the first something that the roll-back cannot undo.
+/// Adds with a step that cannot be undone at the first place and a fault at the second.
 fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &HostSnapshot, places: [usize; 2], plugins: Plugins) {
     let [cannot_undo, place] = places;
     let container = subject.container(host);
@@ -210,7 +223,7 @@ fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &HostSnapshot,
     HostSnapshot::of(host).assert_unchanged_since(before, &HINTS, &when);
 }
 
-/// Calls the plugin in this process, on a thread that is on the host.
+/// Calls the plugin in this process, on a thread in the host's namespace.
 fn call<P: Plugin>(
     subject: &Subject,
     host: &Host,
@@ -228,17 +241,26 @@ fn call<P: Plugin>(
         stdin: Stdin::Given(subject.conf_of(verb, &container.path()).to_string().into_bytes()),
         ..Input::default()
     };
-    let fault = FAULT.get();
-    let cannot_undo = CANNOT_UNDO.get();
-    host.enter(|| {
-        FAULT.set(fault);
-        CANNOT_UNDO.set(cannot_undo);
-        let mut said = Vec::new();
-        let exit = serve::<P>(&subject.plugin, input, plugins, &mut said);
-        (exit, String::from_utf8_lossy(&said).into_owned())
-    })
+    let faults = [FAULT.get(), CANNOT_UNDO.get()];
+    host.enter(|| serve_with_faults::<P>(&subject.plugin, input, plugins, faults))
 }
 
+/// Serves a call on this thread, which gets the faults of the calling thread. Returns exit status and stdout.
+fn serve_with_faults<P: Plugin>(
+    plugin: &str,
+    input: Input,
+    plugins: Plugins,
+    faults: [Option<usize>; 2],
+) -> (u8, String) {
+    let [fault, cannot_undo] = faults;
+    FAULT.set(fault);
+    CANNOT_UNDO.set(cannot_undo);
+    let mut stdout = Vec::new();
+    let exit = serve::<P>(plugin, input, plugins, &mut stdout);
+    (exit, String::from_utf8_lossy(&stdout).into_owned())
+}
+
+/// Runs `work` with faults inserted at these places.
 fn with_fault_at<T>(fault: Option<usize>, cannot_undo: Option<usize>, work: impl FnOnce() -> T) -> T {
     FAULT.set(fault);
     CANNOT_UNDO.set(cannot_undo);
@@ -248,7 +270,7 @@ fn with_fault_at<T>(fault: Option<usize>, cannot_undo: Option<usize>, work: impl
     done
 }
 
-/// A plugin directory in which every plugin of the list is this very program, so that it is called in this process.
+/// Makes a plugin directory in which every plugin of the list is a link to this program, so that it is called in this process.
 fn plugin_directory(host: &Host, plugins: Plugins) -> std::path::PathBuf {
     let dir = host.dir().join("bin");
     std::fs::create_dir_all(&dir).unwrap();

@@ -1,4 +1,4 @@
-//! Many at once.
+//! Many calls at once.
 
 use std::collections::BTreeSet;
 use std::thread;
@@ -10,19 +10,19 @@ use crate::env::snapshot::{HINTS, HostSnapshot};
 use crate::env::subject::{Subject, addresses};
 use crate::model_node::{Node, Tally, Workload};
 
-/// Calls at once: as many as a node has at its worst.
+/// The number of calls at once: as many as on a very busy node.
 const WORKERS: usize = 64;
-/// Of a hundred calls, so many are killed.
+/// How many of a hundred calls are killed.
 const KILLS: u32 = 12;
 /// Operations between two audits.
 pub(crate) const BATCH: usize = 2000;
 
-/// Calls of 64 workers at once on one network, as chance has it: ADD, DEL, CHECK, GC and STATUS, some killed at any moment and
-/// followed by what a runtime does, which is DEL, or by a runtime that knows nothing of them and leaves them to GC.
+/// Makes random calls with 64 workers on one network: ADD, DEL, CHECK, GC and STATUS. Some are killed at any moment. After that the
+/// runtime calls DEL, or it forgets the container and leaves it to GC.
 ///
-/// No address has two owners, CHECK of whoever runs passes, GC never takes him; an ADD of what is there is refused with code
-/// 101 or 104 ([`cnikit::code`]), and says "already"; and after each 2,000 operations, when all are deleted, the host is as it
-/// was before: no link, rule, route, setting or file is left.
+/// No address has two owners; CHECK passes for each running container, and GC never removes one; an ADD of an existing attachment
+/// is refused with code 101 or 104 ([`cnikit::code`]) and the word "already". After each 2,000 operations all containers are
+/// deleted and the host is as before: no link, rule, route, setting or file is left.
 pub fn random_calls(subject: &Subject, operations: usize) -> Tally {
     let what = format!("flood {}", subject.title);
     let mut chance = campaign::seeded_rng(&what);
@@ -41,14 +41,13 @@ pub fn random_calls(subject: &Subject, operations: usize) -> Tally {
 }
 
 impl Workload {
-    /// 64 workers with a container each.
+    /// Makes a workload of 64 workers with one container each.
     pub(crate) fn of(subject: &Subject) -> Workload {
         Workload { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS, but: &HINTS }
     }
 }
 
-/// Runs this many ADDs at once, then as many DELs: every address belongs to one container, every CHECK passes, and nothing is
-/// left.
+/// Runs this many ADDs at once, then as many DELs: each address belongs to one container, every CHECK passes, and nothing is left.
 pub fn survives(subject: &Subject, count: usize) {
     let host = subject.host();
     let subject = subject.at(host.dir());
@@ -66,12 +65,14 @@ pub fn survives(subject: &Subject, count: usize) {
     assert!(left.is_empty(), "{count} at once left {left:#?}");
 }
 
-/// Runs one thread a container; the outcomes in their order.
+/// Runs `work` on one thread per container. Returns the results in the order of the containers.
 fn each<T: Send>(containers: &[Container], work: impl Fn(usize, &Container) -> T + Sync) -> Vec<T> {
     thread::scope(|scope| {
         let work = &work;
-        let threads: Vec<_> =
-            containers.iter().enumerate().map(|(n, container)| scope.spawn(move || work(n, container))).collect();
+        let mut threads = Vec::with_capacity(containers.len());
+        for (n, container) in containers.iter().enumerate() {
+            threads.push(scope.spawn(move || work(n, container)));
+        }
         threads.into_iter().map(|thread| thread.join().expect("a call failed")).collect()
     })
 }

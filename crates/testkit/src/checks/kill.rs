@@ -1,7 +1,7 @@
-//! Killed half-way: at every system call, at any moment, or for want of what every program needs.
+//! Plugins that are killed: before every system call, at random moments, or because of a resource limit.
 //!
-//! After each death comes what a runtime does: DEL, with no prevResult, the namespace still there or gone. Nothing of the
-//! attachment may be left then, another attachment runs on, and the same container can be added again.
+//! After each death a runtime calls DEL without prevResult, with the namespace still there or gone. Then nothing of the attachment
+//! may be left, another attachment still works, and the same container can be added again.
 
 use std::time::Duration;
 
@@ -14,16 +14,16 @@ use crate::campaign::{
 use crate::env::subject::Subject;
 use crate::syscall_trace::{Limit, SyscallTrace};
 
-/// `SIGKILL` before every system call of an ADD, of the first ADD on a host, of a DEL and of a GC: of the plugin and of
-/// every program that it starts; once with the namespace there afterwards, and once with it gone.
+/// Sends `SIGKILL` before every system call of an ADD, of the first ADD on a host, of a DEL and of a GC: to the plugin and to every
+/// program that it starts; once with the namespace there afterwards, and once with it gone.
 ///
-/// With `CNIKIT_CAMPAIGNS=whole` it is an error if any system call of an undisturbed run is not reached. Without it at most
-/// so many of a verb are tried, by chance.
+/// With `CNIKIT_CAMPAIGNS=whole` it is an error if any system call of an undisturbed run is not reached. Otherwise a random choice
+/// of at most `most` calls per verb is tried.
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     conclude(reports_at_every_call(subject, most, CampaignReport::print))
 }
 
-/// As [`at_every_call`], but returns the reports; each is passed to `say` when it is complete.
+/// As [`at_every_call`], but returns the reports. Each is passed to `say` when it is complete.
 pub fn reports_at_every_call(
     subject: &Subject,
     most: usize,
@@ -34,22 +34,20 @@ pub fn reports_at_every_call(
         let (trace, _) = usual_trace(subject, verb);
         assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
         for gone in ways(verb) {
-            let disturbed = |at| DisturbedCall {
-                verb,
-                at,
-                disturbance: Disturbance::Signal(Signal::SIGKILL, Duration::ZERO),
-                gone: *gone,
-            };
             let what = format!("kill {} {verb}{}", subject.title, if *gone { ", namespace gone" } else { "" });
             let report = CampaignReport::new(what, "calls", trace.len());
-            let calls_to_disturb: Vec<DisturbedCall> = trace.calls().map(disturbed).collect();
+            let disturbance = Disturbance::Signal(Signal::SIGKILL, Duration::ZERO);
+            let mut calls_to_disturb = Vec::new();
+            for at in trace.calls() {
+                calls_to_disturb.push(DisturbedCall { verb, at, disturbance, gone: *gone });
+            }
             reports.push(say(run_sample(report, subject, &calls_to_disturb, most.div_ceil(2), &trace)));
         }
     }
     reports
 }
 
-/// Whether the namespace is gone by the time of what follows.
+/// Whether the namespace is gone when the next call is made; each value is tried.
 fn ways(verb: Verb) -> &'static [bool] {
     if verb.without_netns() { &[true] } else { &[false, true] }
 }
@@ -84,28 +82,28 @@ fn moment_by_chance(verb: Verb, trace: &SyscallTrace, chance: &mut fastrand::Rng
     DisturbedCall { verb, at, disturbance: Disturbance::Signal(Signal::SIGTERM, after), gone }
 }
 
-/// Microseconds after a system call was asked for: most take less.
+/// The longest delay after the start of a system call, in microseconds: most calls take less.
 const LONGEST_AFTER: u64 = 300;
 
-/// Sizes of a file, in bytes, that do not suffice for a reservation, or for an index, or for anything.
+/// Limits of the file size, in bytes: too small for a reservation, for an index, or for any file.
 const SIZES: [u64; 7] = [0, 1, 16, 64, 100, 512, 4096];
 
-/// Memory up to two megabytes, in steps of an eighth, that does not suffice to start.
+/// Limits of the memory up to 2 MiB, in steps of 1/8 MiB: too small to start.
 const LITTLE_STEPS: u64 = 16;
 
-/// Memory above that, in steps of half a megabyte, that does not suffice to go on, or does suffice.
+/// Limits of the memory above that, in steps of 1/2 MiB: from too small to run to large enough.
 const MEMORY_STEPS: u64 = 24;
 
 /// Runs ADD, DEL and GC with a limit on the file size and with every amount of memory from none to enough; at most this many
 /// limits per verb.
 #[doc(alias = "prlimit")]
 pub fn with_resource_limits(subject: &Subject, most: usize) -> Vec<CampaignReport> {
-    let sizes = SIZES.map(|bytes| (Resource::RLIMIT_FSIZE, bytes));
-    let little = (1..=LITTLE_STEPS).map(|step| step << 17);
-    let memory = little.chain((5..=MEMORY_STEPS).map(|step| step << 19));
-    let limits: Vec<_> = memory.map(|bytes| (Resource::RLIMIT_AS, bytes)).chain(sizes).collect();
+    let mut limits: Vec<Limit> = Vec::new();
+    limits.extend((1..=LITTLE_STEPS).map(|step| (Resource::RLIMIT_AS, step << 17)));
+    limits.extend((5..=MEMORY_STEPS).map(|step| (Resource::RLIMIT_AS, step << 19)));
+    limits.extend(SIZES.map(|bytes| (Resource::RLIMIT_FSIZE, bytes)));
     let mut reports = Vec::new();
-    // The first limit is too small for anything, and the last one large enough. Both are tried, whichever of the others are.
+    // The first limit is always too small, and the last one always large enough. Both are tried in every run.
     let ends = [limits[0], limits[limits.len() - 1]];
     let of_ends = under_limits(subject, Verb::Add, "first and last limit", &ends, ends.len());
     for verb in Verb::ALL {

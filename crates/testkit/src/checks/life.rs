@@ -1,4 +1,4 @@
-//! The life of an attachment, in good and in poor conditions.
+//! The life of an attachment: ADD, CHECK and DEL with complete and with incomplete input.
 
 use std::collections::BTreeSet;
 
@@ -12,12 +12,12 @@ use crate::env::snapshot::{HINTS, HostSnapshot};
 use crate::env::subject::Subject;
 use crate::parallel::catch_panic;
 
-/// Runs ADD, CHECK and DEL: nothing of the attachment is left, and a second cycle adds nothing, not even to what is shared.
+/// Runs ADD, CHECK and DEL: nothing of the attachment is left, and a second cycle adds nothing, not even to shared state.
 pub fn leaves_no_trace(subject: &Subject) {
     let host = subject.host();
     let container = subject.container(&Host::new());
     let subject = subject.at(host.dir());
-    // A loopback that was up once keeps its IPv4 address and queueing discipline for good: that is the kernel's doing.
+    // The kernel keeps the IPv4 address and the queueing discipline of a loopback link after it was up once.
     container.sh("ip link set lo up; ip link set lo down");
     let before = HostSnapshot::of(&host);
     let inside = HostSnapshot::inside(&container);
@@ -39,14 +39,14 @@ fn cycle(subject: &Subject, host: &Host, container: &Container) {
     subject.del(host, "c-one", container, &result);
 }
 
-/// A poor DEL: what it is called, what becomes of the namespace, and what the runtime still sends.
+/// A DEL with incomplete input: its name in messages, the value of `CNI_NETNS`, and the keys that the runtime adds.
 struct IncompleteDel {
     what: &'static str,
     netns: NetnsValue,
     more: fn(&Value) -> Vec<(&'static str, Value)>,
 }
 
-/// What `CNI_NETNS` is by the time of the DEL.
+/// The value of `CNI_NETNS` in a DEL.
 enum NetnsValue {
     Same,
     Empty,
@@ -100,8 +100,9 @@ const INCOMPLETE_DELS: [IncompleteDel; 12] = [
     },
 ];
 
-/// DEL succeeds and leaves nothing of the attachment in every poor form, twice; also after nothing. Another container runs
-/// on all the while, even when its namespace is what `CNI_NETNS` names. What others made before a chained plugin is as it was.
+/// Checks that DEL succeeds and leaves nothing of the attachment with each kind of incomplete input, when it is repeated, and
+/// without an ADD. Another container keeps running, even if `CNI_NETNS` names its namespace. What earlier plugins made before a
+/// chained one is not changed.
 pub fn survives_incomplete_dels(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir());
@@ -138,31 +139,30 @@ pub fn survives_incomplete_dels(subject: &Subject) {
     subject.del(&host, "c-other", &other, &running);
 }
 
-/// One way to tamper with what a plugin made, and a word that CHECK has to say about it.
+/// One change to what a plugin made, and a word that CHECK has to report.
 #[derive(Clone, Copy, Debug)]
 pub struct Tampering {
-    /// A shell line; `$HOSTEND` is the host's end, `$DIR` its directory, and it runs where [`Tampering::inside`] says.
+    /// A shell line. `$HOSTEND` is replaced by the host end and `$DIR` by the host's directory.
     pub line: &'static str,
-    /// In the container; else on the host.
+    /// Whether the line runs in the container, and not on the host.
     pub inside: bool,
-    /// What the error has to name.
+    /// A text that the error has to contain.
     pub names: &'static str,
 }
 
-/// CHECK names each thing that was tampered with. Says in one line how many it was, and panics with those that it did not
-/// name.
+/// Checks that CHECK names each change. Prints one line with their number, and panics with those that CHECK does not name.
 pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
     let tampered = TamperingResults::by(subject, tamperings);
     tampered.line(subject, tamperings).print();
     assert_no_findings(&tampered.found);
 }
 
-/// What came of tampering with one thing after the other.
+/// The results of several changes, made one after the other.
 #[derive(Default)]
 struct TamperingResults {
-    /// What CHECK logged each time.
+    /// The log of each CHECK.
     logs: Vec<String>,
-    /// What it did not name, or named where nobody had tampered.
+    /// The changes that CHECK did not name, and other failures.
     found: Vec<String>,
 }
 
@@ -185,7 +185,7 @@ impl TamperingResults {
     }
 }
 
-/// What CHECK logs when something was tampered with, which it names.
+/// Makes a change, asserts that CHECK names it, and returns the log of CHECK.
 fn named(subject: &Subject, tampering: &Tampering) -> String {
     let host = subject.host();
     let subject = subject.at(host.dir());
@@ -202,7 +202,7 @@ fn named(subject: &Subject, tampering: &Tampering) -> String {
     log
 }
 
-/// All that a CHECK logs, with `DIR` for the host's own directory.
+/// Returns the log of a CHECK, with `DIR` for the host's directory.
 fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value) -> String {
     let conf = subject.with("prevResult", result.clone()).conf.to_string();
     let env = [("CNI_LOG", "debug")];
@@ -224,8 +224,8 @@ pub fn checked_resources(subject: &Subject) -> BTreeSet<String> {
     compared
 }
 
-/// As [`names_tampering`], and nothing that CHECK compares is forgotten: each resource of the plan is tampered with by one of
-/// these. So whoever adds a resource to a plan has to say here what CHECK says about it.
+/// As [`names_tampering`], and each resource that CHECK compares is changed by one of these. So a new resource of a plan needs a
+/// change here that CHECK reports.
 pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
     let mut forgotten = checked_resources(subject);
     let mut tampered = TamperingResults::by(subject, tamperings);
@@ -242,13 +242,13 @@ pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
     assert_no_findings(&tampered.found);
 }
 
-/// The values of a key in a log, those that begin with a word, without it.
+/// The values of a key in a log that begin with a word, without that word.
 fn steps(log: &str, key: &str, word: &str) -> BTreeSet<String> {
     let lines = log.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     lines.filter_map(|line| Some(line[key].as_str()?.strip_prefix(word)?.to_owned())).collect()
 }
 
-/// Tampers with all of these at once, and expects CHECK to name all of them.
+/// Makes all of these changes at once, and checks that CHECK names all of them.
 pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
     let host = subject.host();
     let subject = subject.at(host.dir());

@@ -1,4 +1,4 @@
-//! A node on which two makers' plugins work on one network: one adds what the other checks and removes.
+//! Two implementations of a plugin on one network: one adds attachments that the other checks and deletes.
 
 use std::path::Path;
 
@@ -11,17 +11,17 @@ use crate::env::subject::{Subject, attachments};
 use crate::model_node::{Node, Tally, Workload};
 use crate::parallel::while_repeating;
 
-/// Containers of a node on which calls are interleaved.
+/// The number of containers on the node.
 const CONTAINERS: usize = 12;
 /// Operations between two audits.
 const BATCH: usize = 150;
 
-/// Calls one after the other on one network and in one directory of reservations, each by one of the two as chance has it:
-/// ADD, CHECK and DEL by either; GC, STATUS, and whatever a runtime tells only half of, by ours, which are tested.
+/// Makes random calls, one after the other, on one network with one directory of reservations. ADD, CHECK and DEL are made by
+/// either implementation; GC, STATUS and calls with incomplete input by ours, which is the one that is tested.
 ///
-/// Nothing is ever refused but an ADD of what is there; no address has two owners; and after each 150 operations, when all
-/// are deleted, the host is as it was before, but for lines that hold one of these texts, as those of
-/// [`HINTS`](crate::env::snapshot::HINTS). `CNIKIT_SEED` repeats it call for call.
+/// No call is refused, except an ADD of an existing attachment; no address has two owners. After each 150 operations all containers
+/// are deleted and the host is as before, except for lines that contain one of these texts; see
+/// [`HINTS`](crate::env::snapshot::HINTS). `CNIKIT_SEED` repeats the calls.
 pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize, but: &'static [&'static str]) -> Tally {
     let what = format!("interleaved {}", ours.title);
     let by = vec![ours.clone(), Subject { bin: theirs.to_owned(), ..ours.clone() }];
@@ -35,27 +35,27 @@ pub fn interleaved(ours: &Subject, theirs: &Path, operations: usize, but: &'stat
     tally.conclude()
 }
 
-/// Containers that run while the plugins are exchanged.
+/// The number of containers that run while the plugins are replaced.
 const RUNNING: usize = 4;
 
-/// A directory of plugins with whatever was installed last.
+/// A directory with the plugins that were installed last, and the containers of the node.
 struct PluginDirectory<'a> {
     subject: Subject,
     host: &'a Host,
-    /// Who runs: name, container, result.
+    /// The running containers: ID, container, result.
     running: Vec<(String, Container, Value)>,
-    /// Who ran. Their numbers ([`Subject::after`]), and so their addresses, are nobody else's: of a rule for an address alone, as
-    /// the reference writes them, nobody can say whose it is by then.
+    /// Deleted containers. They are not dropped, so that no other container gets their numbers ([`Subject::after`]) and thereby
+    /// their addresses: upstream's rules for an address alone do not show which container they belong to.
     gone: Vec<Container>,
     names: usize,
 }
 
-/// All plugins of a node are exchanged while containers run and talk, and then once more, back: no packet is lost; CHECK by
-/// the new ones passes for whoever runs; their GC takes nobody, if they are `ours`; they delete some of the old containers
-/// and add others; and when all are gone, the host is as it was when both had used the network once.
+/// Replaces all plugins of a node while containers run and exchange packets, and replaces them back. No packet is lost; CHECK of
+/// the new plugins passes for each running container; a GC of `ours` removes none; the new plugins delete some of the old
+/// containers and add others. When all are deleted, the host is as it was after both implementations had used the network once.
 ///
-/// `but` is as with [`interleaved`]. Of both directories the plugin itself, its delegate and its IPAM plugin are taken; `ours`
-/// are there first, or are not.
+/// `but` is as with [`interleaved`]. The plugin, its delegate and its IPAM plugin are copied from both directories. `ours_first`:
+/// the node starts with `ours`.
 pub fn replaced(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool, but: &[&str]) {
     let host = subject.host();
     let bin = tempfile::tempdir().unwrap();
@@ -78,17 +78,14 @@ pub fn replaced(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool,
     let exchanges = [other, begins];
     let mut done = 0;
     for next in exchanges {
-        node.while_pinging(|node| {
-            node.install(next);
-            node.assert_running(next == ours);
-        });
+        node.while_pinging(|node| node.install_and_check(next, next == ours));
         node.replace_half();
         done += 1;
     }
     while !node.running.is_empty() {
         node.del_oldest();
     }
-    // Theirs leave what they do not know, whose rules there were, to the next of ours.
+    // `theirs` leave rules behind that they do not know. A call of `ours` removes them.
     if subject.after.is_some() {
         node.install(ours);
         node.assert_running(true);
@@ -104,14 +101,19 @@ pub fn replaced(subject: &Subject, ours: &Path, theirs: &Path, ours_first: bool,
 }
 
 impl PluginDirectory<'_> {
-    /// Each file appears whole, by rename, as installers do it. Not by us: what another thread starts meanwhile would hold the
-    /// file open for writing, and it could not be executed.
+    /// Installs each plugin by rename, as installers do. A shell does it: if this process did, a program that another thread starts
+    /// meanwhile would inherit the descriptor that is open for writing, and the plugin could not be executed (`ETXTBSY`).
     fn install(&self, from: &Path) {
         for name in self.subject.programs() {
             let from = from.join(name);
             let to = self.subject.bin.join(name);
             self.host.sh(&format!("cp '{0}' '{1}.new' && mv -f '{1}.new' '{1}'", from.display(), to.display()));
         }
+    }
+
+    fn install_and_check(&self, from: &Path, ours: bool) {
+        self.install(from);
+        self.assert_running(ours);
     }
 
     fn add(&mut self) {
@@ -128,7 +130,7 @@ impl PluginDirectory<'_> {
         self.gone.push(container);
     }
 
-    /// Runs the installed plugins' CHECK for every attachment, after a GC if the plugins are ours.
+    /// Runs CHECK of the installed plugins for every attachment, after a GC if they are ours.
     fn assert_running(&self, ours: bool) {
         if ours {
             let valid = attachments(self.running.iter().map(|(id, ..)| id));
@@ -141,30 +143,32 @@ impl PluginDirectory<'_> {
         }
     }
 
-    /// Half of them go, and as many come.
+    /// Deletes half of the containers, and adds as many.
     fn replace_half(&mut self) {
         (0..RUNNING / 2).for_each(|_| self.del_oldest());
         (0..RUNNING / 2).for_each(|_| self.add());
-        self.running.iter().for_each(|(id, container, result)| {
+        for (id, container, result) in &self.running {
             let gateway = gateway(result);
             assert!(container.reaches(gateway), "{}: {id} does not reach {gateway}", self.subject.title);
-        });
+        }
     }
 
-    /// Each container talks to its gateway all the while, without a loss.
+    /// Runs `work` while each container pings its gateway; no packet may be lost.
     fn while_pinging(&self, work: impl FnOnce(&Self)) {
-        let mut talks = Vec::new();
+        let mut pings = Vec::new();
         let title = &self.subject.title;
         for (id, container, result) in &self.running {
             let gateway = gateway(result);
             container.sh(&format!("ping -n -q -c 1 -W 5 {gateway}"));
-            talks.push(move || {
-                let said = container.sh(&format!("ping -n -q -i 0.01 -c 40 -W 1 {gateway}"));
-                assert!(said.contains(" 0% packet loss"), "{title}: {id}: {said}");
-            });
+            pings.push(move || assert_no_packet_loss(container, gateway, &format!("{title}: {id}")));
         }
-        while_repeating(talks, || work(self));
+        while_repeating(pings, || work(self));
     }
+}
+
+fn assert_no_packet_loss(container: &Container, gateway: &str, who: &str) {
+    let output = container.sh(&format!("ping -n -q -i 0.01 -c 40 -W 1 {gateway}"));
+    assert!(output.contains(" 0% packet loss"), "{who}: {output}");
 }
 
 fn gateway(result: &Value) -> &str {

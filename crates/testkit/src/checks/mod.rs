@@ -1,4 +1,4 @@
-//! The checks of a plugin: a whole life, floods, faults, kills, error numbers, crashes, and upstream beside it.
+//! The checks of a plugin: ADD to DEL, floods, faults, kills, failing system calls, power cuts, and mixed implementations.
 
 pub mod crash;
 pub mod errno;

@@ -1,4 +1,4 @@
-//! The flood without an end: hours of it, interrupted and gone on with.
+//! A flood of calls for hours, which can be interrupted and continued.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -15,53 +15,54 @@ use crate::checks::flood::BATCH;
 use crate::env::subject::Subject;
 use crate::model_node::{Node, Tally, Workload};
 
-/// What is flooded, how much of it, and where that is remembered.
+/// A soak test: its subjects, its length, and the file with its state.
 #[derive(Clone, Debug)]
 pub struct Soak {
-    /// Each subject, with how many of its batches of 2,000 operations make a round, on one host.
+    /// Each subject, with the number of its batches (of 2,000 operations) in a round. All batches of a round run on one host.
     pub subjects: Vec<(Subject, usize)>,
-    /// How many operations there are to be, those of earlier runs included.
+    /// The number of operations, those of earlier runs included.
     pub operations: usize,
-    /// How long this run may take; the batch under way is finished.
+    /// The longest time of this run. The current batch is always finished.
     pub time_limit: Duration,
-    /// A file that is written after each batch. A run that finds it adds to what it says, if it is of the same plugins.
+    /// A file that is written after each batch. A later run continues from it, if the plugins are the same.
     pub state: PathBuf,
 }
 
-/// What the file says.
+/// The content of the state file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 struct State {
-    /// What was flooded: see [`Soak::build`].
+    /// The hash of plugins and configurations: see [`Soak::build`].
     #[serde(default)]
     build: String,
-    /// All choices of a batch follow from this, and from how many batches there were before it.
+    /// The seed of all random choices; each batch adds its number to it.
     seed: u64,
     batches: u64,
-    /// How long all runs took together.
+    /// The time of all runs together, in seconds.
     seconds: f64,
     tally: Tally,
 }
 
 impl Soak {
-    /// Floods each subject in turn, on a fresh host each time, until there were enough operations or the time is over. Prints
-    /// the progress after each batch. Returns the outcome of all runs together.
+    /// Floods each subject in turn until the operations are complete or the time is over. Prints the progress after each batch.
+    /// Returns the outcome of all runs together.
     ///
     /// # Errors
-    /// The state of earlier runs cannot be read or written, or is that of another build of the plugins or of other
-    /// configurations; or the plugins were replaced during a batch, which is not counted then.
+    /// The state of earlier runs cannot be read or written, or belongs to another build of the plugins or other
+    /// configurations; or the plugins were replaced during a batch, which is then not counted.
     pub fn run(&self) -> io::Result<Tally> {
         let mut state = self.load_state()?;
         if let Some(text) = self.done_message(&state) {
             print_text(&format!("soak: {text}\n"));
         }
         let begin = Instant::now();
-        let before = (state.tally.operations, state.seconds);
+        let earlier_operations = state.tally.operations;
+        let earlier_seconds = state.seconds;
         let round: Vec<&Subject> =
             self.subjects.iter().flat_map(|(subject, batches)| vec![subject; *batches]).collect();
-        let mut standing = None;
+        let mut reusable = None;
         while state.tally.operations < self.operations && begin.elapsed() < self.time_limit {
             let subject = round[usize::try_from(state.batches).unwrap_or_default() % round.len()];
-            let node = match standing.take() {
+            let node = match reusable.take() {
                 Some((of, node)) if std::ptr::eq(of, subject) => node,
                 _ => Node::new(&Workload::of(subject)),
             };
@@ -69,20 +70,22 @@ impl Soak {
             let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
             one.found.iter().for_each(|found| print_text(&format!("\n{found}\n")));
             self.check_build(&state.build)?;
-            standing = one.found.is_empty().then_some((subject, node));
+            if one.found.is_empty() {
+                reusable = Some((subject, node));
+            }
             state.tally.add(one);
             state.batches += 1;
-            state.seconds = before.1 + begin.elapsed().as_secs_f64();
+            state.seconds = earlier_seconds + begin.elapsed().as_secs_f64();
             state.write(&self.state)?;
-            self.progress(&state, before.0, begin.elapsed());
+            self.progress(&state, earlier_operations, begin.elapsed());
         }
         Ok(self.end(state))
     }
 
-    /// A text to print instead of a run, if earlier runs did all that there is to do.
+    /// A text to print instead of a run, if earlier runs completed all operations.
     ///
     /// # Errors
-    /// The state of earlier runs cannot be read, or is that of another build of the plugins or of other configurations.
+    /// The state of earlier runs cannot be read, or belongs to another build of the plugins or other configurations.
     pub fn already_done(&self) -> io::Result<Option<String>> {
         Ok(self.done_message(&self.load_state()?))
     }
@@ -97,7 +100,7 @@ impl Soak {
         (done >= wanted).then_some(text)
     }
 
-    /// What earlier runs came to; nothing, and a new seed, where there was none.
+    /// Reads the state of earlier runs, or makes a new state with a new seed.
     fn load_state(&self) -> io::Result<State> {
         match State::read(&self.state)? {
             None => Ok(State { build: self.build()?, seed: seed(), ..State::default() }),
@@ -108,7 +111,7 @@ impl Soak {
         }
     }
 
-    /// Fails if the plugins are not those any more that a batch began with.
+    /// Fails if the plugins have changed since the batch began.
     fn check_build(&self, build: &str) -> io::Result<()> {
         if self.build()? == build {
             return Ok(());
@@ -119,7 +122,7 @@ impl Soak {
         ))
     }
 
-    /// A number that another build of the plugins does not have, nor other configurations.
+    /// A hash of the plugins' files and of the configurations.
     fn build(&self) -> io::Result<String> {
         let mut hash = DefaultHasher::new();
         for (subject, batches) in &self.subjects {
@@ -135,7 +138,7 @@ impl Soak {
         Ok(format!("{:016x}", hash.finish()))
     }
 
-    /// Over what stood there, where somebody looks on; else a line each time.
+    /// Prints the progress: on a terminal over the last line, otherwise as a new line.
     fn progress(&self, state: &State, before: usize, took: Duration) {
         let Tally { operations, kills, audits, found, .. } = &state.tally;
         let each = took.as_secs_f64() / count(operations.saturating_sub(before).max(1));
@@ -161,7 +164,7 @@ impl Soak {
     }
 }
 
-/// What helps where earlier runs cannot be gone on with.
+/// The hint of an error about the state file.
 const HINT: &str = "`--anew` forgets it and begins anew, another `--state` keeps it";
 
 impl State {
@@ -175,7 +178,7 @@ impl State {
         }
     }
 
-    /// Whole, or not at all: whoever is stopped in the midst of it has the old one.
+    /// Replaces the file atomically, so that an interrupted run leaves the old one.
     fn write(&self, path: &Path) -> io::Result<()> {
         let new = path.with_extension("new");
         fs::write(&new, serde_json::to_vec_pretty(self)?)?;
@@ -183,7 +186,7 @@ impl State {
     }
 }
 
-#[expect(clippy::cast_precision_loss, reason = "nobody counts so far")]
+#[expect(clippy::cast_precision_loss, reason = "no count is that large")]
 fn count(number: usize) -> f64 {
     number as f64
 }
@@ -199,7 +202,7 @@ mod tests {
 
     use super::*;
 
-    /// A soak of one plugin that nobody calls, in a directory.
+    /// A soak test of a plugin that is never called, in a directory.
     fn soak(dir: &Path) -> Soak {
         fs::write(dir.join("plugin"), "one build").unwrap();
         let subject = Subject::new(dir, "plugin", json!({}));

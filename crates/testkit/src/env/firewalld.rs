@@ -1,5 +1,5 @@
-//! A bus, and firewalld on it, beside and apart from those of the machine.
-#![expect(clippy::disallowed_methods, reason = "what goes on beside the test is a process of its own")]
+//! A D-Bus daemon and a firewalld of the test's own, separate from those of the machine.
+#![expect(clippy::disallowed_methods, reason = "the daemons are processes that run beside the test")]
 
 use std::fs;
 use std::io::{BufRead, BufReader};
@@ -11,26 +11,26 @@ use cnikit_process::Deadline;
 
 use crate::{Host, cache};
 
-/// It reads a hundred files in Python, on a machine that does much else.
+/// Time for firewalld to start: it reads a hundred files in Python, perhaps on a busy machine.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
-/// A process that goes with the value.
+/// A process that is killed when the value is dropped.
 #[derive(Debug)]
 struct Process(Child);
 
 impl Drop for Process {
     fn drop(&mut self) {
-        // It may have ended by itself.
+        // The process may have ended already.
         drop(self.0.kill());
         drop(self.0.wait());
     }
 }
 
-/// A dbus-daemon that lets everybody do everything.
+/// A dbus-daemon that allows everything to every user.
 #[derive(Debug)]
 pub struct Bus {
     _daemon: Process,
-    /// Where it listens, as `DBUS_SYSTEM_BUS_ADDRESS` has it.
+    /// The address, as in `DBUS_SYSTEM_BUS_ADDRESS`.
     pub address: String,
 }
 
@@ -58,7 +58,7 @@ impl Bus {
         let log = host.dir().join("bus.log");
         daemon.stderr(fs::File::create(&log).unwrap());
         let mut daemon = Process(host.enter(|| daemon.spawn()).expect("install dbus-daemon"));
-        // What it prints says that it listens.
+        // The daemon prints its address when it listens.
         let mut address = String::new();
         BufReader::new(daemon.0.stdout.take().unwrap()).read_line(&mut address).unwrap();
         let address = address.trim().to_owned();
@@ -67,24 +67,24 @@ impl Bus {
     }
 }
 
-/// A firewalld, whose rules are those of the host's namespace and whose files are in the host's directory.
+/// A firewalld with its rules in the host's namespace and its files in the host's directory.
 #[derive(Debug)]
 pub struct FirewalldDaemon {
     _daemon: Process,
 }
 
 impl FirewalldDaemon {
-    /// Starts a firewalld that has its name on the bus.
+    /// Starts firewalld, and waits until it has its name on the bus.
     pub fn start(host: &Host, bus: &Bus) -> FirewalldDaemon {
         let unpacked = cache().join("firewalld/usr");
         assert!(unpacked.is_dir(), "{} is missing: `scripts/test` unpacks it before its tests", unpacked.display());
         let conf = host.dir().join("firewalld");
         let log = host.dir().join("firewalld.log");
-        // It makes the second one itself, and of two that begin at once one dies of that.
+        // firewalld would create the second directory itself; of two that start at the same time, one would fail because of that.
         [&conf, Path::new("/run/firewalld")].into_iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
         fs::write(conf.join("firewalld.conf"), "DefaultZone=public\nFirewallBackend=nftables\n").unwrap();
         let option = |name: &str, path: &Path| [name.to_owned(), path.display().to_string()];
-        // Not by its first line, which has Python ignore the environment.
+        // The program is not started by its `#!` line, because that makes Python ignore the environment.
         let mut daemon = Command::new("/usr/bin/python3");
         daemon.arg(unpacked.join("sbin/firewalld")).args(["--nofork", "--nopid", "--log-target", "file"]);
         daemon.args(option("--system-config", &conf)).args(option("--log-file", &log));
@@ -93,9 +93,9 @@ impl FirewalldDaemon {
         daemon.env("PYTHONDONTWRITEBYTECODE", "1").env("DBUS_SYSTEM_BUS_ADDRESS", &bus.address);
         let mut daemon = Process(host.enter(|| daemon.spawn()).unwrap());
         let deadline = Deadline::after(TIMEOUT);
-        let mut asked =
+        let mut client =
             host.enter(|| cnikit_firewalld::Firewalld::connect(Some(&bus.address), deadline)).unwrap().unwrap();
-        while !asked.is_running().unwrap() {
+        while !client.is_running().unwrap() {
             assert!(
                 daemon.0.try_wait().unwrap().is_none(),
                 "it ended: {}",

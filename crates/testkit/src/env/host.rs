@@ -1,4 +1,4 @@
-//! A host of our own: a network namespace, containers beside it, a directory.
+//! A test's own host: a network namespace with containers and a directory.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
@@ -13,24 +13,24 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use tempfile::TempDir;
 
-/// A network namespace that stands for a host, and a directory for its state. Both go away with the value, and with the
-/// process: nothing is mounted anywhere.
+/// A network namespace that is the host of a test, and a directory for its state. Both are removed with the value, and with the
+/// process: nothing is mounted.
 #[derive(Debug)]
 pub struct Host {
     netns: Netns,
     dir: TempDir,
 }
 
-/// A network namespace that stands for a container.
+/// A network namespace that is a container of a test.
 #[derive(Debug)]
 pub struct Container {
     netns: Netns,
 }
 
-/// Where the kernel says which boot this is.
+/// The kernel's file with the ID of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
-/// Nothing a test starts may take longer.
+/// The longest time that a program of a test may run.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 impl Host {
@@ -46,12 +46,12 @@ impl Host {
         Container { netns: cnikit_netns::make::anonymous().unwrap() }
     }
 
-    /// A path to its namespace, as [`Container::path`].
+    /// A path to the host's namespace, as [`Container::path`].
     pub(crate) fn path(&self) -> String {
         path_of(&self.netns)
     }
 
-    /// Its directory.
+    /// The host's directory.
     pub fn dir(&self) -> &Path {
         self.dir.path()
     }
@@ -61,8 +61,8 @@ impl Host {
         &self.netns
     }
 
-    /// The file that our plugins lock while they change objects shared by all attachments of this host; it is created if it
-    /// does not exist.
+    /// The file that our plugins lock while they change objects that all attachments of this host share. It is created if it does
+    /// not exist.
     pub fn lock_file(&self) -> PathBuf {
         let dir = Path::new("/run/cnikit/locks");
         DirBuilder::new().recursive(true).mode(0o700).create(dir).unwrap();
@@ -71,63 +71,50 @@ impl Host {
         path
     }
 
-    /// Runs `work` on a thread that is on this host.
+    /// Runs `work` on a thread in the host's namespace.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         self.netns.enter(|_| work()).unwrap()
     }
 
-    /// The same directory on a host that has just booted: nothing is left but files.
+    /// The host after a reboot: a new namespace with the same directory.
     pub(crate) fn rebooted(self) -> Host {
         Host { dir: self.dir, ..Host::new() }
     }
 
-    /// Runs something on a thread whose programs find another boot id, by a mount that only they see; see random(4).
+    /// Runs `work` on a thread where another boot ID is mounted over the kernel's (random(4)). Only that thread and its programs
+    /// see it.
     pub(crate) fn in_another_boot<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let id = self.dir().join(".boot_id");
         std::fs::write(&id, format!("{:032x}\n", fastrand::u128(1..))).unwrap();
         self.enter(|| {
-            enter_mount_namespace();
-            mount(Some(&id), BOOT_ID, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+            mount_boot_id(&id);
             work()
         })
     }
 
-    /// Runs something on a thread that finds this text as the node's policy, `/etc/cnikit/node.json`, as do the programs that it
-    /// starts, by mounts that only they see; it may change the file. The rest of `/etc` is as it was.
+    /// Runs `work` on a thread where `/etc/cnikit/node.json`, the node's policy, has this text. Only that thread and its programs
+    /// see it; `work` may change the file. The rest of `/etc` is as before.
     pub fn with_node_policy<T: Send>(&self, policy: &str, work: impl FnOnce() -> T + Send) -> T {
         let etc = self.dir().join(".etc");
         std::fs::create_dir_all(&etc).unwrap();
         self.enter(|| {
-            enter_mount_namespace();
-            mount(Some("/etc"), &etc, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>).unwrap();
-            mount(Some("tmpfs"), "/etc", Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).unwrap();
-            for entry in std::fs::read_dir(&etc).unwrap() {
-                let name = entry.unwrap().file_name();
-                if name != "cnikit" {
-                    std::os::unix::fs::symlink(etc.join(&name), Path::new("/etc").join(&name)).unwrap();
-                }
-            }
-            std::fs::create_dir("/etc/cnikit").unwrap();
-            std::fs::write("/etc/cnikit/node.json", policy).unwrap();
-            // Whatever the umask is.
-            for (path, mode) in [("/etc/cnikit", 0o755), ("/etc/cnikit/node.json", 0o644)] {
-                std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
-            }
+            mount_etc_with_policy(&etc, policy);
             work()
         })
     }
 
-    /// Runs a shell line on this host, which has to succeed. Returns its output.
+    /// Runs a shell line on this host and returns its output. Panics if it fails.
     pub fn sh(&self, line: &str) -> String {
         shell(&self.netns, line)
     }
 
-    /// Runs a shell line on this host; returns whether it succeeded, and its stdout and stderr.
+    /// Runs a shell line on this host. Returns whether it succeeded, and its stdout followed by its stderr.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
         try_shell(&self.netns, line)
     }
 
-    /// Runs a program on this host with these variables and this stdin.
+    /// Runs a program on this host with additional variables and this stdin. Returns its exit status (negative: a signal), stdout
+    /// and stderr.
     pub fn run(&self, program: &Path, env: &[(String, String)], stdin: &[u8]) -> (i32, Vec<u8>, Vec<u8>) {
         run_in(&self.netns, program, &[], env, stdin)
     }
@@ -140,7 +127,7 @@ impl Default for Host {
 }
 
 impl Container {
-    /// A path to its namespace that any process of this machine can open, as long as the value exists.
+    /// A path to the container's namespace, which any process of this machine can open as long as the value exists.
     pub fn path(&self) -> String {
         path_of(&self.netns)
     }
@@ -150,23 +137,48 @@ impl Container {
         &self.netns
     }
 
-    /// Runs a shell line in this container, which has to succeed. Returns its output.
+    /// Runs a shell line in this container and returns its output. Panics if it fails.
     pub fn sh(&self, line: &str) -> String {
         shell(&self.netns, line)
     }
 
-    /// Runs a shell line in this container; returns whether it succeeded, and its stdout and stderr.
+    /// Runs a shell line in this container. Returns whether it succeeded, and its stdout followed by its stderr.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
         try_shell(&self.netns, line)
     }
 
-    /// Whether an address answers a ping from this container.
+    /// Whether an address replies to a ping from this container.
     pub fn reaches(&self, address: &str) -> bool {
         self.try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 2 -w 5 {address}")).0
     }
 }
 
-/// Gives the calling thread a mount namespace of its own, whose mounts no other sees. It goes with the thread.
+/// Mounts a file over the kernel's boot ID, for the calling thread only.
+fn mount_boot_id(file: &Path) {
+    enter_mount_namespace();
+    mount(Some(file), BOOT_ID, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+}
+
+/// Mounts an `/etc` with this policy, for the calling thread only. The files of the real one, which `etc` shows, are linked.
+fn mount_etc_with_policy(etc: &Path, policy: &str) {
+    enter_mount_namespace();
+    mount(Some("/etc"), etc, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>).unwrap();
+    mount(Some("tmpfs"), "/etc", Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).unwrap();
+    for entry in std::fs::read_dir(etc).unwrap() {
+        let name = entry.unwrap().file_name();
+        if name != "cnikit" {
+            std::os::unix::fs::symlink(etc.join(&name), Path::new("/etc").join(&name)).unwrap();
+        }
+    }
+    std::fs::create_dir("/etc/cnikit").unwrap();
+    std::fs::write("/etc/cnikit/node.json", policy).unwrap();
+    // The modes must not depend on the umask.
+    for (path, mode) in [("/etc/cnikit", 0o755), ("/etc/cnikit/node.json", 0o644)] {
+        std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
+    }
+}
+
+/// Moves the calling thread into a new mount namespace, which ends with the thread.
 fn enter_mount_namespace() {
     #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
@@ -179,9 +191,9 @@ fn path_of(netns: &Netns) -> String {
 }
 
 fn shell(netns: &Netns, line: &str) -> String {
-    let (succeeded, said) = try_shell(netns, line);
-    assert!(succeeded, "{line}: {said}");
-    said
+    let (succeeded, output) = try_shell(netns, line);
+    assert!(succeeded, "{line}: {output}");
+    output
 }
 
 fn try_shell(netns: &Netns, line: &str) -> (bool, String) {

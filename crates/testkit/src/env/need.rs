@@ -1,7 +1,7 @@
-//! What a test needs of the kernel, by name, and whether it is there.
+//! Features of the kernel that tests need, and whether the kernel has them.
 //!
-//! What a kernel says of itself (its configuration, its modules) is not what it does: a module may be absent, blacklisted or
-//! half there. So each need is tried, in a network namespace that goes away.
+//! The configuration and the module list of a kernel do not suffice to decide this: a module may be absent, blacklisted or
+//! incomplete. So each feature is tried in a network namespace of its own.
 
 use crate::env::host::Host;
 
@@ -20,7 +20,7 @@ pub struct Need {
 }
 
 impl Need {
-    /// A bridge that parts VLANs, and may be told which: `CONFIG_BRIDGE_VLAN_FILTERING`.
+    /// A bridge that separates VLANs, with configurable membership: `CONFIG_BRIDGE_VLAN_FILTERING`.
     #[doc(alias = "vlan_filtering")]
     pub const BRIDGE_VLAN_FILTERING: Need = Need::new(
         "bridge-vlan-filtering",
@@ -28,7 +28,7 @@ impl Need {
         " 7\n",
     );
 
-    /// A link with the tagged frames of another: the module `8021q`.
+    /// VLAN links: the module `8021q`.
     #[doc(alias = "CONFIG_VLAN_8021Q")]
     pub const VLAN: Need = Need::new(
         "8021q",
@@ -36,11 +36,11 @@ impl Need {
         "vlan protocol 802.1Q id 7 ",
     );
 
-    /// A link with a routing table of its own: the module `vrf`.
+    /// VRF links, which have a routing table of their own: the module `vrf`.
     #[doc(alias = "CONFIG_NET_VRF")]
     pub const VRF: Need = Need::new("vrf", "ip link add vrf0 type vrf table 7 && ip -d link show vrf0", "vrf table 7 ");
 
-    /// Several links with MACs of their own on top of another: the module `macvlan`.
+    /// Links with their own MACs on top of another link: the module `macvlan`.
     #[doc(alias = "CONFIG_MACVLAN")]
     pub const MACVLAN: Need = Need::new(
         "macvlan",
@@ -48,7 +48,7 @@ impl Need {
         "macvlan mode bridge ",
     );
 
-    /// Several links with the MAC of another: the module `ipvlan`.
+    /// Links with the MAC of the link below them: the module `ipvlan`.
     #[doc(alias = "CONFIG_IPVLAN")]
     pub const IPVLAN: Need = Need::new(
         "ipvlan",
@@ -56,16 +56,16 @@ impl Need {
         "ipvlan  mode l2 ",
     );
 
-    /// A link that leads nowhere: the module `dummy`.
+    /// Links that drop all packets: the module `dummy`.
     #[doc(alias = "CONFIG_DUMMY")]
     pub const DUMMY: Need = Need::new("dummy", "ip link add dummy0 type dummy && ip -d link show dummy0", " dummy ");
 
-    /// A link that carries frames in UDP to other hosts: the module `vxlan`.
+    /// Links that carry frames in UDP to other hosts: the module `vxlan`.
     #[doc(alias = "CONFIG_VXLAN")]
     pub const VXLAN: Need =
         Need::new("vxlan", "ip link add vxlan0 type vxlan id 1 dstport 8472 && ip -d link show vxlan0", "vxlan id 1 ");
 
-    /// What crosses a bridge is shown to the rules of a host: the module `br_netfilter`.
+    /// Bridged packets pass the host's iptables rules: the module `br_netfilter`.
     #[doc(alias = "CONFIG_BRIDGE_NETFILTER")]
     pub const BRIDGE_NETFILTER: Need = Need::new(
         "br_netfilter",
@@ -73,7 +73,7 @@ impl Need {
         "net.bridge.bridge-nf-call-iptables = 1",
     );
 
-    /// Rules of a bridge may ask of which bridge a port is: the module `nft_meta_bridge`.
+    /// Rules of family `bridge` can match the name of the bridge: the module `nft_meta_bridge`.
     #[doc(alias = "CONFIG_NFT_BRIDGE_META")]
     pub const BRIDGE_META: Need = Need::new(
         "nft_meta_bridge",
@@ -81,7 +81,7 @@ impl Need {
         "ibrname \"br0\"",
     );
 
-    /// All that stand here.
+    /// All needs defined here.
     pub const ALL: &[Need] = &[
         Need::BRIDGE_VLAN_FILTERING,
         Need::VLAN,
@@ -94,22 +94,24 @@ impl Need {
         Need::BRIDGE_META,
     ];
 
-    /// A need of one's own: its name, a shell line that makes such a thing on a fresh host and shows it, and a text that is
-    /// in what the line says if the thing is there.
+    /// Defines a need: its name, a shell line that creates the feature on a new host and prints it, and a text that the output
+    /// contains if that worked.
     pub const fn new(name: &'static str, attempt: &'static str, shows: &'static str) -> Need {
         Need { name, attempt, shows }
     }
 
-    /// Its name, as reports have it.
+    /// The name, as in reports.
     pub const fn name(&self) -> &'static str {
         self.name
     }
 
-    /// Why this kernel does not meet the need: what was tried and the outcome; `None` if it does.
+    /// Tries the feature. Returns what was tried and the outcome if the kernel lacks it, or else `None`.
     pub fn unmet(&self) -> Option<String> {
-        let (succeeded, said) = Host::new().try_sh(self.attempt);
-        let met = succeeded && said.contains(self.shows);
-        (!met).then(|| format!("{}: `{}` should show {:?}: {}", self.name, self.attempt, self.shows, said.trim()))
+        let (succeeded, output) = Host::new().try_sh(self.attempt);
+        if succeeded && output.contains(self.shows) {
+            return None;
+        }
+        Some(format!("{}: `{}` should show {:?}: {}", self.name, self.attempt, self.shows, output.trim()))
     }
 }
 

@@ -1,11 +1,12 @@
-//! The state that attachments share, which stays after the last DEL.
+//! State that attachments share. It is not removed by the last DEL.
 
 use crate::env::snapshot::HINTS;
 
-/// The lock of host-local, which upstream's has too. It belongs to no attachment.
+/// The lock file of host-local, upstream's too. It belongs to no attachment.
 const LOCK: &str = "file: leases/<network>/lock = \"\"";
 
-/// Texts of the lines of shared state, which the first ADD may add to a snapshot; see [`line_contains`](crate::env::snapshot::line_contains).
+/// Texts that identify lines of shared state, which the first ADD may add to a snapshot; see
+/// [`line_contains`](crate::env::snapshot::line_contains).
 pub const SHARED: [&str; 44] = [
     "cni0",                          // the bridge and whatever hangs on it
     "net/ipv4/ip_forward",           // forwarding
@@ -53,8 +54,8 @@ pub const SHARED: [&str; 44] = [
     HINTS[1],
 ];
 
-/// Whether this line is about one attachment. A host end's name is `veth` and digits; `veth` alone is the kind of a link, which a
-/// shared link may have too.
+/// Whether a line names this attachment or any host end. The name of a host end is `veth` and digits; `veth` alone is the kind of a
+/// link, which a shared link may have too.
 pub(crate) fn names_attachment(line: &str, id: &str) -> bool {
     let mut after = line.split("veth").skip(1);
     line.contains(id) || after.any(|rest| rest.starts_with(|c: char| c.is_ascii_hexdigit()))

@@ -1,4 +1,4 @@
-//! Everything that a plugin could leave behind, as text that can be compared.
+//! Snapshots: everything that a plugin could leave behind, as text that can be compared.
 
 use std::collections::BTreeSet;
 use std::fs::{self, OpenOptions};
@@ -13,21 +13,22 @@ use nix::fcntl::OFlag;
 
 use crate::env::host::{Container, Host};
 
-/// Files of host-local's for whose content no promise is made: where it looks first for a free address, and its index.
+/// Files of host-local with content that may change: the last reserved address, and the index.
 pub const HINTS: [&str; 2] = ["file: leases/<network>/last_reserved_ip.", "file: leases/.idx/<network> = "];
 
-/// What stands for a network's name in a text that a line may hold.
+/// The placeholder for a network's name in a text that a line may contain.
 const NETWORK: &str = "<network>";
 
-/// One line a thing: links with alias and altnames, addresses, routes of all tables, rules, neighbours, queueing
-/// disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files, mounts.
+/// A snapshot of a host or container, with one line per object: links with alias and altnames, addresses, routes of all tables,
+/// rules, neighbours, queueing disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files,
+/// mounts.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostSnapshot(BTreeSet<String>);
 
-/// What is asked of a namespace, and what sed(1) does with each line of the answer, once its title leads it: counters, times
-/// and indexes are left out, and the link-local address and routes that the kernel gives to a link some time after it came
-/// up. What nothing can be in is not asked, for each program that is started costs more than its answer.
-const QUESTIONS: [(&str, &str, &str); 11] = [
+/// Title, command, and script of sed(1) for each part of a snapshot. The script sees each line of the output after the title. It
+/// removes counters, times and indexes, and the link-local address and routes that the kernel adds to a link some time after it
+/// came up. Commands are skipped if there is nothing to list, because each program costs more time than its output.
+const QUERIES: [(&str, &str, &str); 11] = [
     (
         "link",
         "ip -o -d link show",
@@ -61,24 +62,24 @@ const QUESTIONS: [(&str, &str, &str); 11] = [
     ),
 ];
 
-/// No comments, which hold the time, and no counters.
+/// Removes comments, which contain the time, and counters.
 const RULESET: &str = "/^[^:]*: #/d; s/\\[[0-9:]+\\]//";
 
-/// What leads a title in a line of its own.
+/// The prefix of a line that is a title.
 const TITLE: &str = "== ";
 
-/// How long the kernel may take to clear away a namespace that nobody holds, and how often to look.
+/// Time for the kernel to remove a namespace that no process holds, and the interval of the checks.
 const CLEARED: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
 
-/// How many lines of a host a finding shows.
+/// The most lines that a finding shows.
 const SHOWN: usize = 12;
 
-/// Settings that count or measure rather than set.
+/// Settings that the kernel changes by itself, such as counters.
 const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
 
 impl HostSnapshot {
-    /// A snapshot of a host: its namespace, the files below its directory, and the mounts that this process sees.
+    /// Takes a snapshot of a host: its namespace, the files below its directory, and the mounts that this process sees.
     pub fn of(host: &Host) -> HostSnapshot {
         let mut lines = namespace(host.netns());
         lines.extend(files(host.dir(), host.dir()));
@@ -86,17 +87,17 @@ impl HostSnapshot {
         HostSnapshot(lines)
     }
 
-    /// A snapshot of a container.
+    /// Takes a snapshot of a container's namespace.
     pub fn inside(container: &Container) -> HostSnapshot {
         HostSnapshot(namespace(container.netns()))
     }
 
-    /// The lines that were added, except those that contain one of these texts, see [`line_contains`].
+    /// The lines that were added, except those that contain one of these texts; see [`line_contains`].
     pub fn added_since(&self, before: &HostSnapshot, but: &[&str]) -> Vec<String> {
         self.0.difference(&before.0).filter(|line| !but.iter().any(|text| line_contains(line, text))).cloned().collect()
     }
 
-    /// A host at which nothing changes any more: the kernel gives some routes to an address a while after it came.
+    /// Takes a snapshot when nothing changes any more: the kernel adds some routes of an address after a delay.
     pub(crate) fn stable(host: &Host) -> HostSnapshot {
         let deadline = Deadline::after(CLEARED);
         let mut last = HostSnapshot::of(host);
@@ -112,8 +113,8 @@ impl HostSnapshot {
         panic!("the host does not come to rest within {CLEARED:?}: {changes}")
     }
 
-    /// What came and what went on a host but for what these texts allow, once the kernel has cleared away what goes with
-    /// its namespace; `None` if nothing did.
+    /// Lines that were added or removed on a host, except those that contain one of these texts. The kernel gets time to remove
+    /// what belonged to a removed namespace. `None` if there is no difference.
     pub fn leftovers(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {
         let deadline = Deadline::after(CLEARED);
         loop {
@@ -137,35 +138,42 @@ impl HostSnapshot {
     }
 }
 
-/// Some of the lines, for a finding.
+/// The number of lines, and some of them, for a finding.
 fn some(lines: &[String]) -> String {
     format!("{} ({})", lines.len(), lines[..SHOWN.min(lines.len())].join(" | "))
 }
 
-/// Does a line hold a text? In it `<network>` stands for any name of one network: of a directory or a file, not hidden.
+/// Whether a line contains a text. `<network>` in the text matches any name of a network, which is the name of a directory or a
+/// file that is not hidden.
 pub fn line_contains(line: &str, text: &str) -> bool {
     let Some((before, after)) = text.split_once(NETWORK) else { return line.contains(text) };
-    line.match_indices(before).any(|(at, _)| {
+    for (at, _) in line.match_indices(before) {
         let rest = &line[at + before.len()..];
         let end = rest.find(['/', ' ']).unwrap_or(rest.len());
-        end > 0 && !rest.starts_with('.') && rest[end..].starts_with(after)
-    })
+        if end > 0 && !rest.starts_with('.') && rest[end..].starts_with(after) {
+            return true;
+        }
+    }
+    false
 }
 
 fn namespace(netns: &Netns) -> BTreeSet<String> {
-    let said = run(netns, &script());
-    let mut lines: BTreeSet<String> = said.lines().map(str::to_owned).collect();
+    let output = run(netns, &script());
+    let mut lines: BTreeSet<String> = output.lines().map(str::to_owned).collect();
     netns.enter(|_| settings(Path::new("/proc/sys/net"), &mut lines)).unwrap();
     lines
 }
 
-/// Asks everything, and leads each line of the answers to one sed(1), which knows by the title what to do.
+/// Makes a shell script that runs all commands and passes the output to one sed(1). The title of each part selects its sed script.
 fn script() -> String {
-    let ask = |(title, question, _): &(&str, &str, &str)| format!("echo '{TITLE}{title}'; {question}");
-    let clean = |(title, _, clean): &(&str, &str, &str)| format!("/^{title}: /{{\n{clean}\n}}");
-    let (asked, cleaned): (Vec<_>, Vec<_>) = QUESTIONS.iter().map(|row| (ask(row), clean(row))).unzip();
-    let lead = format!("/^{TITLE}/{{ s///; h; d }}\n/^ *$/d; G; s/^(.*)\\n(.*)$/\\2: \\1/");
-    format!("{{\n{}\n}} | sed -E '{lead}\n{}\ns/ *$//'", asked.join("\n"), cleaned.join("\n"))
+    let mut commands = Vec::new();
+    let mut scripts = Vec::new();
+    for (title, command, script) in QUERIES {
+        commands.push(format!("echo '{TITLE}{title}'; {command}"));
+        scripts.push(format!("/^{title}: /{{\n{script}\n}}"));
+    }
+    let add_title = format!("/^{TITLE}/{{ s///; h; d }}\n/^ *$/d; G; s/^(.*)\\n(.*)$/\\2: \\1/");
+    format!("{{\n{}\n}} | sed -E '{add_title}\n{}\ns/ *$//'", commands.join("\n"), scripts.join("\n"))
 }
 
 fn run(netns: &Netns, script: &str) -> String {
@@ -181,15 +189,17 @@ fn run(netns: &Netns, script: &str) -> String {
     String::from_utf8_lossy(&ended.unwrap().unwrap().stdout).into_owned()
 }
 
-/// Every setting that can be read. Unreadable and vanished ones are no trace.
+/// Adds every setting that can be read.
 fn settings(dir: &Path, lines: &mut BTreeSet<String>) {
     for entry in fs::read_dir(dir).into_iter().flatten().flatten() {
         let path = entry.path();
         let name = path.to_string_lossy();
         if entry.file_type().is_ok_and(|kind| kind.is_dir()) {
             settings(&path, lines);
-        } else if !MOVING.iter().any(|moving| name.contains(moving)) {
-            lines.extend(fs::read_to_string(&path).ok().map(|value| format!("sysctl: {name} = {}", value.trim())));
+        } else if !MOVING.iter().any(|moving| name.contains(moving))
+            && let Ok(value) = fs::read_to_string(&path)
+        {
+            lines.insert(format!("sysctl: {name} = {}", value.trim()));
         }
     }
 }
@@ -200,7 +210,7 @@ fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
     for path in entries.map(|entry| entry.path()) {
         let name = path.strip_prefix(root).unwrap_or(&path).display().to_string();
         if let Ok(target) = fs::read_link(&path) {
-            lines.insert(format!("link: {name} to {}", target.display())); // and not whatever it leads to, read each time
+            lines.insert(format!("link: {name} to {}", target.display())); // the target itself is not read
         } else if path.is_dir() {
             lines.insert(format!("directory: {name}"));
             lines.extend(files(&path, root));
@@ -208,14 +218,14 @@ fn files(dir: &Path, root: &Path) -> BTreeSet<String> {
             let content = read_regular(&path).map(|bytes| String::from_utf8_lossy(&bytes).into_owned());
             lines.insert(format!("file: {name} = {:?}", content.unwrap_or_default()));
         } else {
-            lines.insert(format!("special file: {name}")); // opening a FIFO waits for a writer, and of a device does anything
+            lines.insert(format!("special file: {name}")); // not opened: a FIFO waits for a writer, a device may do anything
         }
     }
     lines
 }
 
-/// The content of a regular file. Something else may have taken its place since it was looked at: then the open neither waits nor
-/// follows a link.
+/// Reads a regular file. If another program replaced it by a FIFO or a link since it was listed, the open neither waits nor
+/// follows.
 fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     let flags = OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
     let mut file = OpenOptions::new().read(true).custom_flags(flags.bits()).open(path)?;
@@ -247,7 +257,7 @@ mod tests {
         let link = format!("link: link to {}", at("fifo").display());
         let expected = ["file: file = \"text\"", &link, "special file: fifo", "special file: socket"];
         assert_eq!(lines, expected);
-        // What is put there after it was looked at.
+        // Files that replaced a regular file after it was listed.
         assert_eq!(read_regular(&at("fifo")).unwrap(), b"");
         assert!(read_regular(&at("link")).is_err());
     }

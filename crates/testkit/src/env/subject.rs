@@ -1,4 +1,4 @@
-//! What is tested: a plugin with a configuration.
+//! The subject of a test: a plugin with a configuration.
 
 use std::path::{Path, PathBuf};
 
@@ -11,42 +11,42 @@ use crate::env::host::{Container, Host};
 pub struct Subject {
     /// The directory of plugins: `CNI_PATH`.
     pub bin: PathBuf,
-    /// The plugin's name in it.
+    /// The name of the plugin's binary.
     pub plugin: String,
-    /// What campaigns call it: the plugin's name, unless [`Subject::called`] says more.
+    /// The name in reports of campaigns: the plugin's name, unless [`Subject::called`] sets another.
     pub title: String,
-    /// The network configuration, without what a verb adds.
+    /// The network configuration, without keys that the runtime adds for a verb.
     pub conf: Value,
-    /// Variables of every call, over those of the protocol.
+    /// Additional variables of every call. They replace those of the protocol.
     pub env: Vec<(String, String)>,
-    /// Of a chained plugin: what it stands on.
+    /// The plugins before it in the chain, if it is a chained plugin.
     pub after: Option<EarlierPlugins>,
-    /// A shell line that makes on a fresh host what the plugin needs to be there, such as a master.
+    /// A shell line that prepares a new host for the plugin, for example adds a master.
     pub host_setup: &'static str,
-    /// A shell line that somebody else repeats on the host while a crowd is at work: it has to succeed, and to leave things as
-    /// they were. Empty: nobody is there.
+    /// A shell line that another process repeats on the host while many calls run at once: it has to succeed, and to leave things
+    /// as they were. Empty: there is none.
     pub background: &'static str,
 }
 
-/// What the plugins before a chained one made in each container, and answered. See [`Subject::after`].
+/// Simulates the plugins before a chained one. See [`Subject::after`].
 #[derive(Clone, Debug)]
 pub struct EarlierPlugins {
-    /// A shell line that makes it, inside.
+    /// A shell line that makes in the container what these plugins make there.
     pub made: String,
     /// The result of their ADD, in the version of the configuration.
     pub result: Value,
 }
 
 impl EarlierPlugins {
-    /// Makes it in a container of this host.
+    /// Runs the line in a container of this host.
     pub(crate) fn make(&self, host: &Host, container: &Container) {
         container.sh(&filled(&self.made, &container.path()).replace("$HOST", &host.path()));
     }
 }
 
-/// A text with what is particular to a container: see [`Subject::after`].
+/// Replaces the placeholders of a container in a text: see [`Subject::after`].
 fn filled(text: &str, netns: &str) -> String {
-    // The descriptor, which `-that-is-gone` may follow.
+    // The last part of the path is the number of a descriptor, perhaps followed by `-that-is-gone`.
     let number = netns.rsplit('/').next().and_then(|name| name.split('-').next()?.parse::<u16>().ok()).unwrap_or(1);
     text.replace("\"$NUMBER\"", &number.to_string())
         .replace("$NUMBER", &number.to_string())
@@ -54,7 +54,7 @@ fn filled(text: &str, netns: &str) -> String {
         .replace("$NETNS", netns)
 }
 
-/// What a call answered.
+/// Exit status and output of a call.
 #[derive(Clone, Debug)]
 pub struct CallOutput {
     /// The exit status; negative: a signal.
@@ -66,18 +66,18 @@ pub struct CallOutput {
 }
 
 impl CallOutput {
-    /// The one JSON document on stdout.
+    /// Parses stdout as one JSON document.
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.stdout).unwrap_or_else(|error| panic!("{error}: {self:?}"))
     }
 
-    /// The result of a call that has to succeed; null if stdout is empty.
+    /// The JSON document on stdout of a call that has to succeed; null if stdout is empty.
     pub fn ok(self) -> Value {
         assert_eq!(self.exit, 0, "{}{}", self.stdout, self.stderr);
         if self.stdout.is_empty() { Value::Null } else { self.json() }
     }
 
-    /// Code and texts of a call that has to fail with exactly one error object.
+    /// Code and message of a call that has to fail with exactly one error object.
     pub fn refused(&self) -> (u64, String) {
         assert_eq!(self.exit, 1, "it should have failed: {self:?}");
         let error = self.json();
@@ -86,7 +86,7 @@ impl CallOutput {
     }
 }
 
-/// Of a program's end, as [`Host::run`] gives it.
+/// Converts the output of [`Host::run`].
 impl From<(i32, Vec<u8>, Vec<u8>)> for CallOutput {
     fn from((exit, stdout, stderr): (i32, Vec<u8>, Vec<u8>)) -> CallOutput {
         let text = |bytes: Vec<u8>| String::from_utf8_lossy(&bytes).into_owned();
@@ -94,12 +94,12 @@ impl From<(i32, Vec<u8>, Vec<u8>)> for CallOutput {
     }
 }
 
-/// What a GC is told of these containers' attachments.
+/// The list of valid attachments of these containers, for GC.
 pub(crate) fn attachments<T: AsRef<str>>(ids: impl IntoIterator<Item = T>) -> Value {
     ids.into_iter().map(|id| json!({"containerID": id.as_ref(), "ifname": "eth0"})).collect()
 }
 
-/// The addresses of a result, without the lengths of their prefixes.
+/// The addresses of a result, without prefix lengths.
 pub(crate) fn addresses(result: &Value) -> impl Iterator<Item = &str> {
     let ips = result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["address"].as_str());
     ips.map(|address| address.split('/').next().unwrap_or_default())
@@ -127,32 +127,32 @@ impl Subject {
         }
     }
 
-    /// The same subject with another title, for campaigns.
+    /// Returns the subject with another title, for campaigns.
     #[must_use]
     pub fn called(&self, title: &str) -> Subject {
         Subject { title: title.to_owned(), ..self.clone() }
     }
 
-    /// The same subject, on hosts that this shell line prepares.
+    /// Returns the subject with a shell line that prepares each host: see [`Subject::host_setup`].
     #[must_use]
     pub fn on(&self, host_setup: &'static str) -> Subject {
         Subject { host_setup, ..self.clone() }
     }
 
-    /// The same subject, with a shell line that another process repeats while a crowd is at work: see [`Subject::background`].
+    /// Returns the subject with a shell line that another process repeats: see [`Subject::background`](field@Subject::background).
     #[must_use]
     pub fn background(&self, background: &'static str) -> Subject {
         Subject { background, ..self.clone() }
     }
 
-    /// Creates a host with everything that the plugin needs.
+    /// Creates a host and prepares it for the plugin.
     pub fn host(&self) -> Host {
         let host = Host::new();
         host.sh(self.host_setup);
         host
     }
 
-    /// The same subject with one key of the configuration changed.
+    /// Returns the subject with one key of the configuration changed.
     #[must_use]
     pub fn with(&self, key: &str, value: Value) -> Subject {
         let mut changed = self.clone();
@@ -160,25 +160,25 @@ impl Subject {
         changed
     }
 
-    /// The same behind other plugins of a chain: a shell line that makes in a container what they make there, and what they
-    /// answer.
+    /// Returns the subject after other plugins of a chain: a shell line that makes in a container what they make there, and their
+    /// result.
     ///
-    /// In both, and in the configuration, `$NETNS` is the container's path, `$NUMBER` a number that no other container has at
-    /// the time, from 3 on, which alone in quotation marks is a number in JSON too, and `$PLACE` the same as the last half of an
-    /// IPv4 address. In the line `$HOST` is the path of the host's namespace.
+    /// In both, and in the configuration, `$NETNS` is replaced by the container's path; `$NUMBER` by a number from 3 on that no
+    /// other container has at the time (`"$NUMBER"` becomes a number in JSON too); `$PLACE` by the same number as the last two
+    /// bytes of an IPv4 address. In the line `$HOST` is replaced by the path of the host's namespace.
     #[must_use]
     pub fn after(&self, made: &str, result: Value) -> Subject {
         Subject { after: Some(EarlierPlugins { made: made.to_owned(), result }), ..self.clone() }
     }
 
-    /// Creates a container with everything that the plugin needs, such as the interface that an earlier plugin makes.
+    /// Creates a container and makes in it what earlier plugins of the chain make, such as an interface.
     pub fn container(&self, host: &Host) -> Container {
         let container = host.container();
         self.after.iter().for_each(|after| after.make(host, &container));
         container
     }
 
-    /// The configuration of a call, as the runtime puts it together: an ADD has what the plugins before answered.
+    /// The configuration of a call, as the runtime makes it: an ADD has the result of the earlier plugins.
     pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
         let mut conf = self.conf.clone();
         if let Some(after) = self.after.as_ref().filter(|_| verb == "ADD") {
@@ -188,8 +188,8 @@ impl Subject {
         serde_json::from_str(&filled(&conf.to_string(), netns)).unwrap()
     }
 
-    /// The same with what it keeps under this directory: `$DIR` in its configuration stands for it, and there are the leases, if
-    /// its IPAM plugin is host-local.
+    /// Returns the subject with its state in this directory: `$DIR` in the configuration is replaced by the path, and host-local
+    /// gets a `dataDir` in it.
     #[must_use]
     pub fn at(&self, dir: &Path) -> Subject {
         let mut moved = self.clone();
@@ -201,13 +201,13 @@ impl Subject {
         moved
     }
 
-    /// Where host-local keeps the network's reservations, if it is asked for any and was told a directory.
+    /// The directory of the network's reservations, if the configuration uses host-local with a `dataDir`.
     pub(crate) fn reservations(&self) -> Option<PathBuf> {
         let dir = self.conf["ipam"]["dataDir"].as_str().filter(|_| self.conf["ipam"]["type"] == "host-local");
         dir.map(|dir| Path::new(dir).join(self.network()))
     }
 
-    /// The plugins that its calls run: itself, a delegate, and their IPAM plugin, as far as the configuration names them.
+    /// The plugins that a call runs: the plugin itself, a delegate, and the IPAM plugin, as far as the configuration names them.
     pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
         let named = ["delegate", "ipam"].map(|key| self.conf[key]["type"].as_str());
         std::iter::once(self.plugin.as_str()).chain(named.into_iter().flatten())
@@ -218,7 +218,7 @@ impl Subject {
         self.conf["name"].as_str().unwrap()
     }
 
-    /// Calls the binary once, as a runtime does.
+    /// Calls the plugin once, as a runtime does, with additional keys of the configuration.
     pub fn call(&self, host: &Host, verb: &str, id: &str, netns: &str, more: &[(&str, Value)]) -> CallOutput {
         let mut conf = self.conf_of(verb, netns);
         for (key, value) in more {
@@ -227,7 +227,7 @@ impl Subject {
         self.call_raw(host, verb, id, netns, conf.to_string().as_bytes(), &[])
     }
 
-    /// Calls the binary once with these bytes on stdin and these additional variables.
+    /// Calls the plugin once with these bytes on stdin and these additional variables.
     pub fn call_raw(
         &self,
         host: &Host,
@@ -241,7 +241,7 @@ impl Subject {
         CallOutput::from(host.run(&self.bin.join(&self.plugin), &env, stdin))
     }
 
-    /// The variables of a call, with these on top.
+    /// The variables of a call; `more` replaces those with the same names.
     pub(crate) fn environment(
         &self,
         verb: &str,
@@ -262,12 +262,12 @@ impl Subject {
         usual.iter().map(owned).chain(self.env.iter().cloned()).chain(more.iter().map(owned)).collect()
     }
 
-    /// Runs ADD, which has to succeed, and returns the result.
+    /// Runs ADD and returns the result. Panics if it fails.
     pub fn add(&self, host: &Host, id: &str, container: &Container) -> Value {
         self.call(host, "ADD", id, &container.path(), &[]).ok()
     }
 
-    /// Runs DEL with the result of the ADD, which has to succeed.
+    /// Runs DEL with the result of the ADD. Panics if it fails.
     pub fn del(&self, host: &Host, id: &str, container: &Container, result: &Value) {
         self.call(host, "DEL", id, &container.path(), &[("prevResult", result.clone())]).ok();
     }

@@ -1,6 +1,7 @@
-//! A look at everything, while nobody does anything.
+//! Audits: checks of the whole host while no worker runs.
 
 use std::collections::BTreeMap;
+use std::path::Path;
 
 use serde_json::Value;
 
@@ -9,20 +10,16 @@ use crate::env::snapshot::HostSnapshot;
 use crate::env::subject::{addresses, attachments};
 use crate::parallel;
 
-/// So many containers are looked at together.
+/// The number of containers that are checked at the same time.
 const AT_ONCE: usize = 8;
 
 impl Node {
-    /// Whoever runs, runs: CHECK passes, its addresses are in its namespace and reserved for it alone. Then all are
-    /// deleted, and the host is as it was before anybody came.
+    /// Checks each attachment: CHECK passes, and its addresses are in its namespace and reserved for it alone. Then deletes all of
+    /// them, and checks that the host is as it was at the beginning.
     pub(super) fn audit(&self) {
         self.tally.lock().unwrap().audits += 1;
-        self.each(|node, slot| {
-            if matches!(slot.state, AttachmentState::Unknown) {
-                node.delete(slot);
-            }
-        });
-        let live: Vec<String> = self.present().map(|(id, _)| id).collect();
+        self.each(Node::delete_if_unknown);
+        let live: Vec<String> = self.present().into_iter().map(|(id, _)| id).collect();
         let more = [("cni.dev/valid-attachments", attachments(&live)), ("cniVersion", Value::from("1.1.0"))];
         let said = self.call(&self.workload.by[0], Verb::Gc, "", "", &more, None);
         if said.exit != 0 {
@@ -34,49 +31,44 @@ impl Node {
         self.nothing_is_left();
     }
 
-    /// One thing with every container, several at once.
+    fn delete_if_unknown(&self, slot: &mut Slot) {
+        if matches!(slot.state, AttachmentState::Unknown) {
+            self.delete(slot);
+        }
+    }
+
+    /// Calls `work` for every container, several at once.
     fn each(&self, work: impl Fn(&Node, &mut Slot) + Sync) {
         parallel::for_each(AT_ONCE, &self.slots, || (), |(), slot| work(self, &mut slot.lock().unwrap()));
     }
 
-    fn present(&self) -> impl Iterator<Item = (String, Value)> {
-        self.slots.iter().filter_map(|slot| {
+    /// The existing attachments: container ID and result.
+    fn present(&self) -> Vec<(String, Value)> {
+        let mut present = Vec::new();
+        for slot in &self.slots {
             let slot = slot.lock().unwrap();
             if let AttachmentState::Present(result) = &slot.state {
-                Some((slot.id.clone(), result.clone()))
-            } else {
-                None
+                present.push((slot.id.clone(), result.clone()));
             }
-        })
+        }
+        present
     }
 
-    /// Each address of whoever lives has its file, which names him, and no other address has one.
+    /// Checks that each address has a reservation with the ID of its container, and that there are no other reservations.
     fn reservations(&self) {
         let by = &self.workload.by[0];
         let Some(dir) = by.reservations() else { return };
-        let wanted: BTreeMap<String, String> = self
-            .present()
-            .flat_map(|(id, result)| addresses(&result).map(|ip| (ip.to_owned(), id.clone())).collect::<Vec<_>>())
-            .collect();
+        let mut wanted = BTreeMap::new();
+        for (id, result) in self.present() {
+            wanted.extend(addresses(&result).map(|ip| (ip.to_owned(), id.clone())));
+        }
         let entries = std::fs::read_dir(&dir).into_iter().flatten().flatten();
-        let named = entries.filter_map(|entry| {
-            let name = entry.file_name().into_string().ok()?;
-            name.parse::<std::net::IpAddr>().ok()?;
-            let text = std::fs::read_to_string(entry.path()).ok()?;
-            Some((name, text.lines().next().unwrap_or_default().trim().to_owned()))
-        });
-        let found: BTreeMap<String, String> = named.collect();
+        let found: BTreeMap<String, String> = entries.filter_map(|entry| reservation(&entry.path())).collect();
         if found != wanted {
-            let only = |a: &BTreeMap<String, String>, b: &BTreeMap<String, String>| {
-                a.iter()
-                    .filter(|(ip, id)| b.get(*ip) != Some(id))
-                    .map(|(ip, id)| format!("{ip} of {id}"))
-                    .collect::<Vec<_>>()
-            };
             self.report(format!(
                 "reserved, but not had: {:?}; had, but not reserved: {:?}",
-                only(&found, &wanted),
-                only(&wanted, &found)
+                only_in(&found, &wanted),
+                only_in(&wanted, &found)
             ));
         }
     }
@@ -90,7 +82,7 @@ impl Node {
             self.report(format!("CHECK of {}, in the audit: {}", slot.id, describe(&said)));
         }
         if result["interfaces"].is_null() {
-            return; // an IPAM plugin's own
+            return; // the result of an IPAM plugin, which makes no interface
         }
         let seen = slot.container.try_sh("ip -o address show dev eth0 scope global").1;
         let mut seen: Vec<&str> = seen.lines().filter_map(|line| line.split_whitespace().nth(3)).collect();
@@ -103,7 +95,7 @@ impl Node {
         }
     }
 
-    /// It is deleted, if it may have an attachment, and its namespace is empty.
+    /// Deletes the attachment if there may be one, and checks that the namespace is empty.
     fn delete(&self, slot: &mut Slot) {
         let more = match std::mem::replace(&mut slot.state, AttachmentState::Absent) {
             AttachmentState::Present(result) => vec![("prevResult", result)],
@@ -118,7 +110,7 @@ impl Node {
         self.is_empty(slot);
     }
 
-    /// Or what others made in it is as it was.
+    /// Checks that the namespace is empty, or after a chained plugin as before it.
     fn is_empty(&self, slot: &Slot) {
         if let Some(before) = &slot.inside {
             let after = HostSnapshot::inside(&slot.container);
@@ -135,10 +127,24 @@ impl Node {
         }
     }
 
-    /// What is on the host, once the kernel has cleared away what goes with its namespace.
+    /// Reports what is left on the host, after the kernel has removed what belonged to removed namespaces.
     fn nothing_is_left(&self) {
         if let Some(left) = HostSnapshot::leftovers(&self.host, &self.base, self.workload.but) {
             self.report(format!("on the host, when all are gone: {left}"));
         }
     }
+}
+
+/// The address and the container ID of a reservation; `None` if the file is not one.
+fn reservation(file: &Path) -> Option<(String, String)> {
+    let name = file.file_name()?.to_str()?;
+    name.parse::<std::net::IpAddr>().ok()?;
+    let text = std::fs::read_to_string(file).ok()?;
+    Some((name.to_owned(), text.lines().next().unwrap_or_default().trim().to_owned()))
+}
+
+/// The addresses in `one` that `other` has not, or has with another container.
+fn only_in(one: &BTreeMap<String, String>, other: &BTreeMap<String, String>) -> Vec<String> {
+    let missing = one.iter().filter(|(ip, id)| other.get(*ip) != Some(id));
+    missing.map(|(ip, id)| format!("{ip} of {id}")).collect()
 }

@@ -1,4 +1,4 @@
-//! One call as a process of its own, which may be killed.
+//! Calls a plugin in a process that may be killed.
 
 use std::io::{self, Read, Write};
 use std::os::fd::AsFd;
@@ -13,23 +13,23 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::env::subject::CallOutput;
 
-/// No call may take longer, however many are under way.
+/// The longest time of a call, also when many run at the same time.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
-/// What `CallOutput::exit` is of whoever was killed.
+/// The value of `CallOutput::exit` after `SIGKILL`.
 pub(super) const KILLED: i32 = -9;
 
-/// Runs a plugin on the calling thread's host. After that long it is killed, if it has not ended: it alone, by its number, and
-/// what it started is left to end as it will.
+/// Runs a plugin on the calling thread's host. If it has not ended after `kill_after`, it is killed: only that process, while its
+/// children run on.
 ///
-/// Where `process` forks, this spawns, which costs the same however large we are (`posix_spawn(3)`).
+/// Crate `process` forks; this function spawns (`posix_spawn(3)`), whose cost does not depend on the size of our process.
 pub(super) fn call(
     program: &Path,
     env: &[(String, String)],
     stdin: &[u8],
     kill_after: Option<Duration>,
 ) -> io::Result<CallOutput> {
-    #[expect(clippy::disallowed_methods, reason = "whoever is killed must not take others of its group along")]
+    #[expect(clippy::disallowed_methods, reason = "a kill must not reach other processes of the group")]
     let mut command = Command::new(program);
     command.envs(env.iter().map(|(key, value)| (key, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
@@ -51,7 +51,7 @@ pub(super) fn call(
     Ok(CallOutput { exit, stdout: text(&said.stdout), stderr: text(&said.stderr) })
 }
 
-/// Until it says something or ends.
+/// Waits until the program writes to stdout or ends.
 fn wait(child: &mut Child) -> io::Result<()> {
     let Some(stdout) = &child.stdout else { return Ok(()) };
     let deadline = Deadline::after(TIMEOUT);

@@ -1,10 +1,10 @@
-//! Start a program whose every system call asks us first.
+//! Starts a program whose every system call waits for our decision.
 //!
-//! `process` starts programs that run by themselves; this one's first call, its execve(2), already waits for our answer, so
-//! who starts it cannot wait for it. That takes a fork of its own, and the calls below that no safe wrapper makes.
+//! Crate `process` starts programs that run by themselves. Here even the first call, execve(2), waits for our decision, so the
+//! function that starts the program must not wait for it. That needs a fork of its own, and system calls without a safe wrapper.
 #![expect(unsafe_code, reason = "code between fork and exec, and four system calls without a wrapper")]
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, OsStr, OsString, c_char};
 use std::fs::File;
 use std::io::{self, PipeReader, PipeWriter, Read, Write, pipe};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
@@ -17,10 +17,10 @@ use nix::sys::signal::{SigHandler, Signal, signal};
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{ForkResult, Pid, fork};
 
-/// What [`launch`] started.
+/// The result of [`launch`].
 pub(super) struct Launched {
     pub(super) pid: Pid,
-    /// Where the calls of the program, and of all that it starts, ask.
+    /// The descriptor on which the calls of the program and of all its children arrive.
     pub(super) listener: OwnedFd,
     pub(super) stdout: PipeReader,
     pub(super) stderr: PipeReader,
@@ -29,15 +29,17 @@ pub(super) struct Launched {
 /// `SECCOMP_USER_NOTIF_FD_SYNC_WAKE_UP`.
 const SYNC_WAKE_UP: libc::c_ulong = 1;
 
-/// The exit status of a child that came to no program.
+/// The exit status of a child that could not execute the program.
 const NOT_STARTED: i32 = 127;
 
-/// Starts a program on the calling thread's host with these variables over our own, and this on stdin, which has to fit in
-/// a pipe. It is killed with the calling thread.
+/// Starts a program on the calling thread's host. The variables are added to our own, and stdin has to fit in a pipe. The program
+/// is killed when the calling thread ends.
 pub(super) fn launch(program: &Path, env: &[(String, String)], stdin: &[u8]) -> io::Result<Launched> {
     let image = Image::new(program, env)?;
-    let [(input, mut feed), (stdout, output), (stderr, errors), (mut number, tell)] =
-        [pipe()?, pipe()?, pipe()?, pipe()?];
+    let (input, mut feed) = pipe()?;
+    let (stdout, output) = pipe()?;
+    let (stderr, errors) = pipe()?;
+    let (mut number, tell) = pipe()?;
     feed.write_all(stdin)?;
     drop(feed);
     let streams = [input.as_fd(), output.as_fd(), errors.as_fd()];
@@ -47,52 +49,54 @@ pub(super) fn launch(program: &Path, env: &[(String, String)], stdin: &[u8]) -> 
         ForkResult::Parent { child } => child,
     };
     drop((input, output, errors, tell));
-    let mut told = [0; 4];
-    number.read_exact(&mut told)?;
-    let listener = fetch_listener(pid, RawFd::from_ne_bytes(told))?;
+    let mut bytes = [0; 4];
+    number.read_exact(&mut bytes)?;
+    let listener = fetch_listener(pid, RawFd::from_ne_bytes(bytes))?;
     Ok(Launched { pid, listener, stdout, stderr })
 }
 
-/// What exec takes, made ready before the fork.
+/// The arguments of execve(2), prepared before the fork.
 struct Image {
     path: CString,
     argv: [*const c_char; 2],
     envp: Vec<*const c_char>,
-    /// What the pointers point to.
+    /// The strings that `envp` points to.
     _env: Vec<CString>,
 }
 
 impl Image {
     fn new(program: &Path, env: &[(String, String)]) -> io::Result<Image> {
         let path = CString::new(program.as_os_str().to_owned().into_vec())?;
-        let given = |key: &std::ffi::OsStr| env.iter().any(|(name, _)| key == name.as_str());
-        let inherited = std::env::vars_os().filter(|(key, _)| !given(key));
-        let ours = env.iter().map(|(key, value)| (key.into(), value.into()));
-        let pairs = inherited.chain(ours).map(|(mut pair, value): (std::ffi::OsString, std::ffi::OsString)| {
-            pair.push("=");
-            pair.push(value);
-            Ok(CString::new(pair.into_vec())?)
-        });
-        let env = pairs.collect::<io::Result<Vec<CString>>>()?;
-        let envp = env.iter().map(|pair| pair.as_ptr()).chain([ptr::null()]).collect();
-        Ok(Image { argv: [path.as_ptr(), ptr::null()], path, envp, _env: env })
+        let mut pairs = Vec::new();
+        for (key, value) in std::env::vars_os() {
+            if !env.iter().any(|(name, _)| key == name.as_str()) {
+                pairs.push(variable(key, &value)?);
+            }
+        }
+        for (key, value) in env {
+            pairs.push(variable(key.into(), value.as_ref())?);
+        }
+        let mut envp: Vec<_> = pairs.iter().map(|pair| pair.as_ptr()).collect();
+        envp.push(ptr::null());
+        Ok(Image { argv: [path.as_ptr(), ptr::null()], path, envp, _env: pairs })
     }
 
-    /// In the child: its streams, the filter, the program.
+    /// In the child: sets up the streams and the filter, and executes the program.
     fn exec(&self, streams: [BorrowedFd<'_>; 3], tell: &PipeWriter) -> ! {
         for (target, stream) in (0..).zip(streams) {
-            // SAFETY: three numbers at most; none of our pipes has a number below 3, for a test has its three streams open.
+            // SAFETY: plain numbers. None of our pipes has a number below 3, because a test has its three streams open.
             unsafe { libc::dup2(stream.as_raw_fd(), target) };
         }
         // SAFETY: no handler is set.
         let _ = unsafe { signal(Signal::SIGPIPE, SigHandler::SigDfl) };
         let _ = nix::sys::prctl::set_pdeathsig(Signal::SIGKILL);
-        // SAFETY: a number. Without chance in the addresses the allocator makes the same calls each time.
+        // SAFETY: a number. Without random addresses the allocator makes the same calls each time.
         unsafe { libc::personality(libc::ADDR_NO_RANDOMIZE as libc::c_ulong) };
-        let filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_USER_NOTIF }; // "return that"
+        let filter = libc::sock_filter { code: 0x06, jt: 0, jf: 0, k: libc::SECCOMP_RET_USER_NOTIF }; // BPF_RET | BPF_K
         let program = libc::sock_fprog { len: 1, filter: ptr::from_ref(&filter).cast_mut() };
-        // SAFETY: the listener gets the lowest free number, which we ask for, free again and tell while we still can: once
-        // the filter is there, every call waits for who knows it. The filter lives on our stack; the arrays end with null.
+        // SAFETY: the listener gets the lowest free number. We find that out by a duplicate that is closed again, and send it while
+        // we still can: with the filter every call waits for the process that has the listener. The filter is on our stack; the
+        // arrays end with null.
         unsafe {
             let number = libc::fcntl(0, libc::F_DUPFD_CLOEXEC, 3);
             libc::close(number);
@@ -100,7 +104,7 @@ impl Image {
             let filter = |flags: libc::c_ulong| {
                 libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, flags, &raw const program)
             };
-            // A signal that has a handler, such as a shell's for its children, would end the call that waits for us.
+            // A signal with a handler, such as a shell's `SIGCHLD` handler, would interrupt the call that waits for us.
             let flags = libc::SECCOMP_FILTER_FLAG_NEW_LISTENER;
             let unmoved = flags | libc::SECCOMP_FILTER_FLAG_WAIT_KILLABLE_RECV;
             if filter(unmoved) >= 0 || filter(flags) >= 0 {
@@ -111,18 +115,21 @@ impl Image {
     }
 }
 
-/// Gets the listener out of the child, which has it in a moment or has ended without.
+/// A variable as execve(2) takes it: `KEY=VALUE`.
+fn variable(key: OsString, value: &OsStr) -> io::Result<CString> {
+    let mut pair = key;
+    pair.push("=");
+    pair.push(value);
+    Ok(CString::new(pair.into_vec())?)
+}
+
+/// Copies the listener from the child, which makes it soon or ends.
 fn fetch_listener(pid: Pid, number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: numbers; a descriptor that is returned is nobody else's.
-    let owned = |fd: libc::c_long| {
-        let fd = RawFd::try_from(fd).ok().filter(|fd| *fd >= 0);
-        fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd) }).ok_or_else(io::Error::last_os_error)
-    };
-    // SAFETY: as above.
-    let child = owned(unsafe { libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0) })?;
+    // SAFETY: numbers; the returned descriptor is new, so only the result owns it.
+    let child = unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0)) }?;
     loop {
         // SAFETY: as above.
-        match owned(unsafe { libc::syscall(libc::SYS_pidfd_getfd, child.as_raw_fd(), number, 0) }) {
+        match unsafe { owned(libc::syscall(libc::SYS_pidfd_getfd, child.as_raw_fd(), number, 0)) } {
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => std::thread::yield_now(),
             fetched => return fetched.inspect(wake_quickly),
         }
@@ -132,16 +139,28 @@ fn fetch_listener(pid: Pid, number: RawFd) -> io::Result<OwnedFd> {
     }
 }
 
-/// Who asks and who answers take turns: on one processor that takes half the time. Kernels before 6.6 do not know this, and
-/// are as right without.
+/// Takes ownership of the descriptor that a system call returned; a negative number is the error of that call.
+///
+/// # Safety
+/// The descriptor must be new, and without another owner.
+unsafe fn owned(returned: libc::c_long) -> io::Result<OwnedFd> {
+    match RawFd::try_from(returned) {
+        // SAFETY: the caller guarantees it.
+        Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// Wakes the other side on the same processor: the program and the tracer take turns, so this halves the time on one processor.
+/// Kernels before 6.6 do not have this flag, and work without it.
 fn wake_quickly(listener: &OwnedFd) {
     // SAFETY: the listener is open, and this request takes a number.
     unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_SET_FLAGS, SYNC_WAKE_UP) };
 }
 
-/// The next call that asks; `None` if whoever asked is gone by now.
+/// Receives the next call; `None` if its thread has ended.
 pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<libc::seccomp_notif>> {
-    // SAFETY: a structure of integers, which the kernel wants to find zeroed.
+    // SAFETY: a structure of integers; the kernel requires that it is zeroed.
     let mut notice: libc::seccomp_notif = unsafe { std::mem::zeroed() };
     // SAFETY: the listener is open, and this request fills such a structure.
     let received = unsafe { libc::ioctl(listener.as_raw_fd(), libc::SECCOMP_IOCTL_NOTIF_RECV, &raw mut notice) };
@@ -152,7 +171,7 @@ pub(super) fn receive(listener: &OwnedFd) -> io::Result<Option<libc::seccomp_not
     }
 }
 
-/// Lets a call go on, or fail with this number. Whoever asked may be gone by now: that is no error.
+/// Continues a call, or makes it fail with this error number. It is not an error if the thread has ended.
 pub(super) fn respond(listener: &OwnedFd, notice: &libc::seccomp_notif, errno: Option<i32>) {
     let go_on = u32::try_from(libc::SECCOMP_USER_NOTIF_FLAG_CONTINUE).unwrap_or_default();
     let flags = if errno.is_some() { 0 } else { go_on };
@@ -169,7 +188,7 @@ pub(super) fn limit(pid: Pid, resource: Resource, most: u64) -> io::Result<()> {
     if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// What is in a pipe that nobody writes to any more.
+/// Reads a pipe that is no longer written to, to its end.
 pub(super) fn drain(pipe: PipeReader) -> io::Result<String> {
     let mut text = Vec::new();
     File::from(OwnedFd::from(pipe)).read_to_end(&mut text)?;

@@ -1,11 +1,11 @@
-//! The words for system calls.
+//! The names of system calls.
 
-/// Pairs each constant with the word that it holds.
+/// Makes pairs of a constant's value and its name.
 macro_rules! named {
     ($($constant:ident)*) => { &[$((libc::$constant, stringify!($constant))),*] };
 }
 
-/// What a plugin and an IPAM plugin call; the rest is said by its number.
+/// The system calls of a plugin and an IPAM plugin. Others are printed as numbers.
 const NAMES: &[(i64, &str)] = named! {
     SYS_bind SYS_brk SYS_clock_nanosleep SYS_clone SYS_clone3 SYS_close SYS_connect SYS_dup SYS_dup3 SYS_execve SYS_exit
     SYS_exit_group SYS_faccessat SYS_fchmod SYS_fcntl SYS_fdatasync SYS_flock SYS_fstat SYS_fstatfs SYS_fsync SYS_ftruncate
@@ -18,7 +18,7 @@ const NAMES: &[(i64, &str)] = named! {
     SYS_writev
 };
 
-/// The calls that only older processors have.
+/// The system calls that only older processors have.
 #[cfg(target_arch = "x86_64")]
 const OLD: &[(i64, &str)] = named! {
     SYS_access SYS_arch_prctl SYS_dup2 SYS_link SYS_mkdir SYS_open SYS_pipe SYS_poll SYS_readlink SYS_rename SYS_rmdir
@@ -27,7 +27,7 @@ const OLD: &[(i64, &str)] = named! {
 #[cfg(not(target_arch = "x86_64"))]
 const OLD: &[(i64, &str)] = &[];
 
-/// A system call's name, or its number.
+/// The name of a system call, or its number.
 pub fn name(number: i32) -> String {
     let known = NAMES.iter().chain(OLD).find(|(known, _)| *known == i64::from(number));
     known.map_or_else(|| number.to_string(), |(_, constant)| constant.trim_start_matches("SYS_").to_owned())

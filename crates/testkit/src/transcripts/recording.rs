@@ -1,4 +1,4 @@
-//! What was recorded, as it is read.
+//! Recorded calls, and the files that contain them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -9,20 +9,20 @@ use serde_json::Value;
 use crate::env::shared_state::SHARED;
 use crate::env::snapshot::line_contains;
 
-/// One recorded call.
+/// A recorded call.
 #[derive(Clone, Debug)]
 pub struct RecordedCall {
-    /// Its number in the scene.
+    /// The number of the call in the transcript.
     pub seq: u64,
-    /// Who was called.
+    /// The called plugin.
     pub plugin: String,
-    /// Every variable of the protocol.
+    /// All variables of the protocol.
     pub env: BTreeMap<String, String>,
-    /// The exact text.
+    /// The exact text on stdin.
     pub stdin: String,
-    /// The exit status that the recorded plugin had.
+    /// The exit status of the recorded plugin.
     pub exit: i64,
-    /// Its answer to an ADD that succeeded.
+    /// The result of a successful ADD, or null.
     pub answer: Value,
 }
 
@@ -41,12 +41,12 @@ impl RecordedCall {
         }
     }
 
-    /// Whether it is a call of this verb.
+    /// Whether the call has this verb.
     pub fn is(&self, verb: &str) -> bool {
         self.env["CNI_COMMAND"] == verb
     }
 
-    /// The same call with another verb.
+    /// Returns the call with another verb.
     #[must_use]
     pub fn with_verb(&self, verb: &str) -> RecordedCall {
         let mut other = self.clone();
@@ -54,7 +54,7 @@ impl RecordedCall {
         other
     }
 
-    /// The call of a runtime that lost its state: DEL, without a namespace.
+    /// Returns a DEL of the same attachment without a namespace, as a runtime sends it after it lost its state.
     #[must_use]
     pub fn without_netns(&self) -> RecordedCall {
         let mut del = RecordedCall { exit: 0, ..self.with_verb("DEL") };
@@ -73,40 +73,45 @@ impl RecordedCall {
             .join(" ")
     }
 
-    /// The name of its namespace; `None` if it names none, or one that was never there (Podman's VERSION).
+    /// The name of its namespace; `None` if there is no namespace, or one that never existed (Podman's VERSION).
     pub fn namespace(&self) -> Option<&str> {
         self.env["CNI_NETNS"].strip_prefix("@NETNS@/")
     }
 }
 
-/// The calls of one file.
+/// The recorded calls of one file.
 #[derive(Clone, Debug)]
 pub struct Transcript {
     /// The file's name.
     pub name: String,
-    /// In the order in which they began.
+    /// The calls, in the order in which they began.
     pub calls: Vec<RecordedCall>,
 }
 
 impl Transcript {
     fn read(path: &Path) -> Transcript {
         let text = fs::read_to_string(path).unwrap();
-        let lines = text.lines().enumerate();
-        let calls =
-            lines.map(|(n, line)| RecordedCall::read(line, &format!("{}, line {}", path.display(), n + 1))).collect();
+        let mut calls = Vec::new();
+        for (n, line) in text.lines().enumerate() {
+            calls.push(RecordedCall::read(line, &format!("{}, line {}", path.display(), n + 1)));
+        }
         Transcript { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
     }
 
-    /// What a runtime that lost track sends of each attachment. It was refused when it was recorded, if the last DEL was that the
-    /// attachment had.
+    /// The DELs of a runtime that lost its state. Such a DEL may be refused if the recorded last DEL of the attachment was.
     pub(super) fn final_dels(&self) -> impl Iterator<Item = RecordedCall> + '_ {
-        self.calls.iter().filter(|call| call.is("ADD")).map(|add| {
-            let is_its = |call: &&RecordedCall| {
-                call.is("DEL") && call.plugin == add.plugin && call.attachment() == add.attachment()
-            };
-            let exit = self.calls.iter().rfind(is_its).map_or(0, |del| del.exit);
-            RecordedCall { exit, ..add.without_netns() }
-        })
+        let adds = self.calls.iter().filter(|call| call.is("ADD"));
+        adds.map(|add| RecordedCall { exit: self.exit_of_last_del(add), ..add.without_netns() })
+    }
+
+    /// The exit status of the last recorded DEL of an attachment; 0 if there was none.
+    fn exit_of_last_del(&self, add: &RecordedCall) -> i64 {
+        for call in self.calls.iter().rev() {
+            if call.is("DEL") && call.plugin == add.plugin && call.attachment() == add.attachment() {
+                return call.exit;
+            }
+        }
+        0
     }
 
     fn bridges(&self) -> BTreeSet<String> {
@@ -118,7 +123,7 @@ impl Transcript {
         ids.filter(|id| !id.is_empty()).collect()
     }
 
-    /// What there is of any container among what came. Shared things stay: the bridges, empty chains, forwarding.
+    /// The lines of `came` that belong to a container. Shared state (bridges, empty chains, forwarding) is left out.
     pub fn left(&self, came: Vec<String>) -> Vec<String> {
         let bridges = self.bridges();
         let containers = self.containers();
@@ -130,12 +135,11 @@ impl Transcript {
     }
 }
 
-/// All scenes of a directory, by name. Panics where a file is not of the form that [`transcripts`](super) describes.
+/// Reads all transcripts of a directory, sorted by name. Panics if a file does not have the form in [`transcripts`](super).
 pub fn read(dir: &Path) -> Vec<Transcript> {
-    let files = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
-    let files = files.map(|entry| entry.unwrap().path());
-    let mut files: Vec<_> =
-        files.filter(|path| path.extension().is_some_and(|extension| extension == "jsonl")).collect();
+    let entries = fs::read_dir(dir).unwrap_or_else(|error| panic!("{}: {error}", dir.display()));
+    let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
+    files.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
     files.sort();
     files.iter().map(|path| Transcript::read(path)).collect()
 }

@@ -1,4 +1,4 @@
-//! One scene, sent to one plugin.
+//! The replay of one transcript to one plugin.
 
 use std::collections::BTreeMap;
 
@@ -11,19 +11,19 @@ use super::replay_host::ReplayHost;
 use super::variation::{CallCounts, Step, Variation, key};
 use crate::env::host::Host;
 use crate::env::subject::{CallOutput, Subject};
-use crate::syscall_trace::{self, SyscallVerdict};
+use crate::syscall_trace::{self, Syscall, SyscallVerdict};
 
-/// Keys of a subject's configuration that do not take the place of the recorded ones.
+/// Keys of a subject's configuration that do not replace the recorded ones.
 const RECORDED: [&str; 3] = ["cniVersion", "name", "type"];
 
-/// One replay of a scene to one plugin.
+/// One replay of a transcript to one plugin.
 pub(super) struct Replay<'a> {
     subject: &'a Subject,
     variation: Variation,
     host: ReplayHost,
-    /// The last answer to the ADD of each attachment.
+    /// The last result of ADD of each attachment.
     answers: BTreeMap<String, Value>,
-    /// How many calls were refused or killed.
+    /// How many calls failed or were killed.
     pub(super) failed: usize,
     pub(super) killed: usize,
 }
@@ -34,15 +34,16 @@ impl Replay<'_> {
         Replay { subject, variation, host, answers: BTreeMap::new(), failed: 0, killed: 0 }
     }
 
-    /// All calls, then a DEL of each attachment by a runtime that lost track. Panics with what is wrong.
+    /// Makes all calls, then a DEL of each attachment by a runtime that lost its state. Panics if a property does not hold.
     pub(super) fn play(&mut self, transcript: &Transcript, chance: &mut Rng) {
-        let lengths = if self.variation.kills() { rehearsed(transcript, self.subject) } else { CallCounts::new() };
-        let steps = self.variation.of(transcript, &lengths, chance);
+        let counts = if self.variation.kills() { count_syscalls(transcript, self.subject) } else { CallCounts::new() };
+        let steps = self.variation.of(transcript, &counts, chance);
         for (at, step) in steps.iter().enumerate() {
             self.step(step);
-            let named_later = |name: &str| steps[at + 1..].iter().any(|later| later.call.namespace() == Some(name));
-            let is_replayed = self.variation == Variation::Replayed;
-            if let Some(name) = step.call.namespace().filter(|name| is_replayed && !named_later(name)) {
+            if self.variation == Variation::Replayed
+                && let Some(name) = step.call.namespace()
+                && !steps[at + 1..].iter().any(|later| later.call.namespace() == Some(name))
+            {
                 self.host.remove_netns(name);
             }
         }
@@ -76,7 +77,7 @@ impl Replay<'_> {
         }
     }
 
-    /// CHECK needs the answer to an ADD; what else was sent stays as it was, to the letter, unless the subject has keys.
+    /// The stdin of a call. CHECK gets the result of the ADD; other calls are as recorded, unless the subject has keys of its own.
     fn stdin(&self, call: &RecordedCall) -> String {
         let answer = self.answers.get(&call.attachment()).filter(|_| call.is("CHECK"));
         let stdin = with_keys(&call.stdin, self.subject);
@@ -87,7 +88,7 @@ impl Replay<'_> {
     }
 }
 
-/// A recorded text with the subject's own keys; if there are none, as it is.
+/// Replaces keys of a recorded configuration by those of the subject. If it has none, the text is not changed.
 pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
     let own = subject.conf.as_object().into_iter().flatten().filter(|(key, _)| !RECORDED.contains(&key.as_str()));
     let mut own = own.peekable();
@@ -99,24 +100,25 @@ pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
     conf.to_string()
 }
 
-/// The scene as it was, on a host of its own, to see how long each call is.
-fn rehearsed(transcript: &Transcript, subject: &Subject) -> CallCounts {
+/// Replays the transcript once to count the system calls of each call.
+fn count_syscalls(transcript: &Transcript, subject: &Subject) -> CallCounts {
     let mut host = ReplayHost::of(subject);
-    let mut length = |call: &RecordedCall| {
+    let mut counts = CallCounts::new();
+    for call in &transcript.calls {
         let env = host.environment(call);
         let stdin = host.fill_placeholders(&with_keys(&call.stdin, subject));
         let mut calls = 0;
         killed_call(&host.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
-        (key(call), calls)
-    };
-    transcript.calls.iter().map(&mut length).collect()
+        counts.insert(key(call), calls);
+    }
+    counts
 }
 
 pub(super) fn call(host: &Host, subject: &Subject, env: &[(String, String)], stdin: &[u8]) -> CallOutput {
     CallOutput::from(host.run(&subject.bin.join(&subject.plugin), env, stdin))
 }
 
-/// Unless it ends before; after so many system calls.
+/// Makes a call, and kills it after `at` system calls, unless it ends before. Counts its system calls in `calls`.
 fn killed_call(
     host: &Host,
     subject: &Subject,
@@ -125,15 +127,21 @@ fn killed_call(
     at: usize,
     calls: &mut usize,
 ) -> CallOutput {
-    let decide = |call: &syscall_trace::Syscall| {
-        *calls += usize::from(call.process == 0);
-        if *calls > at && call.process == 0 { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
-    };
+    let decide = |call: &Syscall| count_or_kill(call, at, calls);
     let program = subject.bin.join(&subject.plugin);
     host.enter(|| syscall_trace::run(&program, env, stdin, &[], decide)).unwrap().0
 }
 
-/// Checks that the output is one that the specification allows: one result, nothing, or one error.
+/// Counts the calls of the plugin itself, and kills it after `at` of them.
+fn count_or_kill(call: &Syscall, at: usize, calls: &mut usize) -> SyscallVerdict {
+    if call.process > 0 {
+        return SyscallVerdict::GoOn;
+    }
+    *calls += 1;
+    if *calls > at { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
+}
+
+/// Asserts that the output conforms to the specification: one result, nothing, or one error.
 pub(super) fn assert_conforms(call: &RecordedCall, said: &CallOutput) {
     assert!(!said.stderr.contains("panicked") && !said.stdout.contains("panicked"), "{said:?}");
     match said.exit {

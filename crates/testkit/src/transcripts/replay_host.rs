@@ -1,4 +1,4 @@
-//! A host to which recorded calls are sent.
+//! A host on which recorded calls are replayed.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -11,25 +11,25 @@ use crate::env::host::{Container, Host};
 use crate::env::snapshot::HostSnapshot;
 use crate::env::subject::{EarlierPlugins, Subject};
 
-/// A host for one scene, with what the placeholders stand for.
+/// A host for one transcript, with the values of its placeholders.
 #[derive(Debug)]
 pub struct ReplayHost {
-    /// Where the plugins run.
+    /// The host on which the plugins run.
     pub host: Host,
-    /// Where they are.
+    /// The directory of plugins.
     bin: PathBuf,
     before: HostSnapshot,
-    /// The network of each bridge that the scene came to.
+    /// The network of each bridge in the transcript so far.
     bridges: BTreeMap<String, String>,
-    /// Where the paths of namespaces are.
+    /// The directory with the paths of namespaces.
     run: TempDir,
     containers: BTreeMap<String, Container>,
-    /// What a chained plugin stands on.
+    /// The plugins before a chained one.
     after: Option<EarlierPlugins>,
 }
 
 impl ReplayHost {
-    /// On a fresh host, with a directory of plugins.
+    /// Starts a replay on a new host, with a directory of plugins.
     pub fn new(bin: &Path, host: Host) -> ReplayHost {
         ReplayHost {
             before: HostSnapshot::of(&host),
@@ -42,25 +42,28 @@ impl ReplayHost {
         }
     }
 
-    /// The same, and whoever is called finds in each container what it stands on.
+    /// Starts a replay for a subject: each container has what earlier plugins of the chain make.
     pub(super) fn of(subject: &Subject) -> ReplayHost {
         ReplayHost { after: subject.after.clone(), ..ReplayHost::new(&subject.bin, subject.host()) }
     }
 
-    /// What a runtime does before a call without being seen: Podman gives a removed network's bridge name to the next
-    /// network, after it has removed the bridge itself.
+    /// Removes a bridge as Podman does between recorded calls: it gives a removed network's bridge name to the next network, after
+    /// it has removed the bridge itself.
     pub fn remove_reused_bridge(&mut self, call: &RecordedCall) {
         let conf = call.conf();
-        let (Some(bridge), Some(network)) = (conf["bridge"].as_str(), conf["name"].as_str()) else { return };
+        let Some(bridge) = conf["bridge"].as_str() else { return };
+        let Some(network) = conf["name"].as_str() else { return };
         let before = self.bridges.insert(bridge.to_owned(), network.to_owned());
         if before.is_some_and(|before| before != network) {
             self.host.sh(&format!("[ ! -e /proc/sys/net/ipv4/conf/{bridge} ] || ip link del {bridge}"));
         }
     }
 
-    /// The variables of a call, its namespace made if it is not there.
+    /// The variables of a call. Its namespace is created if it does not exist.
     pub fn environment(&mut self, call: &RecordedCall) -> Vec<(String, String)> {
-        if let Some(name) = call.namespace().filter(|name| !self.containers.contains_key(*name)) {
+        if let Some(name) = call.namespace()
+            && !self.containers.contains_key(name)
+        {
             let container = self.host.container();
             let path = self.path(name);
             self.after.iter().for_each(|after| after.make(&self.host, &container));
@@ -72,17 +75,19 @@ impl ReplayHost {
         call.env.iter().map(|(key, value)| (key.clone(), self.fill_placeholders(value))).collect()
     }
 
-    /// A chained plugin finds the interface that it is called for, whose name may be another one in each network.
+    /// Creates the interface of the call if the plugin is a chained one; its name may differ between networks.
     fn ensure_interface(&self, call: &RecordedCall) {
-        let container = call.namespace().and_then(|name| self.containers.get(name)).filter(|_| self.after.is_some());
-        if let (Some(container), Some(ifname)) = (container, call.env.get("CNI_IFNAME").filter(|name| !name.is_empty()))
-        {
-            let make = format!("ip link add {ifname} type veth && ip link set {ifname} up");
-            container.sh(&format!("[ -e /proc/sys/net/ipv4/conf/{ifname} ] || {{ {make}; }}"));
+        let Some(container) = call.namespace().and_then(|name| self.containers.get(name)) else { return };
+        let Some(ifname) = call.env.get("CNI_IFNAME") else { return };
+        if self.after.is_none() || ifname.is_empty() {
+            return;
         }
+        let make = format!("ip link add {ifname} type veth && ip link set {ifname} up");
+        container.sh(&format!("[ -e /proc/sys/net/ipv4/conf/{ifname} ] || {{ {make}; }}"));
     }
 
-    /// The configuration keeps its spelling: only the directory of what a plugin keeps comes in.
+    /// Replaces the placeholders in a text. Only the `dataDir` of a plugin is added; the rest of the configuration is not
+    /// reformatted.
     pub fn fill_placeholders(&self, text: &str) -> String {
         let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
         let lent = format!(r#""dataDir":"{}","type":"tuning""#, self.host.dir().join("tuning").display());
@@ -93,18 +98,18 @@ impl ReplayHost {
             .replace(r#""type":"tuning""#, &lent)
     }
 
-    /// Where host-local keeps what it gave.
+    /// The directory of host-local's reservations.
     pub fn leases(&self) -> PathBuf {
         self.host.dir().join("leases")
     }
 
-    /// A namespace goes away.
+    /// Removes a namespace.
     pub fn remove_netns(&mut self, name: &str) {
         fs::remove_file(self.path(name)).unwrap();
         self.containers.remove(name);
     }
 
-    /// What came since it was new.
+    /// The lines that were added to the host's snapshot since the start.
     pub fn added_lines(&self) -> Vec<String> {
         HostSnapshot::of(&self.host).added_since(&self.before, &[])
     }

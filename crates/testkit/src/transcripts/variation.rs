@@ -1,4 +1,4 @@
-//! What is done to the calls of a scene.
+//! Variations of a transcript: what is done to its calls.
 
 use std::collections::BTreeMap;
 
@@ -6,21 +6,21 @@ use fastrand::Rng;
 
 use super::recording::{RecordedCall, Transcript};
 
-/// How many system calls the plugin itself makes in each undisturbed call, by attachment and verb.
+/// The number of system calls of the plugin itself in each undisturbed call, by attachment and verb.
 pub(super) type CallCounts = BTreeMap<(String, String), usize>;
 
-/// What is done to the calls of a scene.
+/// A variation of a transcript.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Variation {
-    /// Nothing. A namespace goes when no later call names it.
+    /// The calls as recorded. A namespace is removed when no later call names it.
     Replayed,
-    /// Each is sent twice.
+    /// Each call is sent twice.
     Twice,
-    /// Those of an attachment change places.
+    /// The calls of an attachment are shuffled.
     Shuffled,
     /// DEL before ADD, two ADDs, CHECK after each ADD and each DEL.
     Misplaced,
-    /// Each is killed half-way, and sent again or not.
+    /// Each call is killed at a random system call, and sent again or not.
     Killed,
     /// All of that.
     Everything,
@@ -52,7 +52,7 @@ impl Variation {
         [Variation::Killed, Variation::Everything].contains(&self)
     }
 
-    /// Has chance a part in it?
+    /// Whether the variation is random.
     pub(super) fn is_drawn(self) -> bool {
         self.kills() || self == Variation::Shuffled
     }
@@ -68,14 +68,14 @@ impl Variation {
     }
 }
 
-/// One call, and at which of its system calls it is killed.
+/// One call, and the system call at which it is killed.
 #[derive(Clone)]
 pub(super) struct Step {
     pub(super) call: RecordedCall,
     pub(super) killed_at: Option<usize>,
 }
 
-/// The calls of an attachment change places among each other.
+/// Shuffles the calls of each attachment among their positions.
 fn shuffle(calls: &mut [RecordedCall], chance: &mut Rng) {
     let mut places: BTreeMap<String, Vec<usize>> = BTreeMap::new();
     for (place, call) in calls.iter().enumerate() {
@@ -89,9 +89,9 @@ fn shuffle(calls: &mut [RecordedCall], chance: &mut Rng) {
     }
 }
 
-/// A death, and then the call itself or not.
+/// A killed call, followed by the complete call or not.
 fn killed(step: Step, lengths: &CallCounts, chance: &mut Rng) -> Vec<Step> {
-    // What was not rehearsed may be as short as the shortest.
+    // A call that was not counted may be as short as the shortest.
     let length = lengths.get(&key(&step.call)).or_else(|| lengths.values().min()).copied();
     let dies = Step { killed_at: length.map(|length| chance.usize(..length)), ..step.clone() };
     if chance.bool() { vec![dies, step] } else { vec![dies] }

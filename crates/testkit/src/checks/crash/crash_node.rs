@@ -1,4 +1,4 @@
-//! A host that runs until the power goes, and boots.
+//! A host that runs until a power cut, and reboots.
 
 use std::collections::BTreeMap;
 use std::os::unix::fs::MetadataExt;
@@ -16,7 +16,7 @@ use crate::env::snapshot::HostSnapshot;
 use crate::env::subject::{CallOutput, Subject, addresses, attachments};
 use crate::syscall_trace::{self, Syscall, SyscallVerdict};
 
-/// What is under way when the power goes.
+/// The verb that runs when the power is cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Verb {
     Add,
@@ -36,22 +36,22 @@ impl Verb {
     }
 }
 
-/// Who was there before: one of them was deleted again, and one is added or deleted, or swept, when the power goes.
+/// Containers before the power cut: one was added and deleted, one is added, and one is added by the last call.
 const EXISTING: [&str; 3] = ["c-one", "c-two", "c-last"];
 
 /// The system calls that sync a file or a directory.
 const SYNCS: [i64; 2] = [libc::SYS_fsync, libc::SYS_fdatasync];
 
-/// So often may an ADD be refused that was deleted again.
+/// How often an ADD may fail and be retried after a DEL.
 const ROUNDS: usize = 2;
 
-/// More than any range of a subject has.
+/// More addresses than the range of any subject has.
 const MOST: usize = 64;
 
-/// So many are tried of a plugin that gives no address.
+/// The number of containers for a plugin that assigns no addresses.
 const ENOUGH: usize = 5;
 
-/// A host, and all that changed on its disk.
+/// A host, and all changes on its disk.
 pub(super) struct CrashNode {
     host: Host,
     subject: Subject,
@@ -60,7 +60,7 @@ pub(super) struct CrashNode {
     died: bool,
 }
 
-/// Watches the disk while a plugin runs.
+/// Records changes on the disk while a plugin runs.
 struct Recorder<'a> {
     root: PathBuf,
     disk: Disk,
@@ -69,16 +69,16 @@ struct Recorder<'a> {
     syncs: Vec<PendingSync>,
 }
 
-/// A sync that was asked for, and may not be done yet.
+/// A sync that was started and may not be complete.
 struct PendingSync {
     pid: Pid,
     inode: u64,
-    /// How many changes there were before it.
+    /// The number of changes before the sync.
     changes: usize,
 }
 
 impl Recorder<'_> {
-    /// What has changed since it looked last.
+    /// Records what changed on the disk since the last call.
     fn record_changes(&mut self) {
         let disk = Disk::of(&self.root);
         let inode = self.root.metadata().map_or(0, |found| found.ino());
@@ -93,9 +93,16 @@ impl Recorder<'_> {
         self.disk = disk;
     }
 
+    /// Records changes and syncs before a system call, and kills the process after `until` moments.
+    fn decide(&mut self, call: &Syscall, until: usize) -> SyscallVerdict {
+        self.before_call(call);
+        if self.moments >= until { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
+    }
+
+    /// Records changes and syncs before a system call.
     fn before_call(&mut self, call: &Syscall) {
         self.record_changes();
-        // Who asks for something else has had his sync: until then the power takes what it was for.
+        // A process that makes its next call has completed its sync. Until then a power cut may lose the synced changes.
         for sync in self.syncs.extract_if(.., |sync| sync.pid == call.pid) {
             self.changes[..sync.changes].iter_mut().for_each(|change| change.synced(sync.inode));
         }
@@ -107,7 +114,7 @@ impl Recorder<'_> {
     }
 }
 
-/// How many containers find room in a range.
+/// The number of containers that the subject's range has addresses for.
 pub(super) fn capacity(subject: &Subject) -> usize {
     let host = Host::new();
     let subject = subject.at(host.dir());
@@ -121,7 +128,7 @@ pub(super) fn capacity(subject: &Subject) -> usize {
 }
 
 impl CrashNode {
-    /// Two were added, and one of them deleted.
+    /// Makes a host with one container; another one was added and deleted.
     pub(super) fn new(subject: &Subject) -> CrashNode {
         let host = Host::new();
         let mut node =
@@ -133,7 +140,7 @@ impl CrashNode {
         node
     }
 
-    /// A last call, killed after so many moments at which it changed something.
+    /// Runs a last call, and kills it after this many moments at which it changed something on the disk.
     pub(super) fn run_until(mut self, verb: Verb, moments: usize) -> CrashNode {
         let (id, more) = match verb {
             Verb::Add => (EXISTING[2], Vec::new()),
@@ -148,16 +155,17 @@ impl CrashNode {
         self.moments
     }
 
-    /// Was the last call under way when the power went?
+    /// Whether the last call was still running at the power cut.
     pub(super) fn died(&self) -> bool {
         self.died
     }
 
-    /// What was on the disk when the power went, and what of it lasts.
+    /// The changes until the power cut, and which of them are durable.
     pub(super) fn change_records(&self) -> Vec<ChangeRecord> {
         change_records(&self.changes)
     }
 
+    /// Calls the plugin, records its changes, and kills it after `until` moments. Returns the exit status.
     fn traced_call(&mut self, verb: &str, id: &str, more: &[(&str, Value)], until: usize) -> i32 {
         let container = self.subject.container(&self.host);
         let mut conf = self.subject.conf_of(verb, &container.path());
@@ -169,37 +177,26 @@ impl CrashNode {
         let disk = Disk::of(&root);
         let changes = &mut self.changes;
         let mut recorder = Recorder { disk, root, changes, moments: 0, syncs: Vec::new() };
-        let decide = |call: &Syscall| {
-            recorder.before_call(call);
-            if recorder.moments >= until { SyscallVerdict::Signal(Signal::SIGKILL) } else { SyscallVerdict::GoOn }
-        };
+        let decide = |call: &Syscall| recorder.decide(call, until);
         let (said, _) = self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), &[], decide)).unwrap();
         recorder.record_changes();
         self.moments = recorder.moments;
         said.exit
     }
 
-    /// The power goes, and this with it.
+    /// Cuts the power with this loss.
     pub(super) fn cut_power(self, loss: &Loss) -> CrashNode {
         loss.apply(self.host.dir(), &self.changes);
         self
     }
 
-    /// It boots, and whatever a runtime does then succeeds.
+    /// Reboots, and checks that all calls of a runtime succeed and lost reservations are reported.
     pub(super) fn reboot_and_verify(self, capacity: usize, order: Recovery) {
         let CrashNode { host, subject, .. } = self;
         let mut host = host.rebooted();
         let lost = torn_reservations(&Disk::of(host.dir()));
         let mut said = String::new();
-        host.in_another_boot(|| {
-            let mut after = RebootedNode::of(&host, &subject, &mut said);
-            after.recover(order);
-            if !order.boots_again {
-                after.gc();
-                after.fill_range(capacity);
-                after.del_all();
-            }
-        });
+        host.in_another_boot(|| RebootedNode::of(&host, &subject, &mut said).make_all_calls(capacity, order));
         if order.boots_again {
             host = host.rebooted();
             host.in_another_boot(|| RebootedNode::of(&host, &subject, &mut said).fill_range(capacity));
@@ -209,7 +206,7 @@ impl CrashNode {
     }
 }
 
-/// A container, and how it was before a chained plugin changed what others had made in it.
+/// A container, and its snapshot before a chained plugin changes it.
 struct TestContainer {
     container: Container,
     inside: Option<HostSnapshot>,
@@ -222,13 +219,13 @@ impl TestContainer {
     }
 }
 
-/// A host after the boot.
+/// A host after the reboot.
 struct RebootedNode<'a> {
     host: &'a Host,
     subject: &'a Subject,
-    /// Who was added since: name, container, result.
+    /// The containers added since the reboot: ID, container, result.
     live: Vec<(String, TestContainer, Value)>,
-    /// All that was said on standard error.
+    /// The stderr of all calls.
     said: &'a mut String,
 }
 
@@ -237,7 +234,17 @@ impl<'a> RebootedNode<'a> {
         RebootedNode { host, subject, live: Vec::new(), said }
     }
 
-    /// What every runtime does.
+    /// Makes the calls of a runtime after the reboot, and fills the range, unless there is going to be a second reboot.
+    fn make_all_calls(&mut self, capacity: usize, order: Recovery) {
+        self.recover(order);
+        if !order.boots_again {
+            self.gc();
+            self.fill_range(capacity);
+            self.del_all();
+        }
+    }
+
+    /// Makes the calls that every runtime makes after a reboot.
     fn recover(&mut self, order: Recovery) {
         self.succeed("STATUS", "", &[]);
         if order.adds_first {
@@ -253,7 +260,7 @@ impl<'a> RebootedNode<'a> {
         self.check_all();
     }
 
-    /// As many find room as ever.
+    /// Adds containers until the range is full, and checks all.
     fn fill_range(&mut self, capacity: usize) {
         for n in self.live.len()..capacity {
             self.add(&format!("c-more-{n}"));
@@ -279,7 +286,7 @@ impl<'a> RebootedNode<'a> {
         self.live.iter().any(|(live, ..)| live == id)
     }
 
-    /// Its container is gone, and what its namespace was too.
+    /// Deletes an attachment whose container and namespace are gone.
     fn del(&mut self, id: &str) {
         self.succeed("DEL", id, &[]);
     }
@@ -291,8 +298,9 @@ impl<'a> RebootedNode<'a> {
         self.live.push((id.to_owned(), fresh, said.json()));
     }
 
-    /// Of a name that may be known: if that is refused, it is not for ever. A runtime deletes what it could not add, and tries
-    /// again; where half of what a file said is lost, one DEL may find one part, and the next one the other.
+    /// Adds a container with an ID that the plugin may know from before. If that fails, it must not fail for ever: a runtime
+    /// deletes what it could not add, and retries. If half of a file was lost, one DEL may find one part and the next DEL the
+    /// other.
     fn add_with_retries(&mut self, id: &str) {
         let fresh = TestContainer::of(self.subject, self.host);
         for _ in 0..ROUNDS {
@@ -310,7 +318,7 @@ impl<'a> RebootedNode<'a> {
         self.succeed("GC", "", &[("cni.dev/valid-attachments", valid)]);
     }
 
-    /// Each has addresses of its own, and they are still its.
+    /// Checks that no two containers share an address, and that CHECK passes for each.
     fn check_all(&mut self) {
         let mut owners: BTreeMap<String, String> = BTreeMap::new();
         for (id, fresh, result) in std::mem::take(&mut self.live) {
@@ -324,7 +332,7 @@ impl<'a> RebootedNode<'a> {
         }
     }
 
-    /// And what was lent is given back.
+    /// Deletes all containers, and checks that a chained plugin undid its changes.
     fn del_all(&mut self) {
         for (id, TestContainer { container, inside }, result) in std::mem::take(&mut self.live) {
             let said = self.call("DEL", &id, &container.path(), &[("prevResult", result)]);
@@ -349,7 +357,7 @@ mod tests {
     use super::*;
     use crate::checks::crash::disk::ChangeKind;
 
-    /// The recorder sees that this file is synced, and then the next call of the same process.
+    /// Simulates a sync of this file and the next system call of the same process.
     fn sync(recorder: &mut Recorder, path: &Path) {
         let file = File::open(path).unwrap();
         let fd = u64::try_from(file.as_raw_fd()).unwrap();
@@ -365,7 +373,7 @@ mod tests {
         }
     }
 
-    /// A file that is moved away and back is, to the recorder, one that was removed and another one with its inode number.
+    /// A file that is moved away and back looks to the recorder like a removed file and a new one with the same inode number.
     #[test]
     fn a_sync_of_a_new_file_is_none_of_a_removed_one_that_had_its_inode_number() {
         let place = tempfile::tempdir().unwrap();

@@ -1,4 +1,4 @@
-//! What is on the disk, and what changed.
+//! The files on the disk, and their changes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -6,36 +6,36 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-/// A directory's tree, each path relative to it.
+/// The tree of a directory; paths are relative to it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Disk(BTreeMap<PathBuf, Entry>);
 
-/// What stands under a name.
+/// A file or directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) inode: u64,
-    /// `None`: a directory.
+    /// The content of a file; `None` for a directory.
     pub(super) content: Option<Vec<u8>>,
 }
 
-/// One thing that a system call did to the disk.
+/// One change that a system call made to the disk.
 #[derive(Clone, Debug)]
 pub(super) struct DiskChange {
     pub(super) path: PathBuf,
     pub(super) what: ChangeKind,
-    /// It was synced since.
+    /// Whether the change was synced.
     pub(super) durable: bool,
-    /// The file or directory that would have to be synced is removed. The file system may give its inode number to a new file,
-    /// and a sync of that is not one of this.
+    /// Whether the file or directory that would have to be synced is removed. The file system may reuse its inode number for a new
+    /// file; a sync of that file does not make this change durable.
     pub(super) removed: bool,
 }
 
-/// A change by what it is of, and not by its place in the list of all.
+/// Identifies a change by file and kind, independent of its position in the list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChangeId {
     path: PathBuf,
     part: ChangedPart,
-    /// So many changes of the same were before it.
+    /// The number of earlier changes of the same kind to the same file.
     nth: usize,
 }
 
@@ -45,14 +45,14 @@ pub(super) enum ChangedPart {
     Content,
 }
 
-/// A change that was made, and whether it lasts.
+/// A change, and whether it is durable.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct ChangeRecord {
     pub(super) mark: ChangeId,
     pub(super) durable: bool,
 }
 
-/// The changes of a list by name.
+/// Identifies each change of a list.
 pub(super) fn change_records(changes: &[DiskChange]) -> Vec<ChangeRecord> {
     let mut all: Vec<ChangeRecord> = Vec::new();
     for DiskChange { path, what, durable, .. } in changes {
@@ -68,9 +68,9 @@ pub(super) fn change_records(changes: &[DiskChange]) -> Vec<ChangeRecord> {
 
 #[derive(Clone, Debug)]
 pub(super) enum ChangeKind {
-    /// The name leads elsewhere; it led here before, or nowhere.
+    /// The name refers to another file than before. `before` is the old file; `None` if the name is new.
     Name { before: Option<Entry>, directory: u64 },
-    /// The file under it, still the same or a new one, got other content than this.
+    /// The content of the file changed; `before` is the old content, which is empty for a new file.
     Content { before: Vec<u8>, inode: u64 },
 }
 
@@ -83,7 +83,8 @@ impl Disk {
 
     fn read(&mut self, root: &Path, at: &Path) {
         for entry in fs::read_dir(root.join(at)).into_iter().flatten().flatten() {
-            let (path, Ok(found)) = (at.join(entry.file_name()), entry.metadata()) else { continue };
+            let path = at.join(entry.file_name());
+            let Ok(found) = entry.metadata() else { continue };
             if found.is_dir() {
                 self.read(root, &path);
             }
@@ -100,12 +101,12 @@ impl Disk {
         self.0.iter().filter_map(|(path, entry)| Some((path.as_path(), entry.content.as_deref()?)))
     }
 
-    /// The inode number of each file and directory.
+    /// The inode numbers of all files and directories.
     pub(super) fn inodes(&self) -> BTreeSet<u64> {
         self.0.values().map(|entry| entry.inode).collect()
     }
 
-    /// What made this of that; names above others come first.
+    /// The changes from `before` to this state; changes of a directory come before those in it.
     pub(super) fn changes_since(&self, before: &Disk, root: u64) -> Vec<DiskChange> {
         let paths: BTreeSet<&PathBuf> = self.0.keys().chain(before.0.keys()).collect();
         let mut changes = Vec::new();
@@ -153,7 +154,7 @@ impl DiskChange {
         }
     }
 
-    /// The file or directory with this inode number was synced.
+    /// Marks the change as durable if a sync of this inode number makes it so.
     pub(super) fn synced(&mut self, inode: u64) {
         self.durable |= !self.removed && self.inode() == inode;
     }

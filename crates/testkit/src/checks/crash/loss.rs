@@ -1,4 +1,4 @@
-//! What the power takes with it.
+//! Losses: which unsynced changes a power cut destroys.
 
 use std::fmt;
 use std::fs;
@@ -6,31 +6,33 @@ use std::path::Path;
 
 use super::disk::{ChangeId, ChangeKind, ChangeRecord, ChangedPart, Disk, DiskChange, Entry, change_records};
 
-/// Of all changes that were not synced.
+/// The loss of some changes that were not synced.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Loss {
-    /// All of them reached the disk: whoever wrote was only killed.
+    /// No loss: all changes reached the disk, as if the process had only been killed.
     Nothing,
-    /// The content of one file, or of every one.
+    /// The content of one file.
     Content(ChangeId, TornContent),
+    /// The contents of all files.
     Contents(TornContent),
     /// One change of a name.
     Name(ChangeId),
-    /// Each change of a name from this one on; and the contents of what is left may be lost too.
+    /// Each change of a name from this one on.
     NamesFrom(ChangeId),
+    /// The same, and the contents of all files.
     NamesAndContentsFrom(ChangeId),
 }
 
-/// What a file has whose content is lost.
+/// The content of a file after its content was lost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum TornContent {
     Empty,
     Zeros,
-    /// The first half, and no more.
+    /// The first half only.
     Cut,
-    /// The first half, and zeros.
+    /// The first half, followed by zeros.
     HalfZeros,
-    /// What it had before.
+    /// The old content.
     Old,
 }
 
@@ -38,7 +40,7 @@ const TORN: [TornContent; 5] =
     [TornContent::Empty, TornContent::Zeros, TornContent::Cut, TornContent::HalfZeros, TornContent::Old];
 
 impl Loss {
-    /// Every one that these changes allow.
+    /// All losses that are possible with these changes.
     pub(super) fn all(records: &[ChangeRecord]) -> Vec<Loss> {
         let mut all = vec![Loss::Nothing];
         all.extend(TORN.map(Loss::Contents));
@@ -54,7 +56,7 @@ impl Loss {
         all
     }
 
-    /// Does it to the disk: the last change first.
+    /// Applies the loss to the disk, beginning with the last change.
     pub(super) fn apply(&self, root: &Path, changes: &[DiskChange]) {
         let marks = change_records(changes);
         let place = self.mark().map(|mark| marks.iter().position(|change| change.mark == *mark).unwrap());
@@ -72,7 +74,7 @@ impl Loss {
         }
     }
 
-    /// The change that it takes, or takes first.
+    /// The change that is lost, or the first of them.
     fn mark(&self) -> Option<&ChangeId> {
         match self {
             Loss::Nothing | Loss::Contents(_) => None,
@@ -82,7 +84,7 @@ impl Loss {
         }
     }
 
-    /// Of a change, where its own stands at this place.
+    /// Whether this change of a name is lost. `place` is the position of the loss's own change.
     fn loses_name(&self, number: usize, place: Option<usize>) -> bool {
         match self {
             Loss::Name(_) => place == Some(number),
@@ -91,6 +93,7 @@ impl Loss {
         }
     }
 
+    /// What becomes of the content in this change; `None` if it is not lost.
     fn torn_content(&self, number: usize, place: Option<usize>) -> Option<TornContent> {
         match self {
             Loss::Content(_, torn) => (place == Some(number)).then_some(*torn),
@@ -114,11 +117,11 @@ impl fmt::Display for Loss {
     }
 }
 
-/// The name leads where it led before. What stands below a directory goes with it.
+/// Reverts the change of a name. A removed directory loses its content.
 fn restore_name(path: &Path, before: Option<&Entry>) {
     let gone = if path.is_dir() { fs::remove_dir_all(path) } else { fs::remove_file(path) };
     match before {
-        // It may be gone since, by a later change that lasted or with the directory above it.
+        // The file may have been removed by a later durable change, or with its directory.
         None => drop(gone),
         Some(Entry { content: None, .. }) => fs::create_dir_all(path).unwrap(),
         Some(Entry { content: Some(content), .. }) => {
@@ -128,7 +131,7 @@ fn restore_name(path: &Path, before: Option<&Entry>) {
     }
 }
 
-/// The file stays the same one.
+/// Replaces the content of a file in place.
 fn tear(path: &Path, before: &[u8], torn: TornContent) {
     let Ok(content) = fs::read(path) else { return };
     let half = content.len() / 2;
@@ -142,7 +145,7 @@ fn tear(path: &Path, before: &[u8], torn: TornContent) {
     fs::write(path, left).unwrap();
 }
 
-/// Addresses whose files are there and have lost their content, or a part: nobody writes zeros.
+/// Addresses with a reservation whose content is empty or has zeros, which no program writes.
 pub(super) fn torn_reservations(disk: &Disk) -> Vec<String> {
     let torn = |content: &[u8]| content.is_empty() || content.contains(&0);
     let named = disk.files().filter(|(_, content)| torn(content)).filter_map(|(path, _)| path.file_name()?.to_str());
