@@ -16,7 +16,7 @@ pub(crate) fn run(data: &[u8]) {
     fs::write(results.join("net-c-eth0"), text).expect("it can be written to");
     let cache = Cache::below(dir.path());
     let listed = cache.attachments().expect("the directory can be listed");
-    assert_eq!(listed.len(), 1, "one file is one attachment, whatever is in it");
+    assert_eq!(listed.len(), 1, "one file is one attachment, with any content");
     assert!(listed[0].state != State::Unreadable || !listed[0].problems.is_empty(), "it says what is wrong");
     let whole = listed[0].summary();
     let summaries = cache.list().expect("the directory can be listed");
@@ -27,7 +27,7 @@ pub(crate) fn run(data: &[u8]) {
     match cache.result(&list, &at) {
         Ok(None) => {}
         Ok(Some(result)) => {
-            let (own, _) = CniResult::read(&result, version).expect("what was kept is a result");
+            let (own, _) = CniResult::read(&result, version).expect("a cached result is a result");
             assert_eq!(own, version, "in the version of the network");
         }
         Err(Error::Cache(why)) => assert!(why.contains("result"), "{why}"),

@@ -11,9 +11,9 @@ const SERIAL: u32 = 7;
 pub(crate) fn run(bytes: &[u8]) {
     let length = wire::length(bytes);
     assert!(length.is_none_or(|length| (16..=LONGEST).contains(&length)));
-    if let Some((_, said)) = wire::answer(bytes) {
+    if let Some((_, reply)) = wire::answer(bytes) {
         assert_eq!(length, Some(bytes.len()), "a message is neither more nor less than its length");
-        assert!(said.len() <= bytes.len());
+        assert!(reply.len() <= bytes.len());
     }
     // The remaining bytes belong to the next message.
     if let Some(message) = length.and_then(|length| bytes.get(..length)) {

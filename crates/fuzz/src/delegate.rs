@@ -37,21 +37,21 @@ fn own_entry() -> &'static (String, Plugins) {
 #[expect(clippy::needless_pass_by_value, reason = "the type of an entry's function")]
 fn reply_as_configured(_: &str, input: Input, _: Plugins, out: &mut dyn Write) -> u8 {
     if input.command == "ADD" {
-        REPLY.with_borrow(|said| out.write_all(said)).expect("it is written to memory");
+        REPLY.with_borrow(|output| out.write_all(output)).expect("it is written to memory");
     }
     0
 }
 
 /// The first byte selects the CNI version of the call; the rest is the delegate's output.
 pub(crate) fn run(data: &[u8]) {
-    let Some((choice, said)) = data.split_first() else { return };
+    let Some((choice, output)) = data.split_first() else { return };
     let version = Version::ALL[usize::from(*choice) % Version::ALL.len()];
-    REPLY.set(said.to_vec());
+    REPLY.set(output.to_vec());
     let conf = format!(r#"{{"cniVersion":"{version}","name":"n","type":"asker"}}"#);
     let asked = Input { path: own_entry().0.clone(), ..input(format!("ADD\0c\0own\0eth0\0\0\0{conf}").as_bytes()) };
     let reply = call::<Asker>(asked, own_entry().1);
     let document = reply.document.expect("an ADD says something");
-    let read = document::parse(said).ok().and_then(|value| CniResult::read(&value, version).ok());
+    let read = document::parse(output).ok().and_then(|value| CniResult::read(&value, version).ok());
     match read.filter(|(_, answer)| !answer.ips.is_empty()) {
         Some((_, answer)) => assert_eq!(document, answer.write(version)),
         None => assert!(!reply.success && document["code"] == 103, "{document}"),

@@ -8,10 +8,10 @@ const LONG: usize = 64 << 10;
 /// The first line is the text that a rule must mention to be parsed; the rest is the output.
 pub(crate) fn run(data: &[u8]) {
     let text = String::from_utf8_lossy(data);
-    let (mention, said) = text.split_once('\n').unwrap_or(("", &text));
-    let Some(all) = Table::read(said, "nat", "") else { return };
-    let some = Table::read(said, "nat", mention).expect("whether it shows the table is nobody's mention");
-    if said.len() > LONG {
+    let (mention, output) = text.split_once('\n').unwrap_or(("", &text));
+    let Some(all) = Table::read(output, "nat", "") else { return };
+    let some = Table::read(output, "nat", mention).expect("a mention does not hide the table");
+    if output.len() > LONG {
         return;
     }
     let chains: Vec<&str> = all.chains().collect();

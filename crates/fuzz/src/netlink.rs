@@ -107,7 +107,7 @@ fn change(bytes: &mut Unstructured<'_>) -> Result<()> {
 }
 
 fn only(batch: Batch) -> Vec<u8> {
-    let mut messages = wire::messages(batch).expect("it can be said");
+    let mut messages = wire::messages(batch).expect("it can be sent");
     assert_eq!(messages.len(), 1);
     let message = messages.remove(0);
     let length = u32::from_ne_bytes(message[..4].try_into().expect("a header has a length"));
@@ -131,7 +131,7 @@ fn route(wanted: &KernelRoute) {
     batch.add_route(wanted);
     let Ok(messages) = wire::messages(batch) else {
         let families = [wanted.gateway, wanted.source].into_iter().flatten().map(|ip| ip.is_ipv4());
-        assert!(families.into_iter().any(|ipv4| ipv4 != wanted.dst.is_ipv4()), "{wanted:?} can be said");
+        assert!(families.into_iter().any(|ipv4| ipv4 != wanted.dst.is_ipv4()), "{wanted:?} can be sent");
         return;
     };
     let found = wire::routes(&messages[0]).expect("it is a route");
@@ -169,7 +169,7 @@ fn vlans(port: u32, range: VlanRange) {
             continue;
         }
         let message = only(batch);
-        assert_eq!(message[HEADER + 4..HEADER + 8], port.to_ne_bytes(), "the port's number stands in its place");
+        assert_eq!(message[HEADER + 4..HEADER + 8], port.to_ne_bytes(), "the port's number is at its position");
     }
 }
 

@@ -47,12 +47,12 @@ pub(crate) fn plan(args: &str, stdin: &[u8]) -> Input {
 
 /// Calls a plugin and checks its output: at most one document, and a complete error if the call failed.
 pub(crate) fn call<P: Plugin>(input: Input, plugins: Plugins) -> PluginReply {
-    let mut said = Vec::new();
-    let status = serve::<P>("fuzzed", input, plugins, &mut said);
-    let document = (!said.is_empty()).then(|| document::parse(&said).expect("what leaves on stdout is one document"));
+    let mut stdout = Vec::new();
+    let status = serve::<P>("fuzzed", input, plugins, &mut stdout);
+    let document = (!stdout.is_empty()).then(|| document::parse(&stdout).expect("stdout is one document"));
     let success = status == 0;
     if !success {
-        check_error(document.as_ref().expect("a refusal says why"));
+        check_error(document.as_ref().expect("an error has a document"));
     }
     PluginReply { success, document }
 }

@@ -20,7 +20,7 @@ impl Plugin for Witness {
 
     fn add(&self, add: &Add, _: &mut Journal) -> Result<CniResult> {
         check_names(&add.call.conf, &add.attachment.tag);
-        assert_ne!(self.mac.as_deref(), Some(""), "an empty text counts as not said");
+        assert_ne!(self.mac.as_deref(), Some(""), "an empty text counts as not configured");
         Ok(add.prev.clone().unwrap_or_default())
     }
 
@@ -77,7 +77,7 @@ pub(crate) fn run(data: &[u8]) {
             let conf = conf.expect("an ADD that succeeded had a configuration");
             let version = Version::exact(conf.text("cniVersion").unwrap_or_default()).expect("and a version");
             let prev = conf.get("prevResult").map(|prev| CniResult::read(prev, version).expect("and a result").1);
-            assert_eq!(document, prev.unwrap_or_default().write(version), "a result that nobody added to is passed on");
+            assert_eq!(document, prev.unwrap_or_default().write(version), "an unchanged result is passed on");
         }
         ("VERSION", Some(document)) => assert_eq!(document["supportedVersions"].as_array().map(Vec::len), Some(7)),
         ("PLAN", Some(document)) => assert_eq!(document["plan"][0], "nothing"),

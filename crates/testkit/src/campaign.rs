@@ -331,8 +331,8 @@ mod tests {
 
     #[test]
     fn findings_are_counted_and_some_of_them_shown() {
-        let said = catch_panic(|| assert_no_findings(&vec!["a thing".to_owned(); SHOWN + 1])).unwrap_err();
-        assert!(said.starts_with("41 found, 40 shown:\na thing\n"), "{said}");
+        let message = catch_panic(|| assert_no_findings(&vec!["a thing".to_owned(); SHOWN + 1])).unwrap_err();
+        assert!(message.starts_with("41 found, 40 shown:\na thing\n"), "{message}");
         assert_no_findings(&[]);
     }
 }

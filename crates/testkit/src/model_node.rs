@@ -222,9 +222,9 @@ impl Node {
 
     /// Runs the background line of the subject.
     fn run_background(&self, line: &str) {
-        let (succeeded, said) = self.host.try_sh(line);
+        let (succeeded, output) = self.host.try_sh(line);
         if !succeeded {
-            self.report(format!("what others do beside it failed: {line}: {said}"));
+            self.report(format!("the background line failed: {line}: {output}"));
         }
     }
 
@@ -252,20 +252,20 @@ impl Node {
     }
 
     fn add(&self, slot: &mut Slot, chance: &mut Rng) {
-        let said =
+        let output =
             self.call(self.random_subject(chance), Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
-        match said.exit {
-            0 => match serde_json::from_str::<Value>(&said.stdout) {
+        match output.exit {
+            0 => match serde_json::from_str::<Value>(&output.stdout) {
                 Ok(result) => {
                     self.claim_addresses(&slot.id, &result);
                     slot.state = AttachmentState::Present(result);
                 }
-                Err(error) => self.report(format!("ADD of {}: {error}: {said:?}", slot.id)),
+                Err(error) => self.report(format!("ADD of {}: {error}: {output:?}", slot.id)),
             },
             KILLED if percent(FORGOTTEN, chance) => self.forget(slot),
-            _ if is_unknown(&said) => slot.state = AttachmentState::Unknown,
+            _ if is_unknown(&output) => slot.state = AttachmentState::Unknown,
             _ => {
-                self.report(format!("ADD of {}: {}", slot.id, describe(&said)));
+                self.report(format!("ADD of {}: {}", slot.id, describe(&output)));
                 slot.state = AttachmentState::Unknown;
             }
         }
@@ -273,10 +273,10 @@ impl Node {
 
     /// Adds an existing attachment: the tested plugin refuses that, or succeeds if it is a chained one. The attachment still works.
     fn add_again(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
-        let said = self.call(&self.workload.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
-        let is_right = if slot.inside.is_some() { said.exit == 0 } else { refuses_again(&said) };
-        if !is_unknown(&said) && !is_right {
-            self.report(format!("ADD of {}, which was there: {}", slot.id, describe(&said)));
+        let output = self.call(&self.workload.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
+        let is_right = if slot.inside.is_some() { output.exit == 0 } else { refuses_again(&output) };
+        if !is_unknown(&output) && !is_right {
+            self.report(format!("ADD of {}, which was there: {}", slot.id, describe(&output)));
         }
         self.check(slot, result, chance);
     }
@@ -284,9 +284,9 @@ impl Node {
     fn check(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
         let more = [("prevResult", result.clone())];
         let by = self.random_subject(chance);
-        let said = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, Some(chance));
-        if said.exit != 0 && !is_unknown(&said) {
-            self.report(format!("CHECK of {}, which runs, by {}: {}", slot.id, by.bin.display(), describe(&said)));
+        let output = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, Some(chance));
+        if output.exit != 0 && !is_unknown(&output) {
+            self.report(format!("CHECK of {}, which runs, by {}: {}", slot.id, by.bin.display(), describe(&output)));
         }
     }
 
@@ -306,12 +306,12 @@ impl Node {
             path += "-that-is-gone";
             slot.renew(&self.workload.by[0], &self.host);
         }
-        let said = self.call(by, Verb::Del, &slot.id, &path, &more, Some(chance));
-        slot.state = match said.exit {
+        let output = self.call(by, Verb::Del, &slot.id, &path, &more, Some(chance));
+        slot.state = match output.exit {
             0 => AttachmentState::Absent,
-            _ if is_unknown(&said) => AttachmentState::Unknown,
+            _ if is_unknown(&output) => AttachmentState::Unknown,
             _ => {
-                self.report(format!("DEL of {} by {}: {}", slot.id, by.bin.display(), describe(&said)));
+                self.report(format!("DEL of {} by {}: {}", slot.id, by.bin.display(), describe(&output)));
                 AttachmentState::Unknown
             }
         };
@@ -326,9 +326,9 @@ impl Node {
     /// Calls the tested plugin with a verb of CNI 1.1.0, which has to succeed.
     fn call_that_succeeds(&self, verb: Verb, id: &str, path: &str, more: &[(&'static str, Value)], chance: &mut Rng) {
         let more = [more, &[("cniVersion", json!("1.1.0"))]].concat();
-        let said = self.call(&self.workload.by[0], verb, id, path, &more, Some(chance));
-        if said.exit != 0 && !is_unknown(&said) {
-            self.report(format!("{}: {}", verb.command(), describe(&said)));
+        let output = self.call(&self.workload.by[0], verb, id, path, &more, Some(chance));
+        if output.exit != 0 && !is_unknown(&output) {
+            self.report(format!("{}: {}", verb.command(), describe(&output)));
         }
     }
 
@@ -371,19 +371,19 @@ impl Node {
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
         let env = by.environment(verb.command(), id, netns, &[]);
         let begin = Instant::now();
-        let said = call::call(&by.bin.join(&by.plugin), &env, conf.to_string().as_bytes(), kill_after);
-        let made = usize::from(said.is_ok());
-        let said =
-            said.unwrap_or_else(|error| CallOutput { exit: 1, stdout: error.to_string(), stderr: String::new() });
+        let output = call::call(&by.bin.join(&by.plugin), &env, conf.to_string().as_bytes(), kill_after);
+        let made = usize::from(output.is_ok());
+        let output =
+            output.unwrap_or_else(|error| CallOutput { exit: 1, stdout: error.to_string(), stderr: String::new() });
         if kill_after.is_none() {
             let took = u64::try_from(begin.elapsed().as_micros()).unwrap_or(u64::MAX);
             usual.store((usual.load(Ordering::Relaxed) * 7 + took) / 8, Ordering::Relaxed);
         }
         let mut tally = self.tally.lock().unwrap();
         tally.operations += made;
-        tally.kills += usize::from(said.exit == KILLED);
-        tally.busy += usize::from(is_busy(&said));
-        said
+        tally.kills += usize::from(output.exit == KILLED);
+        tally.busy += usize::from(is_busy(&output));
+        output
     }
 
     /// Records the container as the owner of the addresses, which must not have another owner.
@@ -426,20 +426,21 @@ fn name(place: usize, names: usize) -> String {
 }
 
 /// Whether the call failed with code 11 (try again later).
-fn is_busy(said: &CallOutput) -> bool {
-    said.exit == 1 && serde_json::from_str::<Value>(&said.stdout).is_ok_and(|error| error["code"] == code::TRY_AGAIN)
+fn is_busy(output: &CallOutput) -> bool {
+    output.exit == 1
+        && serde_json::from_str::<Value>(&output.stdout).is_ok_and(|error| error["code"] == code::TRY_AGAIN)
 }
 
 /// Whether the effect of the call is unknown: it was killed, or failed with code 11.
-fn is_unknown(said: &CallOutput) -> bool {
-    said.exit == KILLED || is_busy(said)
+fn is_unknown(output: &CallOutput) -> bool {
+    output.exit == KILLED || is_busy(output)
 }
 
 /// Whether an ADD was refused because the attachment exists.
-fn refuses_again(said: &CallOutput) -> bool {
-    let error = serde_json::from_str::<Value>(&said.stdout).unwrap_or_default();
+fn refuses_again(output: &CallOutput) -> bool {
+    let error = serde_json::from_str::<Value>(&output.stdout).unwrap_or_default();
     let text = ["msg", "details"].map(|key| error[key].as_str().unwrap_or_default()).concat();
-    said.exit == 1 && ALREADY_PRESENT_CODES.iter().any(|code| error["code"] == *code) && text.contains("already")
+    output.exit == 1 && ALREADY_PRESENT_CODES.iter().any(|code| error["code"] == *code) && text.contains("already")
 }
 
 /// True in this many of a hundred cases.
@@ -459,6 +460,6 @@ fn weighted_choice(weighed: &[(u32, Verb)], chance: &mut Rng) -> Verb {
     panic!("the weights do not sum to 100")
 }
 
-fn describe(said: &CallOutput) -> String {
-    format!("exit {}: {}{}", said.exit, said.stdout.trim(), said.stderr.trim())
+fn describe(output: &CallOutput) -> String {
+    format!("exit {}: {}{}", output.exit, output.stdout.trim(), output.stderr.trim())
 }

@@ -42,15 +42,18 @@ mod tests {
         if std::env::var_os(ALONE).is_some() {
             return fails();
         }
-        let said = catch_panic(fails).unwrap_err();
+        let message = catch_panic(fails).unwrap_err();
         let here = format!("done in process {}\n", std::process::id());
-        assert!(said.starts_with(NAME) && said.contains("done in process ") && !said.contains(&here), "{said}");
+        assert!(
+            message.starts_with(NAME) && message.contains("done in process ") && !message.contains(&here),
+            "{message}"
+        );
     }
 
     #[test]
     fn a_name_that_is_no_tests_is_told() {
-        let said = catch_panic(|| in_own_process("own_process::tests::nowhere", || {})).unwrap_err();
-        assert!(said.contains("0 passed"), "{said}");
+        let message = catch_panic(|| in_own_process("own_process::tests::nowhere", || {})).unwrap_err();
+        assert!(message.contains("0 passed"), "{message}");
     }
 
     #[test]

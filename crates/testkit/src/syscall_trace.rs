@@ -161,8 +161,8 @@ pub fn run(
         WaitStatus::Signaled(_, signal, _) => -(signal as i32),
         other => return Err(io::Error::other(format!("{other:?}"))),
     };
-    let said = CallOutput { exit, stdout: launch::drain(launched.stdout)?, stderr: launch::drain(launched.stderr)? };
-    Ok((said, SyscallTrace(watch.processes.into_iter().map(|process| process.calls).collect())))
+    let output = CallOutput { exit, stdout: launch::drain(launched.stdout)?, stderr: launch::drain(launched.stderr)? };
+    Ok((output, SyscallTrace(watch.processes.into_iter().map(|process| process.calls).collect())))
 }
 
 struct Tracer<'a, J> {

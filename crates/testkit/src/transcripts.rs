@@ -74,7 +74,7 @@ fn replay_all(subject: &Subject, transcripts: &[Transcript], variation: Variatio
     let attempt = |transcript: &Transcript| replay_one(subject, transcript, variation, &killed);
     let mut report = campaign(report, transcripts.iter().collect(), most, attempt);
     if variation.kills() && report.findings.is_empty() && *killed.lock().unwrap() == 0 {
-        report.findings.push(format!("{}: nobody was killed", report.what));
+        report.findings.push(format!("{}: no call was killed", report.what));
     }
     report.print()
 }

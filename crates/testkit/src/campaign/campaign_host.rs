@@ -153,8 +153,8 @@ impl CampaignHost {
         let mut infallible = Vec::new();
         let called = CallTarget { id, container: &self.container, second: second.as_ref(), valid: &valid };
         let decide = |call: &Syscall| note_infallible(call, &mut infallible);
-        let (said, trace) = self.traced_call(verb, &called, &[], decide);
-        said.ok();
+        let (output, trace) = self.traced_call(verb, &called, &[], decide);
+        output.ok();
         self.subject.call(&self.host, "DEL", id, &self.container.path(), &[]).ok();
         (trace, infallible)
     }
@@ -216,7 +216,7 @@ impl<'a> Attempt<'a> {
         let called =
             CallTarget { id: &self.id, container: self.container(), second: self.second.as_ref(), valid: &self.valid };
         let sent = &AtomicBool::new(false);
-        let (said, went) = thread::scope(|scope| {
+        let (output, went) = thread::scope(|scope| {
             let later = |pid, signal, after| drop(scope.spawn(move || send_later(pid, signal, after, sent)));
             campaign_host.traced_call(disturbed.verb, &called, &limits, |call| verdict(disturbed, call, sent, later))
         });
@@ -232,74 +232,74 @@ impl<'a> Attempt<'a> {
             self.own = None;
             self.second = None;
         }
-        self.afterwards(&said);
-        Outcome { hit, failed: said.exit != 0, starved: self.died_of_refused_memory(&said) }
+        self.afterwards(&output);
+        Outcome { hit, failed: output.exit != 0, starved: self.died_of_refused_memory(&output) }
     }
 
     /// Whether the plugin died because this try refused memory to it.
-    fn died_of_refused_memory(&self, said: &CallOutput) -> bool {
+    fn died_of_refused_memory(&self, output: &CallOutput) -> bool {
         let (process, place, number) = self.disturbed.at;
         let refused = matches!(self.disturbed.disturbance, Disturbance::Errno(_))
             && process == 0
             && MEMORY.contains(&number.into());
-        refused && (said.exit == -(Signal::SIGABRT as i32) || place == 0 && said.exit < 0)
+        refused && (output.exit == -(Signal::SIGABRT as i32) || place == 0 && output.exit < 0)
     }
 
-    fn afterwards(&self, said: &CallOutput) {
+    fn afterwards(&self, output: &CallOutput) {
         match (self.disturbed.disturbance, self.disturbed.verb) {
-            (Disturbance::Errno(errno), _) if !self.died_of_refused_memory(said) => {
-                assert!(said.exit >= 0, "it died by signal {}: {said:?}", -said.exit);
-                self.after_errno(errno, said);
+            (Disturbance::Errno(errno), _) if !self.died_of_refused_memory(output) => {
+                assert!(output.exit >= 0, "it died by signal {}: {output:?}", -output.exit);
+                self.after_errno(errno, output);
             }
-            (_, Verb::Gc) if self.disturbed.at.1 % 8 < 4 => self.repeat("GC", said),
-            _ => self.repeat("DEL", said),
+            (_, Verb::Gc) if self.disturbed.at.1 % 8 < 4 => self.repeat("GC", output),
+            _ => self.repeat("DEL", output),
         }
     }
 
     /// After a failed system call: a plugin that failed has undone its changes or can be repeated, and one that succeeded did its
     /// work.
-    fn after_errno(&self, errno: Errno, said: &CallOutput) {
+    fn after_errno(&self, errno: Errno, output: &CallOutput) {
         match self.disturbed.verb {
-            Verb::Add | Verb::First if said.exit == 0 => {
+            Verb::Add | Verb::First if output.exit == 0 => {
                 let check = self.campaign_host.subject.check(
                     &self.campaign_host.host,
                     &self.id,
                     self.container(),
-                    &said.json(),
+                    &output.json(),
                 );
                 assert_eq!(check.exit, 0, "ADD succeeded, but CHECK says {}", check.stdout);
-                self.repeat("DEL", said);
+                self.repeat("DEL", output);
             }
-            Verb::Add | Verb::First => self.assert_reports_cause(errno, said),
-            _ if said.exit == 0 => {}
+            Verb::Add | Verb::First => self.assert_reports_cause(errno, output),
+            _ if output.exit == 0 => {}
             verb => {
-                self.assert_reports_cause(errno, said);
-                self.repeat(verb.command(), said);
+                self.assert_reports_cause(errno, output);
+                self.repeat(verb.command(), output);
             }
         }
     }
 
     /// Asserts that the error names the operation and has the kernel's text for the error number, unless the C library or another
     /// program replaced that text. If stdout cannot be written to, the error is on stderr.
-    fn assert_reports_cause(&self, errno: Errno, said: &CallOutput) {
-        let text = if said.stdout.is_empty() { said.stderr.clone() } else { said.refused().1 };
+    fn assert_reports_cause(&self, errno: Errno, output: &CallOutput) {
+        let text = if output.stdout.is_empty() { output.stderr.clone() } else { output.refused().1 };
         let (process, _, number) = self.disturbed.at;
         if process > 0 || REWORDED.contains(&number.into()) {
-            return assert!(!text.is_empty(), "it says nothing: {said:?}");
+            return assert!(!text.is_empty(), "it says nothing: {output:?}");
         }
         let subject = &self.campaign_host.subject;
         let who = [&subject.plugin, self.disturbed.verb.command(), &self.id, subject.network(), "eth0"];
         if let Some(missing) = error_text::missing(&text, errno, &who) {
-            panic!("{missing}: {said:?}");
+            panic!("{missing}: {output:?}");
         }
     }
 
-    fn repeat(&self, verb: &str, said: &CallOutput) {
+    fn repeat(&self, verb: &str, output: &CallOutput) {
         let valid = if verb == "GC" { vec![("cni.dev/valid-attachments", attachments(&self.valid))] } else { vec![] };
         let second = self.second_of(verb);
         for id in [Some(&self.id), second.as_ref()].into_iter().flatten() {
             let next = self.campaign_host.subject.call(&self.campaign_host.host, verb, id, &self.path, &valid);
-            assert_eq!((next.exit, next.stdout.as_str()), (0, ""), "{verb} after {said:?}: {}", next.stderr);
+            assert_eq!((next.exit, next.stdout.as_str()), (0, ""), "{verb} after {output:?}: {}", next.stderr);
         }
     }
 

@@ -154,7 +154,7 @@ fn inject_faults<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     let mut subject = subject.at(host.dir());
     subject.bin = plugin_directory(&host, plugins);
     let running = subject.container(&host);
-    assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the first ADD sets the stage");
+    assert_eq!(call::<P>(&subject, &host, "ADD", "c-other", &running, plugins).0, 0, "the ADD of another container");
     let mut counts = FaultCounts::default();
     let result = catch_panic(|| try_all_places::<P>(&subject, &host, plugins, &mut counts));
     let found: Vec<String> = result.err().into_iter().collect();
@@ -195,14 +195,14 @@ fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Pl
     let container = subject.container(host);
     let before = HostSnapshot::of(host);
     let inside = HostSnapshot::inside(&container);
-    let (exit, said) =
+    let (exit, output) =
         with_fault_at(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
     if exit == 0 {
-        let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
-        assert_eq!(exit, 0, "{said}");
+        let (exit, output) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
+        assert_eq!(exit, 0, "{output}");
         return false;
     }
-    assert!(said.contains("a fault put here by a test"), "{said}");
+    assert!(output.contains("a fault put here by a test"), "{output}");
     let when = format!("a fault before step {place}");
     HostSnapshot::of(host).assert_unchanged_since(&before, &HINTS, &when);
     HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
@@ -213,12 +213,12 @@ fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Pl
 fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &HostSnapshot, places: [usize; 2], plugins: Plugins) {
     let [cannot_undo, place] = places;
     let container = subject.container(host);
-    let (exit, said) = with_fault_at(Some(place), Some(cannot_undo), || {
+    let (exit, output) = with_fault_at(Some(place), Some(cannot_undo), || {
         call::<P>(subject, host, "ADD", "c-fault", &container, plugins)
     });
-    assert_eq!(exit, 1, "{said}");
-    let (exit, said) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
-    assert_eq!(exit, 0, "DEL after two faults ({cannot_undo}, {place}): {said}");
+    assert_eq!(exit, 1, "{output}");
+    let (exit, output) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
+    assert_eq!(exit, 0, "DEL after two faults ({cannot_undo}, {place}): {output}");
     let when = format!("DEL after a fault before step {place} and a stubborn thing before step {cannot_undo}");
     HostSnapshot::of(host).assert_unchanged_since(before, &HINTS, &when);
 }

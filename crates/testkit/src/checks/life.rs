@@ -126,15 +126,15 @@ pub fn survives_incomplete_dels(subject: &Subject) {
             NetnsValue::TheHosts => "/proc/self/ns/net".into(),
         };
         for _ in 0..2 {
-            let said = subject.call(&host, "DEL", "c-poor", &path, &(incomplete.more)(&result));
-            assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "DEL {}: {}", incomplete.what, said.stderr);
+            let output = subject.call(&host, "DEL", "c-poor", &path, &(incomplete.more)(&result));
+            assert_eq!((output.exit, output.stdout.as_str()), (0, ""), "DEL {}: {}", incomplete.what, output.stderr);
         }
         HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, incomplete.what);
         if let Some(inside) = inside {
             HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], incomplete.what);
         }
-        let said = subject.check(&host, "c-other", &other, &running);
-        assert_eq!(said.exit, 0, "DEL {} hurt another container: {}", incomplete.what, said.stdout);
+        let output = subject.check(&host, "c-other", &other, &running);
+        assert_eq!(output.exit, 0, "DEL {} hurt another container: {}", incomplete.what, output.stdout);
     }
     subject.del(&host, "c-other", &other, &running);
 }
@@ -193,10 +193,10 @@ fn named(subject: &Subject, tampering: &Tampering) -> String {
     let result = subject.add(&host, "c-one", &container);
     subject.check(&host, "c-one", &container, &result).ok();
     tamper(&host, &container, &result, tampering);
-    let said = subject.check(&host, "c-one", &container, &result);
-    assert_eq!(said.exit, 1, "{}: CHECK passes", tampering.line);
-    let (code, text) = said.refused();
-    assert!(text.contains(tampering.names), "{}: CHECK said {code}: {text}", tampering.line);
+    let output = subject.check(&host, "c-one", &container, &result);
+    assert_eq!(output.exit, 1, "{}: CHECK passes", tampering.line);
+    let (code, text) = output.refused();
+    assert!(text.contains(tampering.names), "{}: CHECK reports {code}: {text}", tampering.line);
     let log = logged(&subject, &host, &container, &result);
     subject.del(&host, "c-one", &container, &result);
     log

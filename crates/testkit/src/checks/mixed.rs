@@ -138,8 +138,8 @@ impl PluginDirectory<'_> {
             self.subject.call(self.host, "GC", "", "", &more).ok();
         }
         for (id, container, result) in &self.running {
-            let said = self.subject.check(self.host, id, container, result);
-            assert_eq!(said.exit, 0, "{}: CHECK of {id}: {}", self.subject.title, said.stdout);
+            let output = self.subject.check(self.host, id, container, result);
+            assert_eq!(output.exit, 0, "{}: CHECK of {id}: {}", self.subject.title, output.stdout);
         }
     }
 

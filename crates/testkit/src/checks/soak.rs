@@ -117,7 +117,7 @@ impl Soak {
             return Ok(());
         }
         Err(io::Error::other(
-            "somebody exchanged the plugins while they were flooded: this batch is not counted, and a run with those that \
+            "the plugins were exchanged while they were flooded: this batch is not counted, and a run with those that \
              were there before goes on without it",
         ))
     }

@@ -180,7 +180,7 @@ fn mount_etc_with_policy(etc: &Path, policy: &str) {
 
 /// Moves the calling thread into a new mount namespace, which ends with the thread.
 fn enter_mount_namespace() {
-    #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
+    #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it ends with this thread")]
     nix::sched::unshare(CloneFlags::CLONE_NEWNS).unwrap();
     let private = MsFlags::MS_REC | MsFlags::MS_PRIVATE;
     mount(None::<&str>, "/", None::<&str>, private, None::<&str>).unwrap();

@@ -8,47 +8,57 @@ const LOCK: &str = "file: leases/<network>/lock = \"\"";
 /// Texts that identify lines of shared state, which the first ADD may add to a snapshot; see
 /// [`line_contains`](crate::env::snapshot::line_contains).
 pub const SHARED: [&str; 44] = [
-    "cni0",                          // the bridge and whatever hangs on it
-    "net/ipv4/ip_forward",           // forwarding
-    "forwarding = 1",                // and what the kernel derives from it
-    "conf/all/accept_redirects",     //
-    "cni_plugins_masquerade",        // empty chains and their base rules
-    "masq_checks",                   //
-    "cni_hostport",                  // and those of port mappings
-    "nft: \t",                       //
-    "nft: }",                        //
-    "table bridge nat {",            // and that of the MAC spoof check
-    "table bridge cni_ipspoofchk {", // and those of the IP spoof check
+    // The bridge, with its addresses, routes and settings.
+    "cni0",
+    // Forwarding, and the settings that the kernel derives from it.
+    "net/ipv4/ip_forward",
+    "forwarding = 1",
+    "conf/all/accept_redirects",
+    // nftables: empty chains and base chains of masquerading and port mappings.
+    "cni_plugins_masquerade",
+    "masq_checks",
+    "cni_hostport",
+    "nft: \t",
+    "nft: }",
+    // nftables: the tables of the MAC and IP spoof checks.
+    "table bridge nat {",
+    "table bridge cni_ipspoofchk {",
     "table inet cni_ipspoofchk {",
-    "table ip nat {",            // and those of iptables
-    "table ip6 nat {",           //
-    "*nat",                      //
-    ":PREROUTING ACCEPT",        //
-    ":INPUT ACCEPT",             //
-    ":OUTPUT ACCEPT",            //
-    ":POSTROUTING ACCEPT",       //
-    "tables: COMMIT",            //
-    "table ip filter {",         // of iptables
-    "table ip6 filter {",        //
-    "table inet cni_firewall {", //
+    // iptables: tables and built-in chains of NAT.
+    "table ip nat {",
+    "table ip6 nat {",
+    "*nat",
+    ":PREROUTING ACCEPT",
+    ":INPUT ACCEPT",
+    ":OUTPUT ACCEPT",
+    ":POSTROUTING ACCEPT",
+    "tables: COMMIT",
+    // Tables and built-in chains of the firewall.
+    "table ip filter {",
+    "table ip6 filter {",
+    "table inet cni_firewall {",
     "table bridge cni_firewall {",
-    "*filter",                  //
-    ":FORWARD ACCEPT",          //
-    ":CNI-FORWARD -",           // what all containers behind a firewall share
-    ":CNI-ADMIN -",             //
-    ":CNI-HOSTPORT-",           // and all with published ports; entries are a container's
-    "-j CNI-HOSTPORT-DNAT",     //
-    "-j CNI-HOSTPORT-MASQ",     //
-    "-A CNI-HOSTPORT-MASQ",     //
-    "-A CNI-HOSTPORT-SETMARK",  //
-    ":CNI-ISOLATION-STAGE-",    //
-    "rules\" -j CNI-FORWARD",   //
-    "overrides\" -j CNI-ADMIN", //
-    "-j CNI-ISOLATION-STAGE-1", //
-    "|isolated)\" -j RETURN",   //
-    "directory: flannel",       // where configurations of a delegate were kept
-    "directory: leases",        // and what host-local keeps for a network
-    "directory: tuning",        // and tuning for all of them
+    "*filter",
+    ":FORWARD ACCEPT",
+    // iptables: the chains that all containers behind a firewall share.
+    ":CNI-FORWARD -",
+    ":CNI-ADMIN -",
+    // iptables: the chains that all containers with published ports share. Each container has its own rules in them.
+    ":CNI-HOSTPORT-",
+    "-j CNI-HOSTPORT-DNAT",
+    "-j CNI-HOSTPORT-MASQ",
+    "-A CNI-HOSTPORT-MASQ",
+    "-A CNI-HOSTPORT-SETMARK",
+    // iptables: isolation between networks, and the jumps to shared chains.
+    ":CNI-ISOLATION-STAGE-",
+    "rules\" -j CNI-FORWARD",
+    "overrides\" -j CNI-ADMIN",
+    "-j CNI-ISOLATION-STAGE-1",
+    "|isolated)\" -j RETURN",
+    // Directories: delegates' configurations of flannel, reservations of host-local, saved settings of tuning.
+    "directory: flannel",
+    "directory: leases",
+    "directory: tuning",
     LOCK,
     HINTS[0],
     HINTS[1],

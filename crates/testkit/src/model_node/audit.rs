@@ -21,9 +21,9 @@ impl Node {
         self.each(Node::delete_if_unknown);
         let live: Vec<String> = self.present().into_iter().map(|(id, _)| id).collect();
         let more = [("cni.dev/valid-attachments", attachments(&live)), ("cniVersion", Value::from("1.1.0"))];
-        let said = self.call(&self.workload.by[0], Verb::Gc, "", "", &more, None);
-        if said.exit != 0 {
-            self.report(format!("GC while nobody comes or goes: {}", describe(&said)));
+        let output = self.call(&self.workload.by[0], Verb::Gc, "", "", &more, None);
+        if output.exit != 0 {
+            self.report(format!("GC in the audit: {}", describe(&output)));
         }
         self.reservations();
         self.each(Node::check_running);
@@ -77,9 +77,9 @@ impl Node {
         let AttachmentState::Present(result) = &slot.state else { return };
         let by = &self.workload.by[0];
         let more = [("prevResult", result.clone())];
-        let said = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, None);
-        if said.exit != 0 {
-            self.report(format!("CHECK of {}, in the audit: {}", slot.id, describe(&said)));
+        let output = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, None);
+        if output.exit != 0 {
+            self.report(format!("CHECK of {}, in the audit: {}", slot.id, describe(&output)));
         }
         if result["interfaces"].is_null() {
             return; // the result of an IPAM plugin, which makes no interface
@@ -103,9 +103,9 @@ impl Node {
             AttachmentState::Absent => return self.is_empty(slot),
         };
         self.release_addresses(&slot.id);
-        let said = self.call(&self.workload.by[0], Verb::Del, &slot.id, &slot.container.path(), &more, None);
-        if said.exit != 0 {
-            self.report(format!("DEL of {}, in the audit: {}", slot.id, describe(&said)));
+        let output = self.call(&self.workload.by[0], Verb::Del, &slot.id, &slot.container.path(), &more, None);
+        if output.exit != 0 {
+            self.report(format!("DEL of {}, in the audit: {}", slot.id, describe(&output)));
         }
         self.is_empty(slot);
     }

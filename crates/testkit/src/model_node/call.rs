@@ -45,10 +45,10 @@ pub(super) fn call(
         }
         None => wait(&mut child)?,
     }
-    let said = child.wait_with_output()?;
-    let exit = said.status.signal().map_or(said.status.code().unwrap_or_default(), |signal| -signal);
+    let ended = child.wait_with_output()?;
+    let exit = ended.status.signal().map_or(ended.status.code().unwrap_or_default(), |signal| -signal);
     let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    Ok(CallOutput { exit, stdout: text(&said.stdout), stderr: text(&said.stderr) })
+    Ok(CallOutput { exit, stdout: text(&ended.stdout), stderr: text(&ended.stderr) })
 }
 
 /// Waits until the program writes to stdout or ends.
@@ -65,10 +65,10 @@ fn wait(child: &mut Child) -> io::Result<()> {
         }
     }
     child.kill()?;
-    let mut said = String::new();
+    let mut stderr_text = String::new();
     if let Some(mut stderr) = child.stderr.take() {
-        stderr.read_to_string(&mut said)?;
+        stderr.read_to_string(&mut stderr_text)?;
     }
     child.wait()?;
-    Err(io::Error::other(format!("it runs after {TIMEOUT:?}: {said}")))
+    Err(io::Error::other(format!("it runs after {TIMEOUT:?}: {stderr_text}")))
 }

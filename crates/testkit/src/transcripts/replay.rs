@@ -58,22 +58,22 @@ impl Replay<'_> {
         }
         let env = self.host.environment(&step.call);
         let stdin = self.host.fill_placeholders(&self.stdin(&step.call));
-        let said = match step.killed_at {
+        let output = match step.killed_at {
             Some(at) => killed_call(&self.host.host, self.subject, &env, stdin.as_bytes(), at, &mut 0),
             None => call(&self.host.host, self.subject, &env, stdin.as_bytes()),
         };
-        self.failed += usize::from(said.exit != 0);
-        if said.exit == -(Signal::SIGKILL as i32) && step.killed_at.is_some() {
+        self.failed += usize::from(output.exit != 0);
+        if output.exit == -(Signal::SIGKILL as i32) && step.killed_at.is_some() {
             self.killed += 1;
-            assert!(said.stdout.is_empty() || is_one_document(&said.stdout), "{said:?}");
+            assert!(output.stdout.is_empty() || is_one_document(&output.stdout), "{output:?}");
             return;
         }
-        assert_conforms(&step.call, &said);
+        assert_conforms(&step.call, &output);
         let has_to =
             self.variation == Variation::Replayed && step.call.plugin == self.subject.plugin && step.call.exit == 0;
-        assert!(!has_to || said.exit == 0, "call {} succeeded when it was recorded: {said:?}", step.call.seq);
-        if step.call.is("ADD") && said.exit == 0 {
-            self.answers.insert(step.call.attachment(), said.json());
+        assert!(!has_to || output.exit == 0, "call {} succeeded when it was recorded: {output:?}", step.call.seq);
+        if step.call.is("ADD") && output.exit == 0 {
+            self.answers.insert(step.call.attachment(), output.json());
         }
     }
 
@@ -142,19 +142,19 @@ fn count_or_kill(call: &Syscall, at: usize, calls: &mut usize) -> SyscallVerdict
 }
 
 /// Asserts that the output conforms to the specification: one result, nothing, or one error.
-pub(super) fn assert_conforms(call: &RecordedCall, said: &CallOutput) {
-    assert!(!said.stderr.contains("panicked") && !said.stdout.contains("panicked"), "{said:?}");
-    match said.exit {
-        0 if call.is("ADD") => assert!(said.json()["cniVersion"].is_string(), "{said:?}"),
-        0 if call.is("VERSION") => assert!(said.json()["supportedVersions"].is_array(), "{said:?}"),
-        0 => assert_eq!(said.stdout, "", "{said:?}"),
+pub(super) fn assert_conforms(call: &RecordedCall, output: &CallOutput) {
+    assert!(!output.stderr.contains("panicked") && !output.stdout.contains("panicked"), "{output:?}");
+    match output.exit {
+        0 if call.is("ADD") => assert!(output.json()["cniVersion"].is_string(), "{output:?}"),
+        0 if call.is("VERSION") => assert!(output.json()["supportedVersions"].is_array(), "{output:?}"),
+        0 => assert_eq!(output.stdout, "", "{output:?}"),
         1 => {
-            let error = said.json();
+            let error = output.json();
             let codes = [1..12, 50..52, 100..1000];
             let known = error["code"].as_u64().is_some_and(|code| codes.iter().any(|range| range.contains(&code)));
-            assert!(known && error["msg"].as_str().is_some_and(|text| !text.is_empty()), "{said:?}");
+            assert!(known && error["msg"].as_str().is_some_and(|text| !text.is_empty()), "{output:?}");
         }
-        _ => panic!("{said:?}"),
+        _ => panic!("{output:?}"),
     }
 }
 

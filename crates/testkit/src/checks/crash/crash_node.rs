@@ -178,10 +178,11 @@ impl CrashNode {
         let changes = &mut self.changes;
         let mut recorder = Recorder { disk, root, changes, moments: 0, syncs: Vec::new() };
         let decide = |call: &Syscall| recorder.decide(call, until);
-        let (said, _) = self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), &[], decide)).unwrap();
+        let (output, _) =
+            self.host.enter(|| syscall_trace::run(&program, &env, stdin.as_bytes(), &[], decide)).unwrap();
         recorder.record_changes();
         self.moments = recorder.moments;
-        said.exit
+        output.exit
     }
 
     /// Cuts the power with this loss.
@@ -195,14 +196,14 @@ impl CrashNode {
         let CrashNode { host, subject, .. } = self;
         let mut host = host.rebooted();
         let lost = torn_reservations(&Disk::of(host.dir()));
-        let mut said = String::new();
-        host.in_another_boot(|| RebootedNode::of(&host, &subject, &mut said).make_all_calls(capacity, order));
+        let mut output = String::new();
+        host.in_another_boot(|| RebootedNode::of(&host, &subject, &mut output).make_all_calls(capacity, order));
         if order.boots_again {
             host = host.rebooted();
-            host.in_another_boot(|| RebootedNode::of(&host, &subject, &mut said).fill_range(capacity));
+            host.in_another_boot(|| RebootedNode::of(&host, &subject, &mut output).fill_range(capacity));
         }
-        let silent = lost.iter().find(|address| !said.contains(address.as_str()));
-        assert_eq!(silent, None, "nobody says that the file of this address lost its content: {said}");
+        let silent = lost.iter().find(|address| !output.contains(address.as_str()));
+        assert_eq!(silent, None, "no call reports that the file of this address lost its content: {output}");
     }
 }
 
@@ -226,12 +227,12 @@ struct RebootedNode<'a> {
     /// The containers added since the reboot: ID, container, result.
     live: Vec<(String, TestContainer, Value)>,
     /// The stderr of all calls.
-    said: &'a mut String,
+    output: &'a mut String,
 }
 
 impl<'a> RebootedNode<'a> {
-    fn of(host: &'a Host, subject: &'a Subject, said: &'a mut String) -> RebootedNode<'a> {
-        RebootedNode { host, subject, live: Vec::new(), said }
+    fn of(host: &'a Host, subject: &'a Subject, output: &'a mut String) -> RebootedNode<'a> {
+        RebootedNode { host, subject, live: Vec::new(), output }
     }
 
     /// Makes the calls of a runtime after the reboot, and fills the range, unless there is going to be a second reboot.
@@ -272,14 +273,14 @@ impl<'a> RebootedNode<'a> {
         let mut conf = self.subject.conf_of(verb, netns);
         more.iter().for_each(|(key, value)| conf[*key] = value.clone());
         let env = [("CNI_LOG", "info")];
-        let said = self.subject.call_raw(self.host, verb, id, netns, conf.to_string().as_bytes(), &env);
-        *self.said += &said.stderr;
-        said
+        let output = self.subject.call_raw(self.host, verb, id, netns, conf.to_string().as_bytes(), &env);
+        *self.output += &output.stderr;
+        output
     }
 
     fn succeed(&mut self, verb: &str, id: &str, more: &[(&str, Value)]) {
-        let said = self.call(verb, id, "", more);
-        assert_eq!(said.exit, 0, "{verb} {id}: {}{}", said.stdout, said.stderr);
+        let output = self.call(verb, id, "", more);
+        assert_eq!(output.exit, 0, "{verb} {id}: {}{}", output.stdout, output.stderr);
     }
 
     fn is_live(&self, id: &str) -> bool {
@@ -293,9 +294,9 @@ impl<'a> RebootedNode<'a> {
 
     fn add(&mut self, id: &str) {
         let fresh = TestContainer::of(self.subject, self.host);
-        let said = self.call("ADD", id, &fresh.container.path(), &[]);
-        assert_eq!(said.exit, 0, "ADD of {id}: {}", said.stdout);
-        self.live.push((id.to_owned(), fresh, said.json()));
+        let output = self.call("ADD", id, &fresh.container.path(), &[]);
+        assert_eq!(output.exit, 0, "ADD of {id}: {}", output.stdout);
+        self.live.push((id.to_owned(), fresh, output.json()));
     }
 
     /// Adds a container with an ID that the plugin may know from before. If that fails, it must not fail for ever: a runtime
@@ -304,9 +305,9 @@ impl<'a> RebootedNode<'a> {
     fn add_with_retries(&mut self, id: &str) {
         let fresh = TestContainer::of(self.subject, self.host);
         for _ in 0..ROUNDS {
-            let said = self.call("ADD", id, &fresh.container.path(), &[]);
-            if said.exit == 0 {
-                return self.live.push((id.to_owned(), fresh, said.json()));
+            let output = self.call("ADD", id, &fresh.container.path(), &[]);
+            if output.exit == 0 {
+                return self.live.push((id.to_owned(), fresh, output.json()));
             }
             self.del(id);
         }
@@ -326,8 +327,8 @@ impl<'a> RebootedNode<'a> {
                 let other = owners.insert(address.to_owned(), id.clone());
                 assert_eq!(other, None, "{address} was given to {id} too");
             }
-            let said = self.call("CHECK", &id, &fresh.container.path(), &[("prevResult", result.clone())]);
-            assert_eq!(said.exit, 0, "CHECK of {id}: {}", said.stdout);
+            let output = self.call("CHECK", &id, &fresh.container.path(), &[("prevResult", result.clone())]);
+            assert_eq!(output.exit, 0, "CHECK of {id}: {}", output.stdout);
             self.live.push((id, fresh, result));
         }
     }
@@ -335,8 +336,8 @@ impl<'a> RebootedNode<'a> {
     /// Deletes all containers, and checks that a chained plugin undid its changes.
     fn del_all(&mut self) {
         for (id, TestContainer { container, inside }, result) in std::mem::take(&mut self.live) {
-            let said = self.call("DEL", &id, &container.path(), &[("prevResult", result)]);
-            assert_eq!(said.exit, 0, "DEL of {id}: {}", said.stdout);
+            let output = self.call("DEL", &id, &container.path(), &[("prevResult", result)]);
+            assert_eq!(output.exit, 0, "DEL of {id}: {}", output.stdout);
             if let Some(before) = inside {
                 HostSnapshot::inside(&container).assert_unchanged_since(
                     &before,
