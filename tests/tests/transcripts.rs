@@ -7,7 +7,7 @@ use std::path::Path;
 
 use cnikit_testkit::campaign::runs_all_cases;
 use cnikit_testkit::parallel::for_each;
-use cnikit_testkit::transcripts::{ReplayHost, RecordedCall, Transcript};
+use cnikit_testkit::transcripts::{RecordedCall, ReplayHost, Transcript};
 use cnikit_testkit::{CallOutput, Host};
 use cnikit_tests::bin;
 use cnikit_tests::transcripts::scenes;
