@@ -40,7 +40,7 @@ fn an_attachment_leaves_no_trace() {
 }
 
 fn del_succeeds_in_every_poor_form() {
-    [dummy(), layer2()].iter().for_each(life::survives_poor_dels);
+    [dummy(), layer2()].iter().for_each(life::survives_incomplete_dels);
 }
 
 fn sixty_four_at_once_get_sixty_four_addresses() {
@@ -48,7 +48,7 @@ fn sixty_four_at_once_get_sixty_four_addresses() {
 }
 
 fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
-    let tally = flood::holds(&dummy(), 80);
+    let tally = flood::random_calls(&dummy(), 80);
     assert!(tally.kills > 0 && tally.audits > 0, "nothing was killed or audited: {tally:?}");
 }
 

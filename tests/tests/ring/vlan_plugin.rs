@@ -54,7 +54,7 @@ fn an_attachment_leaves_no_trace() {
 }
 
 fn del_succeeds_in_every_poor_form() {
-    life::survives_poor_dels(&vlans());
+    life::survives_incomplete_dels(&vlans());
 }
 
 fn sixty_four_at_once_get_sixty_four_addresses() {
@@ -62,7 +62,7 @@ fn sixty_four_at_once_get_sixty_four_addresses() {
 }
 
 fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
-    let tally = flood::holds(&vlans(), 80);
+    let tally = flood::random_calls(&vlans(), 80);
     assert!(tally.kills > 0 && tally.audits > 0, "nothing was killed or audited: {tally:?}");
 }
 
