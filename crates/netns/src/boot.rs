@@ -1,4 +1,4 @@
-//! Which boot of which machine this is.
+//! The identity of the running boot and of this machine.
 
 use std::fs::{self, File};
 

@@ -1,9 +1,9 @@
-//! What went wrong, with what, and what the kernel said.
+//! The error type of this crate.
 
 use std::fmt;
 use std::io;
 
-/// A failed operation on a namespace or a kernel setting: the deed, its object and the kernel's own words.
+/// A failed operation on a namespace or a sysctl: the operation, its object and the kernel's error.
 #[derive(Debug)]
 pub struct Error {
     operation: &'static str,
@@ -16,7 +16,7 @@ impl Error {
         Self { operation, object: object.into(), source: source.into() }
     }
 
-    /// An error of ours, for which the kernel was not asked or that it would not have noticed.
+    /// An error that this crate found itself: no system call was made, or it would not have failed.
     pub(crate) fn refused(operation: &'static str, object: impl Into<String>, why: &str) -> Self {
         Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidInput, why))
     }
@@ -33,14 +33,14 @@ impl Error {
         self.source.raw_os_error()
     }
 
-    /// Whether it tells what is wrong with the object, rather than that this could not be told.
+    /// Whether the error says what is wrong with the object; `false` if the kernel could not find that out.
     pub(crate) fn is_verdict(&self) -> bool {
         let paths = [libc::ENOTDIR, libc::ELOOP, libc::ENAMETOOLONG, libc::ENXIO, libc::ENODEV, libc::ESTALE];
         let about_the_path = self.errno().is_some_and(|errno| paths.contains(&errno));
         about_the_path || self.source.kind() == io::ErrorKind::InvalidInput
     }
 
-    /// What was the matter with it, without the operation and the object.
+    /// The cause, without the operation and the object.
     pub(crate) fn why(&self) -> String {
         self.source.to_string()
     }

@@ -1,42 +1,42 @@
-//! What a path that should lead to a network namespace leads to.
+//! Look up the network namespace at a path.
 
 use std::path::PathBuf;
 
 use crate::{Error, Netns};
 
-/// What was found at the path, all cases told apart: who cleans up must know a gone namespace from a wrong path.
+/// The result of [`find`]. All cases are distinct, because a clean-up must treat a removed namespace and a wrong path differently.
 #[derive(Clone, Debug)]
 pub enum NetnsLookup {
     /// A network namespace, not the calling thread's.
     Present(Netns),
     /// No path was given.
     Empty,
-    /// Nothing is there: no such file, a dangling symbolic link, a process that has ended.
+    /// The path does not exist: no such file, a dangling symbolic link, a process that has ended.
     Gone,
-    /// Something else is there, or the path can lead to nothing.
+    /// The path leads to something else, or is not usable as a path.
     NotNetns {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// What it is, or the kernel's word for what is wrong with the path.
+        /// What the file is, or the kernel's error for the path.
         why: String,
     },
-    /// It may be there: the kernel had no memory or no descriptor to tell, or would not.
+    /// It is not known whether a namespace is there: the kernel had no memory or no descriptor left, or refused access.
     Unknown {
-        /// Where.
+        /// The path.
         path: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         why: String,
     },
-    /// The very namespace that the calling thread is in.
+    /// The namespace that the calling thread is in.
     Own(Netns),
 }
 
-/// Finds out what is at `path`. It never fails: that it cannot be determined is a result too ([`NetnsLookup::Unknown`]).
+/// Opens the namespace at `path` and classifies what is there. It never fails: an error of the kernel is [`NetnsLookup::Unknown`].
 pub fn find(path: &str) -> NetnsLookup {
     if path.is_empty() {
         return NetnsLookup::Empty;
     }
-    let not_one = |error: Error| {
+    let not_a_netns = |error: Error| {
         let path = PathBuf::from(path);
         let why = error.why();
         if error.is_verdict() { NetnsLookup::NotNetns { path, why } } else { NetnsLookup::Unknown { path, why } }
@@ -44,11 +44,11 @@ pub fn find(path: &str) -> NetnsLookup {
     let netns = match Netns::open(path) {
         Ok(netns) => netns,
         Err(error) if error.is_absent() => return NetnsLookup::Gone,
-        Err(error) => return not_one(error),
+        Err(error) => return not_a_netns(error),
     };
     match netns.is_own() {
         Ok(true) => NetnsLookup::Own(netns),
         Ok(false) => NetnsLookup::Present(netns),
-        Err(error) => not_one(error),
+        Err(error) => not_a_netns(error),
     }
 }

@@ -1,14 +1,14 @@
-//! The proof that the calling thread is where it says.
+//! The proof that the calling thread is inside the namespace that it works on.
 
 use std::marker::PhantomData;
 
-/// The calling thread is inside the namespace that it works on, for as long as the work lasts that was handed this: not
-/// `Send`, so that it cannot be carried to a thread that is elsewhere.
+/// Proof that the calling thread is inside the namespace that it works on, valid while the closure runs that received it. It is not
+/// `Send`, so that it cannot be moved to a thread in another namespace.
 #[derive(Debug)]
 pub struct Inside(PhantomData<*const ()>);
 
 impl Inside {
-    /// The namespace that this thread is in already.
+    /// A proof for the namespace that this thread is already in.
     pub fn here() -> Self {
         Self(PhantomData)
     }

@@ -2,10 +2,10 @@
 //!
 //! Parts, in reading order:
 //!
-//! - [`Netns`]: an open namespace, with its identity; [`find()`] opens one by path and tells apart what can be wrong with
+//! - [`Netns`]: an open namespace, with its identity; [`find()`] opens one by path and distinguishes what can be wrong with
 //!   the path.
 //! - [`Netns::enter`] and [`Inside`]: run code inside a namespace. Only code that runs inside has an [`Inside`].
-//! - [`sysctl`]: settings below `/proc/sys`, which need an [`Inside`]..
+//! - [`sysctl`]: settings below `/proc/sys`, which need an [`Inside`].
 //! - [`NetnsScan`]: which namespaces are still in use by any process of the machine.
 //!
 //! Design decision: a namespace is identified by its cookie ([`Netns::cookie`], `SO_NETNS_COOKIE`) and the boot

@@ -22,11 +22,11 @@ use crate::{Error, Netns};
 pub fn fresh(path: &Path) -> Result<Netns, Error> {
     let failed = |source| Error::new("make the network namespace", path.display().to_string(), source);
     OpenOptions::new().write(true).create_new(true).mode(0o444).open(path).map_err(failed)?;
-    let mounted = on_a_thread(|| leave_for_a_new_one().and_then(|()| mount_here_on(path)));
+    let mounted = on_a_thread(|| unshare_netns().and_then(|()| mount_own_on(path)));
     match mounted.map_err(failed).and_then(|()| Netns::open(path)) {
         Ok(netns) => Ok(netns),
         Err(error) => {
-            // The first error is the one to tell; that the way back fails too would only hide it.
+            // The first error is the one to report; an error of the clean-up would only hide it.
             let _ = remove(path);
             Err(error)
         }
@@ -35,13 +35,13 @@ pub fn fresh(path: &Path) -> Result<Netns, Error> {
 
 /// Creates a namespace without a name, which ends with the last clone of the returned value.
 ///
-/// Its path is `/proc/PID/fd/N`, by which programs that we start find it as well.
+/// Its path is `/proc/PID/fd/N`, which programs that this process starts can open too.
 ///
 /// # Errors
 /// unshare(2) fails (it needs `CAP_SYS_ADMIN`), or the kernel refuses a thread or a descriptor.
 #[doc(alias = "unshare")]
 pub fn anonymous() -> Result<Netns, Error> {
-    let made = on_a_thread(|| leave_for_a_new_one().and_then(|()| File::open(HERE)));
+    let made = on_a_thread(|| unshare_netns().and_then(|()| File::open(HERE)));
     let file = made.map_err(|source| Error::new("make", "a network namespace", source))?;
     let path = PathBuf::from(format!("/proc/{}/fd/{}", process::id(), file.as_raw_fd()));
     Ok(Netns::held(file.into(), path))
@@ -51,8 +51,8 @@ pub fn anonymous() -> Result<Netns, Error> {
 /// holds it.
 ///
 /// # Errors
-/// `path` does not exist, or umount(2) or unlink(2) fails. A file that has content and is not a mount point is not a
-/// namespace's: it is an error, and the file stays.
+/// `path` does not exist, or umount(2) or unlink(2) fails. A file that has content and is not a mount point does not belong to a
+/// namespace: that is an error, and the file is not removed.
 #[doc(alias = "ip netns delete")]
 pub fn remove(path: &Path) -> Result<(), Error> {
     unmount(path)
@@ -62,17 +62,17 @@ pub fn remove(path: &Path) -> Result<(), Error> {
 
 fn unmount(path: &Path) -> io::Result<()> {
     match nix::mount::umount2(path, MntFlags::MNT_DETACH | MntFlags::UMOUNT_NOFOLLOW) {
-        // An empty file without a mount is what a kill half-way through `fresh`, or a reboot, leaves.
+        // An empty file without a mount remains after a reboot, or after a kill in the middle of `fresh`.
         Err(nix::Error::EINVAL) if fs::symlink_metadata(path)?.len() == 0 => Ok(()),
         result => Ok(result?),
     }
 }
 
 #[expect(clippy::disallowed_methods, reason = "this is the room")]
-fn leave_for_a_new_one() -> io::Result<()> {
+fn unshare_netns() -> io::Result<()> {
     Ok(nix::sched::unshare(CloneFlags::CLONE_NEWNET)?)
 }
 
-fn mount_here_on(path: &Path) -> io::Result<()> {
+fn mount_own_on(path: &Path) -> io::Result<()> {
     Ok(nix::mount::mount(Some(HERE), path, None::<&str>, MsFlags::MS_BIND, None::<&str>)?)
 }

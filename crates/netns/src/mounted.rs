@@ -1,12 +1,12 @@
-//! Network namespaces that a path leads to: a mount, or a process.
+//! Paths to the network namespaces of this machine: by a mount, or by a process.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::io;
 use std::path::PathBuf;
 
-/// The paths on which network namespaces are mounted, as runtimes and `ip netns` do it, in the order of the mounts. See
-/// `proc_pid_mountinfo(5)`. A path that another mount covers is listed too, although something else is found there.
+/// The paths on which network namespaces are mounted, as runtimes and `ip netns` mount them, in the order of the mounts. See
+/// `proc_pid_mountinfo(5)`. A path that is covered by another mount is listed too, although something else is found there.
 ///
 /// # Errors
 /// `/proc/self/mountinfo` cannot be read.
@@ -14,8 +14,8 @@ pub fn mounted() -> io::Result<Vec<PathBuf>> {
     Ok(mounts(&std::fs::read_to_string("/proc/self/mountinfo")?).map(|(_, point)| point.into()).collect())
 }
 
-/// One path in `/proc` for each network namespace that a process is in, except our own. Processes that are hidden from us, or
-/// that end meanwhile, are skipped. See `proc_pid_ns(5)`.
+/// One path in `/proc` for each network namespace that a process is in, except the namespace of the calling thread. Processes that
+/// `/proc` hides, or that end meanwhile, are skipped. See `proc_pid_ns(5)`.
 ///
 /// # Errors
 /// `/proc` or the link to the calling thread's namespace cannot be read.
@@ -31,7 +31,7 @@ pub fn of_processes() -> io::Result<Vec<PathBuf>> {
     Ok(ways)
 }
 
-/// Of each mount of a network namespace: its name, `net:[INODE]`, and the path.
+/// For each mount of a network namespace: its name, `net:[INODE]`, and the path.
 pub(crate) fn mounts(table: &str) -> impl Iterator<Item = (&str, String)> {
     table.lines().filter_map(|line| {
         let mut fields = line.split(' ').skip(3);
@@ -41,7 +41,7 @@ pub(crate) fn mounts(table: &str) -> impl Iterator<Item = (&str, String)> {
     })
 }
 
-/// A path as `proc_pid_mountinfo(5)` writes it: space, tab, newline and backslash as three octal digits.
+/// Decodes a path of `proc_pid_mountinfo(5)`, where space, tab, newline and backslash are three octal digits.
 fn unescaped(text: &str) -> String {
     let escapes = [("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")];
     let mut plain = text.to_owned();

@@ -1,4 +1,4 @@
-//! A network namespace that is held open.
+//! An open network namespace.
 
 use std::ffi::CString;
 use std::fs::{self, File};
@@ -26,8 +26,8 @@ pub struct Netns {
 impl Netns {
     /// Opens the namespace at `path`, a bind mount like those of `ip netns` or a `/proc/PID/ns/net`.
     ///
-    /// The type of the file is checked before it is opened, so that a pipe does not block and no device is disturbed.
-    /// [`crate::find()`] tells the errors apart.
+    /// The type of the file is checked before the file is opened, so that a pipe does not block and no device is disturbed.
+    /// [`crate::find()`] distinguishes the errors.
     ///
     /// # Errors
     /// There is no file at `path` ([`Error::is_absent`]), it may not be opened, or it is something else: a plain file, a
@@ -45,12 +45,12 @@ impl Netns {
     /// The namespace that the calling thread is in.
     ///
     /// # Errors
-    /// As [`Netns::open`]: `/proc` is not mounted, or no descriptor is left.
+    /// As [`Netns::open`]: `/proc` is not mounted, or no descriptor is free.
     pub fn own() -> Result<Self, Error> {
         Self::open(format!("/proc/self/task/{}/ns/net", nix::unistd::gettid()))
     }
 
-    /// A value that stands for the namespace at a path that will not be entered, whatever is there. To enter it is an error.
+    /// A placeholder for the namespace at `path`, for callers that never enter it; `path` is not opened. To enter it is an error.
     ///
     /// # Errors
     /// `/dev/null` cannot be opened.
@@ -64,14 +64,14 @@ impl Netns {
         Self { file: Arc::new(file), path }
     }
 
-    /// The path by which it was opened; by now it may lead elsewhere.
+    /// The path by which it was opened; by now it may lead to something else.
     pub fn path(&self) -> &Path {
         &self.path
     }
 
     /// Whether both are the same namespace; `false` if fstat(2) fails.
     ///
-    /// Device and inode number are proof here, since both namespaces are alive while they are compared.
+    /// Equal device and inode numbers are proof, because both namespaces exist while they are compared.
     pub fn is(&self, other: &Netns) -> bool {
         match (fstat(&self.file), fstat(&other.file)) {
             (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
@@ -81,7 +81,7 @@ impl Netns {
 
     /// Whether this is the namespace that the calling thread is in.
     ///
-    /// Device and inode number are proof here, because both namespaces exist while they are compared.
+    /// Equal device and inode numbers are proof, because both namespaces exist while they are compared.
     ///
     /// # Errors
     /// fstat(2) fails, or the link to the calling thread's namespace in `/proc` cannot be read.
@@ -95,10 +95,10 @@ impl Netns {
 
     /// The kernel's number of this namespace, which is unique until the next boot (`SO_NETNS_COOKIE`, Linux 5.14).
     ///
-    /// With [`crate::boot_id`] it identifies a namespace; neither its path nor its inode number does.
+    /// With [`crate::boot_id`] it identifies a namespace; the path and the inode number do not.
     ///
     /// # Errors
-    /// The namespace cannot be entered ([`Netns::enter`]), or the kernel has no cookies.
+    /// The namespace cannot be entered ([`Netns::enter`]), or the kernel does not support cookies.
     #[doc(alias = "SO_NETNS_COOKIE")]
     pub fn cookie(&self) -> Result<u64, Error> {
         self.enter(|_| kernel::cookie_here())?.map_err(|source| {
@@ -106,13 +106,13 @@ impl Netns {
         })
     }
 
-    /// The number that [`Netns::cookie`] returns, or device and inode number where the kernel has no cookies (before Linux
-    /// 5.14): a name that no other namespace has while this value exists.
+    /// The cookie ([`Netns::cookie`]) as text, or device and inode number if the kernel does not support cookies (before Linux
+    /// 5.14). No other namespace has the same name while this value exists.
     ///
     /// # Errors
     /// The namespace cannot be entered, or it cannot be identified. A kernel without cookies is not an error.
     pub fn name_while_held(&self) -> Result<String, Error> {
-        // The calling thread need not go where it is.
+        // If the calling thread is in this namespace, it does not have to enter it.
         let cookie = if self.is_own()? {
             kernel::cookie_here().map_err(|source| Error::new("read the cookie of", HERE, source))
         } else {
@@ -135,8 +135,8 @@ impl Netns {
         }
     }
 
-    /// Since when the namespace has been held without a break, by a bind mount, an open file or anything else: nanoseconds
-    /// since the epoch, modulo 2^64. Its inode on nsfs is made when it is first held, and freed when it is no longer held.
+    /// Since when the namespace has been held without interruption, by a bind mount, an open file or anything else: nanoseconds
+    /// since the epoch, modulo 2^64. Its inode on nsfs is created when it is first held, and freed when nothing holds it any more.
     ///
     /// # Errors
     /// fstat(2) fails.
@@ -148,8 +148,8 @@ impl Netns {
 
     /// Runs `work` inside the namespace and returns what it returned. See setns(2).
     ///
-    /// If the process has other threads, a new thread enters, runs `work` and ends; if the calling thread is the only one, it
-    /// enters itself and is back when this returns. A panic of `work` continues in the caller, outside.
+    /// If the process has other threads, a new thread enters, runs `work` and ends. If the calling thread is the only one, it
+    /// enters itself and has returned to its own namespace when this returns. A panic of `work` continues in the caller, outside.
     ///
     /// # Errors
     /// The namespace cannot be entered: setns(2) fails (it needs `CAP_SYS_ADMIN`), or no thread can be started. `work` has not
@@ -167,44 +167,44 @@ impl AsFd for Netns {
     }
 }
 
-/// Says where a path leads, without opening what is there. Not by the standard library's options: with musl they take `O_PATH`
-/// for a way of access, and drop it.
+/// Opens `path` with `O_PATH`, which does not open the file itself. The standard library's options are not used: with musl they
+/// take `O_PATH` for an access mode, and drop it.
 fn locate(path: &Path) -> io::Result<File> {
     let path = CString::new(path.as_os_str().as_bytes())?;
     Ok(open(path.as_c_str(), OFlag::O_PATH | OFlag::O_CLOEXEC, Mode::empty())?.into())
 }
 
-/// Refuses what is not on nsfs, by its magic, without having opened it for reading.
+/// Returns an error if the file is not on nsfs, by the magic of its file system. The file has not been opened for reading.
 fn check_file_system(place: &File) -> io::Result<()> {
     let magic = fstatfs(place)?.filesystem_type();
     if magic == NSFS_MAGIC {
         return Ok(());
     }
     let sort = if place.metadata()?.is_dir() { "a directory" } else { "a file" };
-    Err(not_one(&format!("it is {sort} on a file system with magic {:#x}, not a namespace", magic.0)))
+    Err(not_a_netns(&format!("it is {sort} on a file system with magic {:#x}, not a namespace", magic.0)))
 }
 
-/// Opens for reading what was so far only located, whatever its path leads to by now.
+/// Opens for reading the file that [`locate`] found, even if its path leads to another one by now.
 ///
-/// Without a `/proc` the kernel's word would be "no such file", as if the namespace were gone.
+/// Without `/proc` the kernel's error would be "no such file", as if the namespace did not exist.
 fn reopen(place: &File) -> io::Result<File> {
     File::open(format!("/proc/thread-self/fd/{}", place.as_raw_fd()))
         .map_err(|error| io::Error::other(format!("it is there, but cannot be opened by way of /proc: {error}")))
 }
 
-/// Refuses a namespace of another type than network.
+/// Returns an error if the namespace is of another type than network.
 fn check_type(file: BorrowedFd<'_>) -> io::Result<()> {
     match kernel::namespace_type(file)? {
         libc::CLONE_NEWNET => Ok(()),
-        other => Err(not_one(&format!("it is a namespace of another type: {}", type_name(other)))),
+        other => Err(not_a_netns(&format!("it is a namespace of another type: {}", type_name(other)))),
     }
 }
 
-fn not_one(why: &str) -> io::Error {
+fn not_a_netns(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidInput, why)
 }
 
-/// The word that `/proc/PID/ns` and lsns(8) use for a type.
+/// The name that `/proc/PID/ns` and lsns(8) use for a type of namespace.
 fn type_name(kind: libc::c_int) -> &'static str {
     match kind {
         libc::CLONE_NEWNS => "mnt",

@@ -1,7 +1,7 @@
-//! Kernel settings of the namespace that the calling thread is in: `/proc/sys/net`, see sysctl(8).
+//! Sysctls of the namespace that the calling thread is in: `/proc/sys/net`, see sysctl(8).
 //!
-//! The kernel shows each thread the settings of its own namespace, hence the [`Inside`]. Keys are written as paths
-//! below `/proc/sys`, `net/ipv6/conf/eth0.1/accept_ra`: with dots as separators the name of that link would be torn.
+//! The kernel shows each thread the settings of its own namespace, so [`Inside`] is required. Keys are paths below `/proc/sys`,
+//! `net/ipv6/conf/eth0.1/accept_ra`: with dots as separators the name of that link would be split.
 
 use std::ffi::CString;
 use std::fs::File;
@@ -21,15 +21,14 @@ use crate::{Error, Inside};
 pub enum SysctlChange {
     /// The value was in effect; nothing was written.
     Already,
-    /// It was written; before it, this was in effect.
+    /// It was written; this is the value before.
     From(String),
 }
 
 /// The value of `key`, without the line end.
 ///
 /// # Errors
-/// A key that is not a path below `net/`, a setting that does not exist ([`Error::is_absent`]), and whatever open(2) or read(2)
-/// returns.
+/// The key is not a path below `net/`, the setting does not exist ([`Error::is_absent`]), or open(2) or read(2) fails.
 pub fn read(_: &Inside, key: &str) -> Result<String, Error> {
     let path = path_of(key)?;
     read_of(key, |flags| open_at(AT_FDCWD, &path, flags))
@@ -55,39 +54,39 @@ pub fn set(_: &Inside, key: &str, value: &str) -> Result<SysctlChange, Error> {
     Ok(SysctlChange::From(old))
 }
 
-/// The settings of the namespace that the calling thread is in, by one descriptor of `/proc/sys/net`: for keys that somebody
-/// else has chosen. No key leads out of it, and no symbolic link is followed, wherever it stands.
+/// The settings of the namespace that the calling thread is in, below one descriptor of `/proc/sys/net`, for keys that come from a
+/// configuration. No key leads out of it, and no symbolic link is followed in any part of a key.
 #[derive(Debug)]
 pub struct Tree<'a> {
     net: OwnedFd,
     inside: PhantomData<&'a Inside>,
 }
 
-/// What all settings are below.
+/// The directory that contains all settings.
 const NET: &str = "/proc/sys/net";
 
 impl<'a> Tree<'a> {
     /// Opens `/proc/sys/net` of the namespace that the calling thread is in.
     ///
     /// # Errors
-    /// `/proc` is not mounted, or no descriptor is left.
+    /// `/proc` is not mounted, or no descriptor is free.
     pub fn open(_: &'a Inside) -> Result<Tree<'a>, Error> {
         let opened = openat(AT_FDCWD, NET, OFlag::O_PATH | STEP, Mode::empty());
         Ok(Tree { net: opened.map_err(|errno| Error::new("open", NET, errno))?, inside: PhantomData })
     }
 
-    /// The value of `key`; `None` if the setting exists and has no value that can be read: it can only be written, as
-    /// `net/ipv4/route/flush`, or was never written, as `stable_secret`.
+    /// The value of `key`; `None` if the setting exists but has no readable value: it is write-only, such as
+    /// `net/ipv4/route/flush`, or was never written, such as `stable_secret`.
     ///
     /// # Errors
-    /// A key that is not below `net/` or that leads through a symbolic link, a setting that does not exist
-    /// ([`Error::is_absent`]), and whatever openat(2) or read(2) returns.
+    /// The key is not below `net/` or leads through a symbolic link, the setting does not exist ([`Error::is_absent`]), or
+    /// openat(2) or read(2) fails.
     pub fn read(&self, key: &str) -> Result<Option<String>, Error> {
         path_of(key)?;
         let read = || read_of(key, |flags| self.open_below(key, flags));
         match read() {
             Err(error) if error.errno() == Some(libc::EACCES) && self.is_write_only(key) => Ok(None),
-            // What was never written fails again, and nothing else.
+            // Only a setting that was never written fails with EIO twice.
             Err(error) if error.errno() == Some(libc::EIO) => match read() {
                 Err(again) if again.errno() == error.errno() => Ok(None),
                 read => read.map(Some),
@@ -103,7 +102,7 @@ impl<'a> Tree<'a> {
     /// read-only (`EROFS`).
     pub fn set(&self, key: &str, value: &str) -> Result<(), Error> {
         path_of(key)?;
-        // One walk, where it can be read and written.
+        // A setting that can be read and written needs a single walk.
         if let Ok(file) = self.open_below(key, OFlag::O_RDWR)
             && let Ok(old) = value_in(&file)
         {
@@ -122,8 +121,8 @@ impl<'a> Tree<'a> {
         found.is_ok_and(|found| found.mode() & 0o444 == 0)
     }
 
-    /// Step by step, each from the directory before it: what `openat2(2)` does with `RESOLVE_BENEATH` and `RESOLVE_NO_SYMLINKS`,
-    /// on kernels and under filters that do not know it too.
+    /// Opens `key` step by step, each step from the directory before. `openat2(2)` does the same with `RESOLVE_BENEATH` and
+    /// `RESOLVE_NO_SYMLINKS`, but older kernels and seccomp filters refuse it.
     fn open_below(&self, key: &str, flags: OFlag) -> io::Result<File> {
         let mut parts = key.split('/').skip(1).peekable();
         let mut place: Option<OwnedFd> = None;
@@ -138,7 +137,7 @@ impl<'a> Tree<'a> {
     }
 }
 
-/// How a directory on the way is opened.
+/// The flags to open a directory on the path of a key.
 const STEP: OFlag = OFlag::O_DIRECTORY.union(OFlag::O_NOFOLLOW).union(OFlag::O_CLOEXEC);
 
 fn open_at(from: impl AsFd, path: &str, flags: OFlag) -> io::Result<File> {
@@ -150,14 +149,14 @@ fn read_of(key: &str, open: impl Fn(OFlag) -> io::Result<File>) -> Result<String
     open(OFlag::O_RDONLY).and_then(|file| value_in(&file)).map_err(|source| Error::new("read the sysctl", key, source))
 }
 
-/// One write, since the kernel takes each as a whole; of a list longer than a page it says how far it came, and takes the rest
-/// next. The line end lets an empty value be written too.
+/// Writes the value with one write(2), because the kernel handles each write as a complete value. Of a list longer than a page it
+/// returns a short count, and accepts the rest in the next write. The newline makes it possible to write an empty value.
 fn write(file: &File, value: &str) -> io::Result<()> {
     file.write_all_at(format!("{value}\n").as_bytes(), 0)
 }
 
-/// Do both texts say the same to the kernel? It reads numbers in base 10, 8 (`0…`) and 16 (`0x…`), and writes all in base 10,
-/// with its own blanks between them; of lists of numbers it makes ranges, and it writes addresses and keys out.
+/// Whether both texts mean the same to the kernel. It reads numbers in base 10, 8 (`0…`) and 16 (`0x…`) and prints all in base 10,
+/// with its own white space between them. It prints lists of numbers as ranges, and addresses and keys in full.
 pub fn same(one: &str, other: &str) -> bool {
     let words = |text: &str| text.split_whitespace().map(Word::read).collect::<Vec<_>>();
     one == other || words(one) == words(other)
@@ -167,11 +166,11 @@ pub fn same(one: &str, other: &str) -> bool {
 #[derive(PartialEq)]
 enum Word {
     Number(i128),
-    /// Of which none touches the next.
+    /// Sorted, with adjacent ranges merged.
     Ranges(Vec<(i128, i128)>),
-    /// Of `stable_secret`.
+    /// A value of `stable_secret`.
     Address(Ipv6Addr),
-    /// Of `tcp_fastopen_key`, each of four groups of hexadecimal digits.
+    /// A value of `tcp_fastopen_key`; each key has four groups of hexadecimal digits.
     Keys(Vec<Vec<u32>>),
     Text(String),
 }
@@ -223,8 +222,9 @@ fn joined(mut ranges: Vec<(i128, i128)>) -> Vec<(i128, i128)> {
     joined
 }
 
-/// All that is in it, without the line end. These files tell no length; some give as much as there is room for, cut, and have
-/// nothing to say from there on, as `ip_local_reserved_ports`. So one that fills the room is read again, whole, into more.
+/// The whole content, without the newline at the end. Files of `/proc/sys` have no length. Some return as much as the buffer holds,
+/// truncated, and nothing at a later offset, such as `ip_local_reserved_ports`. So if the buffer is full, the file is read again
+/// from the start into a larger one.
 pub(crate) fn value_in(file: &File) -> io::Result<String> {
     let mut room = vec![0; 512];
     loop {
@@ -234,7 +234,7 @@ pub(crate) fn value_in(file: &File) -> io::Result<String> {
             let text = String::from_utf8(room).map_err(io::Error::other)?;
             return Ok(text.trim_end().to_owned());
         }
-        room.resize(room.len() * 16, 0); // the kernel ends it: from 4 MiB on it gives ENOMEM
+        room.resize(room.len() * 16, 0); // the kernel ends the loop: from 4 MiB on it returns ENOMEM
     }
 }
 
@@ -242,7 +242,7 @@ fn cannot_set(key: &str, value: &str, source: io::Error) -> Error {
     Error::new("set the sysctl", format!("{key} to \"{}\"", value.escape_debug()), source)
 }
 
-/// Where `key` stands, if it is one: below `net/`, and not by any way round about.
+/// The path of `key` in `/proc/sys`, if it is a valid key: below `net/`, without `.`, `..` and empty parts.
 fn path_of(key: &str) -> Result<String, Error> {
     let plain = |part: &str| !matches!(part, "" | "." | "..") && !part.contains('\0');
     if key.starts_with("net/") && key.split('/').all(plain) {

@@ -1,14 +1,14 @@
-//! A thread inside a namespace that is not its own, for a while.
+//! Run code on a thread inside a namespace that is not its own.
 //!
-//! Where other threads run, a thread that enters is never led back out: a new one enters, works and dies there. So there
-//! is nothing to restore, and no thread is ever found in the wrong namespace.
+//! If the process has other threads, a thread that enters a namespace never returns from it: a new thread enters, works and ends
+//! there. So there is nothing to restore, and no thread is ever in the wrong namespace.
 //!
-//! Where the calling thread is the only one of its process, as in a plugin, it goes itself, for a thread costs as much as
-//! all that is done inside. What makes that sound: with no other thread, nobody can start one meanwhile but the work, whose
-//! threads would stay inside in either case; no other thread can see where this one is; and no program of this process goes
-//! on in the wrong place. The way back is tried before the thread leaves: a kernel that would not let it back (home may
-//! belong to another user namespace) sends a thread of its own instead. Should it fail all the same, the process ends at
-//! once: whatever it did next, it would do to the container.
+//! If the calling thread is the only one of its process, as in a plugin, it enters itself, because a new thread costs as much as
+//! all the work inside. This is sound. Without other threads, only `work` itself can start one meanwhile, and such a thread would
+//! stay inside in either case. No other thread can observe where this one is. No other code of this process runs in the wrong
+//! namespace meanwhile. The return is tried before the thread leaves: if the kernel would not allow it (its own namespace may
+//! belong to another user namespace), a new thread is used instead. If the return fails all the same, the process aborts:
+//! everything that it did next, it would do to the container.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
@@ -22,15 +22,15 @@ use nix::sched::CloneFlags;
 
 use crate::Inside;
 
-/// The file behind which the calling thread's namespace stands.
+/// The link to the namespace of the calling thread.
 pub(crate) const HERE: &str = "/proc/thread-self/ns/net";
-/// Has a directory for each thread of this process, each of which counts as a link to it, as two more do.
+/// A directory with one subdirectory for each thread of this process. Each counts as a hard link, in addition to the usual two.
 const THREADS: &str = "/proc/self/task";
 const LINKS_OF_ONE: u64 = 3;
-/// How often the way back is tried: the kernel may have no memory for a moment.
+/// How often the return is tried: the kernel may be out of memory for a moment.
 const TRIES: usize = 5;
 
-/// Runs `work` inside the namespace behind `file`. An error is about the way in: `work` has not run then.
+/// Runs `work` inside the namespace of `file`. An error means that it could not be entered: `work` has not run then.
 pub(crate) fn visit<T: Send>(file: impl AsFd + Sync, work: impl FnOnce(&Inside) -> T + Send) -> io::Result<T> {
     match way_back() {
         Some(home) => {
@@ -43,7 +43,7 @@ pub(crate) fn visit<T: Send>(file: impl AsFd + Sync, work: impl FnOnce(&Inside) 
     }
 }
 
-/// Runs `work` on a thread of its own, which is gone, with whatever it did to itself, when this returns.
+/// Runs `work` on a new thread, which has ended when this returns, and with it every change that it made to itself.
 pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
     let joined = thread::scope(|scope| {
         let worker = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
@@ -52,7 +52,7 @@ pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) 
     joined.unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
-/// The namespace of this thread, if it is the only one and can go back there.
+/// The namespace of this thread, if it is the only thread and can return to it.
 fn way_back() -> Option<File> {
     let links = fs::metadata(THREADS).ok()?.nlink();
     let home = File::open(HERE).ok().filter(|_| links == LINKS_OF_ONE)?;
@@ -61,7 +61,7 @@ fn way_back() -> Option<File> {
 
 fn go_back(home: &File) {
     if !(0..TRIES).any(|_| move_to(home).is_ok()) {
-        // What stderr says is all that is left to say.
+        // A message on stderr is all that is possible here; that it cannot be written changes nothing.
         let _ = writeln!(io::stderr(), "the kernel does not let this process back into its own network namespace");
         process::abort();
     }

@@ -1,4 +1,4 @@
-//! Entering a namespace where nobody else runs in the process: without the harness, whose threads would.
+//! Enter a namespace in a process with a single thread. The test harness is off, because it starts threads.
 #![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test, and what it ran")]
 
 use std::fs;
@@ -8,7 +8,7 @@ use std::thread;
 use cnikit_netns::{Netns, make};
 use nix::unistd::{Pid, gettid};
 
-/// Which thread works inside, and how many there are then.
+/// The thread that works inside, and how many threads there are then.
 fn at_work(netns: &Netns) -> (Pid, usize) {
     let work = || {
         assert!(netns.is_own().unwrap());

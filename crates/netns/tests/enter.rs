@@ -1,4 +1,4 @@
-//! Entering a namespace, and telling one from another.
+//! Enter a namespace, and distinguish namespaces.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 use std::fs;
@@ -39,7 +39,7 @@ fn work_may_borrow_from_the_caller_and_give_something_back() {
         std::net::UdpSocket::bind("0.0.0.0:0").unwrap()
     });
     assert_eq!(seen, ["lo"]);
-    // A socket keeps to the namespace that it was opened in, where `lo` is down and nothing has a route.
+    // A socket stays in the namespace that it was opened in, where `lo` is down and there are no routes.
     assert!(socket.unwrap().connect("127.0.0.1:9").is_err());
 }
 

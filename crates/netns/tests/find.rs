@@ -1,4 +1,4 @@
-//! What stands behind a path is told apart, case by case.
+//! `find` distinguishes everything that a path can lead to.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 use std::fs::{self, File};
@@ -135,8 +135,8 @@ fn an_error_says_what_was_tried_on_what_and_the_kernels_words() {
     assert!(error.is_absent());
 }
 
-/// Without `/proc` a namespace cannot be opened, which must not look as if it had ended. A mount namespace of a
-/// thread's own hides it, and goes with the thread.
+/// Without `/proc` a namespace cannot be opened, which must not look as if it did not exist. The thread hides `/proc` in a mount
+/// namespace of its own, which ends with the thread.
 #[test]
 #[expect(clippy::disallowed_methods, reason = "a mount namespace, not one of the room's")]
 fn a_namespace_is_not_called_gone_because_proc_is() {

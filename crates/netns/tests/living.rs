@@ -1,4 +1,4 @@
-//! Which namespaces are found alive, and by what they are held.
+//! A scan finds namespaces, whatever holds them.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 use cnikit_netns::{Netns, NetnsScan, NetnsStatus, Scope, make};
 
-/// Held by whoever looks, who holds each namespace meanwhile, and by whoever removes one.
+/// Held during each scan, which holds every namespace open meanwhile, and while a namespace is removed.
 static ALONE: Mutex<()> = Mutex::new(());
 
 fn look(scope: Scope) -> NetnsScan {
@@ -16,7 +16,7 @@ fn look(scope: Scope) -> NetnsScan {
     NetnsScan::look(scope, |_, _| {})
 }
 
-/// What is not seen: mounts of others that something covers are never, and are no matter here.
+/// What was not seen, without covered mounts of other programs: they are never seen, and do not matter here.
 fn unseen() -> BTreeSet<String> {
     look(Scope::PidNamespace).unseen().map(str::to_owned).collect()
 }
@@ -50,7 +50,7 @@ fn ones_own_is_alive_and_what_cannot_be_seen_is_said() {
     assert_eq!(says, !first, "{:?}", wide.unseen().collect::<Vec<_>>());
 }
 
-/// What others close or end between two looks at it, is nothing unseen.
+/// What other tests close or end during a scan is not reported as unseen.
 #[test]
 fn what_comes_and_goes_meanwhile_hides_nothing() {
     let before = unseen();

@@ -1,4 +1,4 @@
-//! Settings are those of the namespace that the thread is in.
+//! Sysctls are those of the namespace that the thread is in.
 
 use cnikit_netns::sysctl::{self, SysctlChange};
 use cnikit_netns::{Inside, boot_id, machine_id, make};
@@ -48,7 +48,7 @@ fn what_the_kernel_writes_out_is_the_same() {
         .unwrap();
 }
 
-/// A list that is longer than a page, of which the kernel tells nobody the end by a second read.
+/// A list that is longer than a page: a second read from the kernel does not return its end.
 #[test]
 fn a_long_value_is_read_and_written_whole() {
     let netns = make::anonymous().unwrap();
