@@ -1,4 +1,4 @@
-//! The caller's word that it wants no more.
+//! Cancel a program that runs, from another thread.
 
 use std::io::{self, PipeReader, PipeWriter};
 use std::os::fd::{AsFd, BorrowedFd};
@@ -6,9 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
-/// Ends what runs under it, from any thread; clones are one. Once said it stays said.
+/// Cancels the programs that run with this token, from any thread. Clones are the same token. A cancelled token stays cancelled.
 ///
-/// It is a pipe whose end is closed, so that who waits in poll(2) hears it at once.
+/// It is a pipe: cancelling closes its write end, which wakes every poll(2) on the read end at once.
 #[derive(Clone, Debug)]
 pub struct CancellationToken(Arc<Ends>);
 
@@ -22,7 +22,7 @@ impl CancellationToken {
     /// A token that is not cancelled yet.
     ///
     /// # Errors
-    /// pipe(2) fails because no descriptor is left.
+    /// pipe(2) fails because no descriptor is free.
     pub fn new() -> io::Result<Self> {
         let (read, write) = io::pipe()?;
         Ok(Self(Arc::new(Ends { read, write: Mutex::new(Some(write)) })))

@@ -1,4 +1,4 @@
-//! A program that runs, or has ended and is not yet reaped.
+//! A started program that has not been reaped yet.
 
 use std::io;
 use std::os::fd::OwnedFd;
@@ -12,8 +12,8 @@ use nix::unistd::Pid;
 
 use crate::{How, kernel};
 
-/// A child of this process. As long as it is not reaped, its PID and its process group are not reused, so that a signal never
-/// reaches another program.
+/// A child of this process. Until it is reaped, its PID and its process group are not reused, so a signal never reaches another
+/// program.
 pub(crate) struct Child {
     process: process::Child,
     pid: Pid,
@@ -30,7 +30,7 @@ impl Child {
     pub(crate) fn has_ended(&self) -> io::Result<bool> {
         match waitid(Id::Pid(self.pid), WaitPidFlag::WEXITED | WaitPidFlag::WNOHANG | WaitPidFlag::WNOWAIT) {
             Ok(WaitStatus::StillAlive) => Ok(false),
-            // A real-time signal ended it, for which the wrapper has no name.
+            // It was terminated by a real-time signal, which the wrapper cannot represent.
             Ok(_) | Err(Errno::EINVAL) => Ok(true),
             Err(error) => Err(error.into()),
         }
@@ -53,7 +53,7 @@ impl Child {
         self.reap()
     }
 
-    /// Sends a signal to its process group.
+    /// Sends a signal to the child's process group.
     pub(crate) fn signal(&self, signal: Signal) {
         // The group exists as long as the child is not reaped, so the call cannot fail.
         let _ = killpg(self.pid, signal);

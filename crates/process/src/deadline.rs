@@ -1,16 +1,16 @@
-//! The one way to wait: until something, but never longer than that.
+//! Points in time until which callers wait.
 
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// A moment until which is waited, on the clock that cannot be set (`CLOCK_MONOTONIC`).
+/// A point in time until which something is waited for, on the clock that cannot be set (`CLOCK_MONOTONIC`).
 ///
-/// It is passed down instead of a duration, so that ten steps of a second each cannot make ten seconds.
+/// It is passed down instead of a duration, so that ten steps of one second each cannot take ten seconds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadline(Option<Instant>);
 
 impl Deadline {
-    /// A deadline this long from now; zero has passed at once. One beyond the end of the clock is [`Deadline::never`].
+    /// A deadline this long from now; a zero duration has passed at once. One beyond the range of the clock is [`Deadline::never`].
     pub fn after(duration: Duration) -> Self {
         Self(Instant::now().checked_add(duration))
     }
@@ -38,7 +38,7 @@ impl Deadline {
         !self.passed()
     }
 
-    /// The remaining milliseconds as poll(2) takes them: rounded up, so that no loop spins through the last one; -1 for
+    /// The remaining milliseconds as poll(2) takes them: rounded up, so that no loop spins during the last one; -1 for
     /// [`Deadline::never`].
     pub fn poll_timeout_ms(&self) -> i32 {
         let Some(left) = self.remaining() else { return -1 };

@@ -1,4 +1,4 @@
-//! The environment of a program, and where programs of the host are found.
+//! The environment of a program, and the search for programs of the host.
 
 use std::collections::BTreeMap;
 use std::env;
@@ -6,15 +6,15 @@ use std::ffi::{OsStr, OsString};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
-/// Where programs of the host are searched after `PATH`: a caller may set a poor one.
+/// The directories that are searched for programs of the host after those of `PATH`: the caller's may lack some.
 const USUAL: &str = "/usr/local/sbin:/usr/sbin:/sbin:/usr/local/bin:/usr/bin:/bin";
 
 /// Which environment a program gets. There is no default: the caller has to choose.
 #[derive(Clone, Debug)]
 pub enum Env {
-    /// A `PATH` of absolute directories, those of our variables that are named here, and nothing else.
+    /// A `PATH` of absolute directories, those of our variables that are listed here, and nothing else.
     ///
-    /// For programs of the host: what a caller of ours sets must not reach them (`LD_PRELOAD`, `XTABLES_LIBDIR`, `BASH_ENV`).
+    /// For programs of the host: variables that our caller sets must not reach them (`LD_PRELOAD`, `XTABLES_LIBDIR`, `BASH_ENV`).
     Clean(&'static [&'static str]),
     /// All our variables except those in `without`; then `set`, which takes precedence.
     Inherited {
@@ -49,7 +49,7 @@ impl Env {
 
 /// The first executable file of this name in the absolute directories of `PATH`, then in the standard directories.
 ///
-/// Relative and empty entries of `PATH` are ignored: they would run, as root, a program of the owner of the working directory.
+/// Relative and empty entries of `PATH` are ignored: with them root would run a program of the owner of the working directory.
 #[doc(alias = "which")]
 pub fn find_program(name: &str) -> Option<PathBuf> {
     let path = search_path();
@@ -61,7 +61,7 @@ fn search_path() -> OsString {
     absolute_entries(&env::var_os("PATH").unwrap_or_default())
 }
 
-/// The absolute directories of a `PATH`, then the usual ones, each once.
+/// The absolute directories of a `PATH`, then the standard ones, each once.
 fn absolute_entries(path: &OsStr) -> OsString {
     let mut entries: Vec<PathBuf> = Vec::new();
     for entry in env::split_paths(path).chain(env::split_paths(USUAL)) {
@@ -69,7 +69,7 @@ fn absolute_entries(path: &OsStr) -> OsString {
             entries.push(entry);
         }
     }
-    // An entry of a list that was split at colons has none, so it can be joined again.
+    // The entries were split at colons, so they contain none and can be joined again.
     env::join_paths(entries).unwrap_or_else(|_| USUAL.into())
 }
 

@@ -1,52 +1,52 @@
-//! Why there is no [`crate::Ended`].
+//! The error type of this crate.
 
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A program that did not come to its own end. It runs no more.
+/// A program that did not end by itself. It does not run any more.
 #[derive(Debug)]
 pub enum Error {
     /// The kernel did not start it; see execve(2).
     NotStarted {
-        /// The file.
+        /// The program's file.
         program: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It was still running at the deadline, and was ended.
+    /// It was still running at the deadline, and was terminated.
     Deadline {
-        /// The file.
+        /// The program's file.
         program: PathBuf,
         /// How long it had run.
         after: Duration,
-        /// What it had written to stderr, also while it was being ended.
+        /// What it had written to stderr, including what it wrote while it was being ended.
         stderr: Vec<u8>,
     },
-    /// The caller wanted no more, and it was ended, or not even started.
+    /// The caller cancelled it: it was terminated, or not even started.
     Cancelled {
-        /// The file.
+        /// The program's file.
         program: PathBuf,
-        /// What it had written to stderr, also while it was being ended.
+        /// What it had written to stderr, including what it wrote while it was being ended.
         stderr: Vec<u8>,
     },
-    /// It wrote more than it may, and was ended.
+    /// It wrote more than the limit, and was terminated.
     TooMuch {
-        /// The file.
+        /// The program's file.
         program: PathBuf,
-        /// Where to.
+        /// The stream that it wrote to.
         stream: Stream,
-        /// The bytes that it may write.
+        /// The limit, in bytes.
         limit: usize,
         /// The beginning of what it wrote to stderr.
         stderr: Vec<u8>,
     },
-    /// The kernel would not let us watch it or talk to it, and it was ended.
+    /// The kernel refused to let us poll, read or wait for it, and it was killed.
     Lost {
-        /// The file.
+        /// The program's file.
         program: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
 }
@@ -61,7 +61,7 @@ impl Error {
     }
 }
 
-/// One of the two streams that a program writes to.
+/// One of the two output streams of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     /// File descriptor 1.

@@ -1,4 +1,4 @@
-//! What exec takes, made ready before the fork, since nothing can be allocated after it.
+//! The arguments of execve(2), prepared before the fork, because nothing can be allocated after it.
 #![expect(unsafe_code, reason = "raw pointers between fork and exec")]
 
 use std::ffi::{CString, c_char};
@@ -10,23 +10,23 @@ use crate::Program;
 
 /// A path, arguments and an environment as execve(2) takes them.
 ///
-/// The standard library would take execvp(3), which searches PATH for a path without a slash and, with glibc, gives to the
-/// shell what the kernel does not recognise: an empty file, the remains of a broken installation, would *succeed*.
+/// The standard library would call execvp(3), which searches PATH for a path without a slash and, with glibc, runs a file that the
+/// kernel does not recognise with the shell: an empty file, left by a broken installation, would *succeed*.
 pub(crate) struct Image {
     path: CString,
     argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
-    /// What the pointers point to.
+    /// The strings that the pointers point to.
     _strings: [Vec<CString>; 2],
 }
 
-// SAFETY: the pointers lead to strings that the image owns, on the heap, and are never written to.
+// SAFETY: the pointers point to strings that the image owns, on the heap, and that are never written to.
 unsafe impl Send for Image {}
 // SAFETY: as above.
 unsafe impl Sync for Image {}
 
 impl Image {
-    /// Everything of the program that exec needs; an error if there is a NUL in it.
+    /// Everything of the program that execve(2) needs; an error if it contains a NUL.
     pub(crate) fn new(program: &Program) -> io::Result<Self> {
         let path = CString::new(program.path.as_os_str().as_bytes())?;
         let args = program.args.iter().map(|arg| Ok(CString::new(arg.as_bytes())?));
@@ -35,7 +35,7 @@ impl Image {
         Ok(Self { path, argv: pointers(&args), envp: pointers(&env), _strings: [args, env] })
     }
 
-    /// Becomes the program; only an error returns. Allocates nothing.
+    /// Executes the program in this process; returns only an error. Allocates nothing.
     #[doc(alias = "execve")]
     pub(crate) fn exec(&self) -> io::Error {
         // SAFETY: path, and all that the two arrays point to, are NUL-terminated and live in `self`; both end with null.

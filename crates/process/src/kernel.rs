@@ -1,4 +1,4 @@
-//! The two calls that the compiler cannot check.
+//! Two calls that need unsafe code.
 #![expect(unsafe_code, reason = "code between fork and exec, and a system call without a wrapper")]
 
 use std::io;
@@ -12,9 +12,9 @@ use nix::unistd::{Pid, getpid, getppid};
 
 use crate::image::Image;
 
-/// Lets the child become `image`, and lets the kernel kill it when the thread that starts it dies, however that comes about.
+/// Makes the child execute `image`, and makes the kernel kill it when the thread that starts it ends, for whatever reason.
 ///
-/// That thread must live while the program is wanted: the signal comes with the end of the thread, not of the process.
+/// That thread must live as long as the program is wanted: the signal is sent at the end of the thread, not of the process.
 #[doc(alias = "PR_SET_PDEATHSIG")]
 pub(crate) fn become_bound(command: &mut Command, image: Image) {
     let parent = getpid();
@@ -22,14 +22,14 @@ pub(crate) fn become_bound(command: &mut Command, image: Image) {
     unsafe { command.pre_exec(move || bind_to(parent).and_then(|()| Err(image.exec()))) };
 }
 
-/// Asks for the signal, and then whether the parent had died before it was asked for.
+/// Requests the signal, then checks that the parent had not ended before.
 fn bind_to(parent: Pid) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
 }
 
-/// A descriptor that becomes readable when the process ends; `None` where the kernel (before Linux 5.3) or a filter
-/// of system calls has not got it. The process must be our child and not yet reaped.
+/// A descriptor that becomes readable when the process ends; `None` if the kernel (before Linux 5.3) does not have
+/// `pidfd_open(2)` or a seccomp filter refuses it. The process must be our child and not yet reaped.
 #[doc(alias = "pidfd_open")]
 pub(crate) fn exit_notice(pid: Pid) -> Option<OwnedFd> {
     // SAFETY: the call takes two numbers; if it succeeds, no other code has the descriptor that it returns.

@@ -1,4 +1,4 @@
-//! The three streams of a child. All are served at once, so that neither side blocks, in whatever order it reads and writes.
+//! The three streams of a child. All are served at once, so that neither side blocks, whatever the order of reads and writes.
 
 use std::fs::File;
 use std::io::{self, Read, Write};
@@ -13,13 +13,13 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use crate::child::Child;
 use crate::{CancellationToken, Deadline, Program, Stream};
 
-/// How often to check whether the child has ended, if there is no descriptor for that.
+/// The interval at which the child is checked for its end, if there is no descriptor for that.
 const TICK: Duration = Duration::from_millis(5);
 
-/// Why [`Pipes::serve`] came back.
+/// Why [`Pipes::serve`] returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stop {
-    /// The child has ended, and all that it wrote is here.
+    /// The child has ended, and all its output has been read.
     Ended,
     /// The deadline has passed.
     Late,
@@ -67,9 +67,10 @@ impl Pipes {
         self.stdin.push()
     }
 
-    /// Moves bytes both ways until the child ends, writes too much, or the deadline passes.
+    /// Transfers bytes in both directions until the child ends, writes too much, is cancelled, or the deadline passes.
     ///
-    /// It ends when the child ends, not when the streams are closed: a daemon that the child leaves may hold those for ever.
+    /// It returns when the child ends, not when the streams are closed: a daemon that the child started may hold them open for
+    /// ever.
     pub(crate) fn serve(
         &mut self,
         child: &Child,
@@ -77,7 +78,7 @@ impl Pipes {
         cancel: Option<&CancellationToken>,
     ) -> io::Result<Stop> {
         loop {
-            // Checked before the last bytes are read, so that nothing can be written between the two.
+            // Checked before the last read, so that no output is missed between the two.
             let ended = child.has_ended()?;
             self.stdin.push()?;
             for (inflow, stream) in [(&mut self.stdout, Stream::Stdout), (&mut self.stderr, Stream::Stderr)] {
@@ -98,7 +99,7 @@ impl Pipes {
         }
     }
 
-    /// Waits until there is something to move, the child has ended, the deadline passes or the caller gives up; see poll(2).
+    /// Waits until a stream is ready, the child has ended, the deadline passes or the caller cancels; see poll(2).
     fn wait(&self, child: &Child, deadline: Deadline, cancel: Option<&CancellationToken>) -> io::Result<()> {
         let mut all: Vec<PollFd<'_>> = Vec::new();
         if let Some(stdin) = &self.stdin.file {
@@ -123,7 +124,7 @@ impl Pipes {
         }
     }
 
-    /// Closes stdout and stderr. A process that goes on writing gets `SIGPIPE`.
+    /// Closes stdout and stderr. A process that continues to write gets `SIGPIPE`.
     pub(crate) fn stop_listening(&mut self) {
         self.stdout.file = None;
         self.stderr.file = None;
@@ -131,7 +132,7 @@ impl Pipes {
 }
 
 impl Outflow {
-    /// Writes what fits; closes the stream when all is written, or when the child will not read it.
+    /// Writes what fits; closes the stream when all is written, or when the child has closed its end.
     fn push(&mut self) -> io::Result<()> {
         let Some(file) = &mut self.file else { return Ok(()) };
         while self.written < self.bytes.len() {
@@ -149,7 +150,7 @@ impl Outflow {
 }
 
 impl Inflow {
-    /// Reads what is there. Returns whether the output exceeds the limit.
+    /// Reads what is available. Returns whether the output exceeds the limit.
     fn pull(&mut self) -> io::Result<bool> {
         let Some(file) = &mut self.file else { return Ok(false) };
         // One byte more than the limit is enough to detect that, and no more is stored.
@@ -166,7 +167,7 @@ impl Inflow {
     }
 }
 
-/// Our end of a pipe, set to `O_NONBLOCK`. The child's end is another file description and is not changed.
+/// Sets our end of a pipe to `O_NONBLOCK`. The child's end is another file description and is not changed.
 fn unblocked(end: Option<OwnedFd>) -> io::Result<Option<File>> {
     let Some(end) = end else { return Ok(None) };
     fcntl(&end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;

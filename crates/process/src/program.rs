@@ -1,4 +1,4 @@
-//! What to run, and how it ended.
+//! The program to run, and how it ended.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -9,25 +9,25 @@ use nix::sys::signal::Signal;
 
 use crate::Env;
 
-/// A program and all that it is given. It inherits our working directory, and of what is open here only that which we
-/// inherited open ourselves.
+/// A program and everything that it is given. It inherits our working directory, and of our open descriptors only those that this
+/// process inherited itself.
 #[derive(Clone, Debug)]
 pub struct Program {
-    /// The file; it is not searched for, and no shell is asked to make sense of it.
+    /// The file. It is not searched for, and never interpreted by a shell.
     pub path: PathBuf,
-    /// The arguments after its own name.
+    /// The arguments after `argv[0]`, which is the path.
     pub args: Vec<OsString>,
     /// Its environment.
     pub env: Env,
-    /// What it can read; it need not.
+    /// The input; the program does not have to read it.
     pub stdin: Vec<u8>,
-    /// The bytes that it may write to stdout, and to stderr; more is an error, and it is ended.
+    /// How many bytes it may write to stdout, and as many to stderr. If it writes more, it is terminated, and that is an error.
     pub limit: usize,
-    /// How long it has, when it is to end, from `SIGTERM` to `SIGKILL`.
+    /// The time between `SIGTERM` and `SIGKILL` when it has to be ended.
     pub grace: Duration,
 }
 
-/// A program that has come to its own end, and what it wrote.
+/// The end of a program that ended by itself, and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ended {
     /// Its exit status, or the signal that ended it.
@@ -43,7 +43,7 @@ pub struct Ended {
 pub enum How {
     /// It exited with this status.
     Exit(i32),
-    /// This signal ended it.
+    /// It was terminated by this signal.
     Signal(i32),
 }
 

@@ -1,4 +1,4 @@
-//! Running a program, from its start to its end.
+//! Run a program from start to end.
 
 use std::io;
 use std::path::PathBuf;
@@ -18,8 +18,8 @@ use crate::{CancellationToken, Deadline, Ended, Error, How, Program};
 /// program.
 ///
 /// # Errors
-/// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Deadline`] and [`Error::TooMuch`] if the program was ended
-/// because of the time or of the size of its output, and [`Error::Lost`] if the kernel refuses to let us poll or wait for it.
+/// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Deadline`] and [`Error::TooMuch`] if the program was terminated
+/// because of the time or the size of its output, and [`Error::Lost`] if the kernel refuses to let us poll or wait for it.
 pub fn run(program: &Program, deadline: Deadline) -> Result<Ended, Error> {
     begin(program, deadline)?.finish()
 }
@@ -37,7 +37,7 @@ pub fn run_while(program: &Program, deadline: Deadline, cancel: &CancellationTok
 }
 
 /// Starts the program and writes as much of its stdin as fits into the pipe at once (64 KiB, see pipe(7)). [`Running::finish`]
-/// writes the rest and waits, as [`run`] does. Meanwhile the caller can do something else; the program may block until then.
+/// writes the rest and waits, as [`run`] does. Meanwhile the caller can do other work; the program may block until then.
 ///
 /// # Errors
 /// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Lost`] if its stdin cannot be written; the program is killed
@@ -59,7 +59,7 @@ pub fn begin(program: &Program, deadline: Deadline) -> Result<Running, Error> {
     }
 }
 
-/// A program that was started, and is not waited for yet.
+/// A program that was started; [`Running::finish`] waits for it.
 #[must_use = "it is neither served nor reaped before Running::finish"]
 pub struct Running {
     path: PathBuf,
@@ -76,7 +76,7 @@ impl Running {
     /// Writes the rest of its stdin and collects its output until it has ended or its deadline has passed.
     ///
     /// # Errors
-    /// As [`run`], except [`Error::NotStarted`]; [`Error::Cancelled`] if it was begun with a token.
+    /// As [`run`], except [`Error::NotStarted`]; [`Error::Cancelled`] if it was started with a token.
     pub fn finish(mut self) -> Result<Ended, Error> {
         let ended = self.serve().and_then(|stop| Ok((stop, self.child.reap()?)));
         let (stop, how) = ended.map_err(|source| self.lost(source))?;
@@ -107,12 +107,11 @@ impl Running {
         stop
     }
 
-    /// Ends the child and its group: with `SIGTERM`, then, after the grace period, with `SIGKILL`. Meanwhile its output is still
-    /// read.
+    /// Ends the child and its group: with `SIGTERM`, then, after the grace period, with `SIGKILL`. Its output is read until then.
     #[doc(alias = "SIGTERM")]
     fn end(&mut self) -> io::Result<How> {
         self.child.signal(Signal::SIGTERM);
-        // The child is killed after that, whether it ended or not.
+        // The child is killed after that in either case, so the result does not matter.
         let _ = self.pipes.serve(&self.child, Deadline::after(self.grace), None);
         self.child.kill()
     }

@@ -1,4 +1,4 @@
-//! Starting a program.
+//! Start a program.
 
 use std::io;
 use std::os::unix::process::CommandExt;
@@ -10,13 +10,13 @@ use crate::image::Image;
 use crate::pipes::Pipes;
 use crate::{Deadline, Program, kernel};
 
-/// How long to wait before each new try to start a file that another process has open for writing, in milliseconds.
+/// The pauses before each new attempt to start a file that another process has open for writing, in milliseconds.
 const BUSY_PAUSES: [u64; 6] = [20, 50, 120, 300, 600, 1000];
 
 /// Starts the program as the leader of a new process group, with pipes for its three streams.
 ///
-/// A busy file (`ETXTBSY`) is tried again: it is being installed, or a process that the installer has just forked still has it
-/// open.
+/// A busy file (`ETXTBSY`) is tried again: it is being installed, or a process that the installer has just forked still has it open
+/// for writing.
 #[doc(alias = "ETXTBSY")]
 pub(crate) fn start(program: &Program, deadline: Deadline) -> io::Result<(Child, Pipes)> {
     let mut command = command(Image::new(program)?, program);
@@ -37,8 +37,8 @@ pub(crate) fn start(program: &Program, deadline: Deadline) -> io::Result<(Child,
     }
 }
 
-/// The command. Arguments and environment are in the image; the standard library sets up the streams, the group and the signal
-/// mask.
+/// Builds the command. Arguments and environment are in the image; the standard library sets up the streams, the process group and
+/// the signal mask.
 #[expect(clippy::disallowed_methods, reason = "the one place that starts programs")]
 fn command(image: Image, program: &Program) -> Command {
     let mut command = Command::new(&program.path);

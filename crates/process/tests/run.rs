@@ -1,4 +1,4 @@
-//! Real programs, run to a deadline.
+//! Real programs, run with a deadline.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 use std::ffi::OsString;
@@ -271,7 +271,7 @@ fn fifty_at_once_each_get_their_own_answer() {
     });
 }
 
-/// The test plays two parts: started by itself, with `PIDS` set, it is the one who runs a program and is killed.
+/// The test plays two parts: started by itself, with `PIDS` set, it is the process that runs a program and is killed.
 #[test]
 fn a_program_dies_with_the_process_that_runs_it() {
     const NAME: &str = "a_program_dies_with_the_process_that_runs_it";
