@@ -1,4 +1,4 @@
-//! Why another plugin gave no answer.
+//! The error type of this crate.
 
 use std::fmt;
 use std::io;
@@ -9,12 +9,12 @@ use cnikit_types::CniError;
 
 use crate::tail::tail;
 
-/// Another plugin could not be asked, or did not answer, or refused.
+/// Another plugin could not be executed, died, refused, or did not finish in time.
 #[derive(Debug)]
 pub enum Error {
-    /// What stands where a plugin's name should is none.
+    /// The configured name is not a valid plugin name.
     Name {
-        /// What stands there.
+        /// The name.
         name: String,
         /// What is wrong with it.
         why: String,
@@ -34,34 +34,34 @@ pub enum Error {
     NotStarted {
         /// The plugin's file.
         plugin: PathBuf,
-        /// The kernel's word.
+        /// The kernel's error.
         source: io::Error,
     },
-    /// It said no, in an error object: its code and words, with the end of its stderr added to the details.
+    /// It reported an error object: its code, message and details, with the end of its stderr added to the details.
     Refused(CniError),
     /// It ended without success and without an error object.
     Died {
         /// The plugin's file.
         plugin: PathBuf,
-        /// `exit status 2`, `signal 11 (SIGSEGV)`, or why it was ended.
+        /// `exit status 2`, `signal 11 (SIGSEGV)`, or why it was terminated.
         how: String,
         /// The end of what it wrote to stdout.
         stdout: String,
         /// The end of what it wrote to stderr.
         stderr: String,
     },
-    /// The caller gave up, and it was ended, with all that it had started.
+    /// The caller cancelled it, and it was terminated with all the processes that it had started.
     Cancelled {
         /// The plugin's file.
         plugin: PathBuf,
         /// The end of what it wrote to stderr.
         stderr: String,
     },
-    /// It was still running at the deadline, and was ended.
+    /// It was still running at the deadline, and was terminated.
     Deadline {
         /// The plugin's file.
         plugin: PathBuf,
-        /// How long it had run.
+        /// How long it had run, in seconds.
         seconds: u64,
         /// The end of what it wrote to stderr.
         stderr: String,
@@ -101,16 +101,16 @@ impl fmt::Display for Error {
             Self::Refused(error) => write!(f, "{error}"),
             Self::Died { plugin, how, stdout, stderr } => {
                 write!(f, "plugin {} died without an error object: {how}", plugin.display())?;
-                said(f, "stdout", stdout)?;
-                said(f, "stderr", stderr)
+                write_stream(f, "stdout", stdout)?;
+                write_stream(f, "stderr", stderr)
             }
             Self::Cancelled { plugin, stderr } => {
                 write!(f, "plugin {} was ended: the caller gave up", plugin.display())?;
-                said(f, "stderr", stderr)
+                write_stream(f, "stderr", stderr)
             }
             Self::Deadline { plugin, seconds, stderr } => {
                 write!(f, "plugin {} did not finish in {seconds} s and was ended", plugin.display())?;
-                said(f, "stderr", stderr)
+                write_stream(f, "stderr", stderr)
             }
         }
     }
@@ -141,7 +141,7 @@ fn not_started(f: &mut fmt::Formatter<'_>, plugin: &Path, source: &io::Error) ->
     Ok(())
 }
 
-fn said(f: &mut fmt::Formatter<'_>, stream: &str, text: &str) -> fmt::Result {
+fn write_stream(f: &mut fmt::Formatter<'_>, stream: &str, text: &str) -> fmt::Result {
     if text.is_empty() { Ok(()) } else { write!(f, "; {stream}: {text}") }
 }
 

@@ -1,4 +1,4 @@
-//! One call of another plugin.
+//! Execute another plugin.
 
 use std::ffi::OsString;
 use std::io::{self, Write};
@@ -14,13 +14,14 @@ use crate::tail::tail;
 /// The default time limit of a plugin: more than the 208 s that upstream's dhcp can need.
 pub const TIMEOUT: Duration = Duration::from_mins(4);
 
-/// What a plugin may write to stdout, and to stderr: results are a few kilobytes, logs may be long.
+/// The limit on a plugin's stdout, and on its stderr, in bytes: results are a few kilobytes, logs may be long.
 const LIMIT: usize = 16 << 20;
 
-/// What it has to tidy up in, from `SIGTERM` to `SIGKILL`.
+/// The time between `SIGTERM` and `SIGKILL`, in which the plugin can clean up.
 const GRACE: Duration = Duration::from_secs(5);
 
-/// The protocol's parameters for this call. All are set, an empty one too, so that none of ours shines through.
+/// The protocol's parameters for this call (section 2 of the specification). All are set, also empty ones, so that the plugin
+/// inherits none of ours.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Environment {
     /// `CNI_COMMAND`.
@@ -35,32 +36,32 @@ pub struct Environment {
     pub args: String,
     /// `CNI_PATH`.
     pub path: String,
-    /// Further names and values, set last.
+    /// More names and values, set last.
     pub extra: Vec<(String, String)>,
-    /// Who asks, which decides what else the plugin inherits from our own environment.
+    /// The caller's role, which decides what else the plugin inherits from our own environment.
     pub caller: Caller,
 }
 
-/// Who asks a plugin, and hands its own environment on.
+/// The role of the process that executes a plugin.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Caller {
-    /// A runtime: the plugin gets all of its environment, as libcni of the CNI project does it.
+    /// A runtime: the plugin gets all of its environment, as with upstream's libcni.
     #[default]
     Runtime,
     /// Another plugin, which delegates: the same without `LD_PRELOAD` and `LD_AUDIT`.
     Plugin,
 }
 
-/// Variables that have other code run in a program; see ld.so(8). Our plugins are linked statically and
-/// ignore them, and do not pass them on to a plugin that may not be.
+/// Variables that load other code into a program; see ld.so(8). Our plugins are linked statically and ignore them, and do not pass
+/// them on to a plugin that may be linked dynamically.
 const LOADER: &[&str] = &["LD_PRELOAD", "LD_AUDIT"];
 
-/// What a plugin said that succeeded.
+/// The output of a plugin that succeeded.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PluginOutput {
-    /// Its answer, as it stands.
+    /// Its stdout, unchanged: the result.
     pub stdout: Vec<u8>,
-    /// Its log; it has been passed on to our stderr already.
+    /// Its stderr, the log, which has already been passed on to our stderr.
     pub stderr: Vec<u8>,
 }
 
@@ -73,10 +74,10 @@ pub struct PluginOutput {
 /// [`Error::Refused`] for another exit status with an error object on stdout, [`Error::Died`] without one,
 /// [`Error::NotStarted`] if execve(2) fails, [`Error::Deadline`] if the plugin was ended at the deadline.
 pub fn exec(plugin: &Path, environment: &Environment, stdin: &[u8], deadline: Deadline) -> Result<PluginOutput, Error> {
-    ask_by(plugin, environment, stdin, |program| process::run(program, deadline))
+    exec_by(plugin, environment, stdin, |program| process::run(program, deadline))
 }
 
-/// As [`exec()`], and ends the plugin with all that it started when `cancel` is cancelled.
+/// As [`exec()`], and ends the plugin with all the processes that it started when `cancel` is cancelled.
 ///
 /// # Errors
 /// As [`exec()`], and [`Error::Cancelled`].
@@ -87,10 +88,10 @@ pub fn exec_cancellable(
     deadline: Deadline,
     cancel: &CancellationToken,
 ) -> Result<PluginOutput, Error> {
-    ask_by(plugin, environment, stdin, |program| process::run_while(program, deadline, cancel))
+    exec_by(plugin, environment, stdin, |program| process::run_while(program, deadline, cancel))
 }
 
-fn ask_by(
+fn exec_by(
     plugin: &Path,
     environment: &Environment,
     stdin: &[u8],
@@ -141,13 +142,13 @@ impl Environment {
     }
 }
 
-/// Writes the plugin's stderr to ours, which may be a terminal, while its log may contain names that a tenant chose. A log that
-/// cannot be written is not an error.
+/// Writes the plugin's stderr to ours, with control characters escaped: ours may be a terminal, and the log may contain names that
+/// a tenant chose. A failed write is not an error.
 fn pass_on(stderr: &[u8]) {
     let _ = io::stderr().write_all(printable(&String::from_utf8_lossy(stderr)).as_bytes());
 }
 
-/// The plugin's own error if it wrote one, else what is known of its end.
+/// The plugin's own error if it wrote one, otherwise how it ended.
 fn refusal(plugin: &Path, ended: &Ended) -> Error {
     match error_object(&ended.stdout) {
         Some(error) => Error::Refused(with_log(error, &tail(&ended.stderr))),
@@ -160,7 +161,7 @@ fn refusal(plugin: &Path, ended: &Ended) -> Error {
     }
 }
 
-/// An error object has a code or a message; a result that was written before the plugin died has neither.
+/// Parses an error object, which has a code or a message. A result that was written before the plugin died has neither.
 fn error_object(stdout: &[u8]) -> Option<CniError> {
     let value = document::parse_plainly(stdout).ok()?;
     let is_error = value.get("code").is_some() || value.get("msg").is_some();

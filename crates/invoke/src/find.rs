@@ -1,4 +1,4 @@
-//! From a plugin's name to its file.
+//! Find the file of a plugin by name.
 
 use std::fs::Metadata;
 use std::io;
@@ -31,7 +31,7 @@ pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
     let directories: Vec<&str> = path.split(':').filter(|part| !part.is_empty()).collect();
     let mut unusable = Vec::new();
     let mut untrusted = Vec::new();
-    let mut untold = None;
+    let mut unreadable = None;
     for file in directories.iter().map(|directory| Path::new(directory).join(name)) {
         match file.metadata() {
             Ok(metadata) if is_executable(&metadata) && file.is_absolute() => return Ok(file),
@@ -40,18 +40,18 @@ pub fn find(name: &str, path: &str) -> Result<PathBuf, Error> {
                 Err(why) => untrusted.push(format!("{} has a relative path, and {why}", file.display())),
             },
             Ok(metadata) if metadata.is_file() => unusable.push(file),
-            Err(source) if !is_absence(&source) => untold = untold.or(Some((file, source))),
+            Err(source) if !is_absence(&source) => unreadable = unreadable.or(Some((file, source))),
             _ => {}
         }
     }
-    if let Some((plugin, source)) = untold {
+    if let Some((plugin, source)) = unreadable {
         return Err(Error::NotStarted { plugin, source });
     }
     let path = directories.into_iter().map(str::to_owned).collect();
     Err(Error::NotFound { name: name.to_owned(), path, unusable, untrusted })
 }
 
-/// Whether it says that there is no such file, rather than that it could not be told.
+/// Whether the error says that there is no such file, and not that this could not be determined.
 fn is_absence(error: &io::Error) -> bool {
     matches!(error.kind(), io::ErrorKind::NotFound | io::ErrorKind::NotADirectory)
 }

@@ -10,7 +10,7 @@
 //! configuration cannot choose which program root runs. A relative directory of `CNI_PATH` is used only if no user but root
 //! and the caller can write there.
 //!
-//! An [`Error`] tells apart whether the plugin refused (its own code and message are kept), died, could not be started, or
+//! An [`Error`] distinguishes whether the plugin refused (its own code and message are preserved), died, could not be started, or
 //! did not finish in time. What the plugin writes to stderr is passed on to our stderr, and its last lines are part of the
 //! error.
 //!

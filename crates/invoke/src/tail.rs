@@ -1,16 +1,16 @@
-//! The end of what a plugin wrote, for people: there it says why it gave up.
+//! The last lines of a plugin's output, for error messages: a program usually reports there why it failed.
 
-/// How much of it goes into an error, in bytes.
-const KEPT: usize = 2000;
+/// How many bytes of it an error contains.
+const TAIL_BYTES: usize = 2000;
 
 /// The last lines as text, for any bytes; empty if there is only white space.
 pub fn tail(bytes: &[u8]) -> String {
     let bytes = bytes.trim_ascii();
-    let Some(start) = bytes.len().checked_sub(KEPT + 1) else {
+    let Some(start) = bytes.len().checked_sub(TAIL_BYTES + 1) else {
         return String::from_utf8_lossy(bytes).into_owned();
     };
     let text = String::from_utf8_lossy(&bytes[start..]);
-    // The cut may have gone through a letter.
+    // The cut may have split a character.
     format!("… {}", text.trim_start_matches('\u{fffd}'))
 }
 
@@ -29,7 +29,7 @@ mod tests {
         let text = format!("{}the reason", "ü".repeat(5000));
         for shift in 0..3 {
             let tail = tail(&text.as_bytes()[shift..]);
-            assert!(tail.starts_with("… ü") && tail.ends_with("üthe reason") && tail.len() < KEPT + 8, "{tail}");
+            assert!(tail.starts_with("… ü") && tail.ends_with("üthe reason") && tail.len() < TAIL_BYTES + 8, "{tail}");
         }
     }
 

@@ -1,4 +1,4 @@
-//! Who can change what a path leads to.
+//! Which users can change what a path leads to.
 
 use std::ffi::OsString;
 use std::fs::Metadata;
@@ -15,12 +15,12 @@ const WRITE_BY_OTHERS: u32 = 0o022;
 const WRITE_BY_ANYONE: u32 = 0o002;
 /// In a directory with this bit only the owner of an entry can remove or rename it.
 const STICKY: u32 = 0o1000;
-/// As many symbolic links as the kernel follows in one path.
+/// The kernel's limit on symbolic links in one path.
 const MOST_LINKS: usize = 40;
 
 /// Makes the relative directories of a `CNI_PATH` absolute, from the present working directory. Empty entries stay empty.
 ///
-/// For a runtime: the plugins that it starts trust no relative directory of another user.
+/// For a runtime: the plugins that it starts do not trust a relative directory that other users can change.
 #[doc(alias = "CNI_PATH")]
 pub fn absolute_path(path: &str) -> String {
     let entries: Vec<String> = path.split(':').map(absolute_entry).collect();
@@ -77,7 +77,7 @@ fn reversed_names(path: &Path) -> Vec<OsString> {
     names.map(|component| component.as_os_str().to_owned()).collect()
 }
 
-/// The absolute directory of a file if only root and the caller can change what the path leads to; else why that is not so.
+/// The absolute directory of a file if only root and the caller can change what the path leads to; otherwise the reason.
 ///
 /// Each file, directory and symbolic link on the way from the root to the plugin has to belong to root or to the caller. No file
 /// and no directory may be writable by a group or by any user, except a sticky directory above the last one, such as `/tmp`.
@@ -95,7 +95,7 @@ pub(crate) fn trusted_directory(file: &Path) -> Result<PathBuf, String> {
     Ok(resolved)
 }
 
-/// Why others than root and the caller can change this file, directory or link, if they can.
+/// Why users other than root and the caller can change this file, directory or link; `None` if they cannot.
 fn distrust(metadata: &Metadata, may_be_sticky: bool) -> Option<String> {
     if metadata.uid() != 0 && metadata.uid() != geteuid().as_raw() {
         return Some(format!("belongs to user {}", metadata.uid()));

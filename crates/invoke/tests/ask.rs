@@ -1,4 +1,4 @@
-//! Plugins that answer, refuse, die and hang.
+//! Plugins that succeed, refuse, die and hang.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 use std::fs;
@@ -10,7 +10,7 @@ use cnikit_invoke::{Environment, Error, PluginOutput, TIMEOUT, exec};
 use cnikit_process::{Deadline, Env, Program, run};
 use tempfile::{TempDir, tempdir};
 
-/// A plugin in a directory of its own, which goes with it.
+/// A plugin in a directory of its own, which is removed with this value.
 struct Plugin(TempDir);
 
 impl Plugin {
@@ -112,7 +112,7 @@ fn what_cannot_be_started_is_told_apart_from_what_is_not_there() {
     assert!(matches!(&error, Error::NotStarted { source, .. } if source.raw_os_error() == Some(8)), "{error}");
 }
 
-/// The test plays two parts: started by itself, with `PLUGIN` set, it is the one whose stderr is looked at.
+/// The test plays two parts: started by itself, with `PLUGIN` set, it is the process whose stderr is checked.
 #[test]
 fn the_log_of_a_plugin_is_passed_on_also_if_it_fails() {
     if let Some((_, file)) = std::env::vars_os().find(|(name, _)| name == "PLUGIN") {

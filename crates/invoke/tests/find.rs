@@ -1,4 +1,4 @@
-//! From a name to a file, and never from a path.
+//! A plugin is found by name, and never by path.
 #![expect(clippy::unwrap_used, reason = "a helper of a test fails as the test does")]
 
 use std::fs::{self, File};
