@@ -1,4 +1,4 @@
-//! Change stamps of directories, which tell whether another program changed the list of names.
+//! Change stamps of directories, which show whether another program added or removed a name.
 
 use nix::sys::stat::{FileStat, fstat, futimens};
 use nix::sys::time::TimeSpec;
@@ -18,9 +18,9 @@ use crate::{Directory, Error, FileTime};
 #[doc(alias = "ctime")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ChangeStamp {
-    /// When the list of names changed: `st_mtime`.
+    /// When the list of names changed (`st_mtime`).
     pub modified: FileTime,
-    /// When the list of names, the modification time, the mode or the owner changed: `st_ctime`. Always the kernel's clock.
+    /// When the list of names, the modification time, the mode or the owner changed (`st_ctime`); always set by the kernel.
     pub changed: FileTime,
 }
 
@@ -42,7 +42,7 @@ impl Directory {
         fstat(self).map(ChangeStamp::from).map_err(|errno| self.error("look at", "", errno))
     }
 
-    /// Sets a stamp that the directory never had before and that no later change leaves, even if the clock is set back.
+    /// Sets a stamp that the directory never had before and that no later change produces, even if the clock is set back.
     ///
     /// `None` means that this file system does not store nanoseconds, or no time before 1970, so its stamps prove nothing.
     ///

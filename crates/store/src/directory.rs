@@ -1,4 +1,4 @@
-//! A directory, pinned.
+//! A directory that is resolved once and held open.
 
 use std::ffi::OsString;
 use std::fs::{DirBuilder, File};
@@ -19,16 +19,16 @@ use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
 use crate::{Error, Facts};
 
-/// nix has this one for glibc only; see statfs(2).
+/// The magic of XFS, which nix defines for glibc only; see statfs(2).
 const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 
-/// File systems that no second machine has mounted at the same time.
+/// File systems that no other machine has mounted at the same time.
 const LOCAL: [FsType; 6] =
     [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC];
 
 /// A directory of small files, resolved when it was opened.
 ///
-/// Names are single names: one with a slash, `.` or `..` is refused (EINVAL), so no caller's text leads out of it.
+/// File names are single components: one with a slash, `.` or `..` is an error (EINVAL), so no name from a caller leads out of it.
 #[derive(Debug)]
 pub struct Directory {
     file: OwnedFd,
@@ -45,7 +45,7 @@ impl AsFd for Directory {
 }
 
 impl Directory {
-    /// Opens an existing directory; symbolic links on the way and at the end are followed, now and once.
+    /// Opens an existing directory. Symbolic links in the path and at its end are followed once, by this call.
     ///
     /// # Errors
     /// open(2) fails: the path does not exist ([`Error::is_absent`]), it is not a directory ([`Error::is_misplaced`]), or it
@@ -54,12 +54,12 @@ impl Directory {
         Directory::open_at(AT_FDCWD, path.as_ref(), path.as_ref().to_owned())
     }
 
-    /// Opens a directory by a name that leads to it from another one; `path` is what people are told.
+    /// Opens the directory `name` relative to another one; `path` is the path for messages.
     fn open_at(from: impl AsFd, name: &Path, path: PathBuf) -> Result<Directory, Error> {
         open_directory(from, name, path, OFlag::empty()).map(|(directory, _)| directory)
     }
 
-    /// Opens the directory of this name in here, no link followed, and says what it is.
+    /// Opens the subdirectory `name` without following a symbolic link; returns its metadata too.
     pub(crate) fn open_below(&self, name: &str, path: PathBuf) -> Result<(Directory, FileStat), Error> {
         self.checked(name)?;
         open_directory(self, Path::new(name), path, OFlag::O_NOFOLLOW)
@@ -92,7 +92,7 @@ impl Directory {
         }
     }
 
-    /// Opens a directory, or its nearest parent that exists: where it would be created.
+    /// Opens a directory, or the nearest parent that exists, in which it would be created.
     ///
     /// # Errors
     /// As [`Directory::open`], except a path that does not exist.
@@ -138,19 +138,19 @@ impl Directory {
         fstatfs(self).is_ok_and(|found| LOCAL.contains(&found.filesystem_type()))
     }
 
-    /// What the file system says about a file, without following a symbolic link; `None` if there is no such file.
+    /// The metadata of a file, without following a symbolic link; `None` if there is no such file.
     ///
     /// # Errors
-    /// A `name` that is not a single name (EINVAL), or fstatat(2) fails.
+    /// `name` is not a single name (EINVAL), or fstatat(2) fails.
     pub fn facts(&self, name: &str) -> Result<Option<Facts>, Error> {
         Ok(self.stat(name)?.map(Facts::from))
     }
 
-    /// Reads a regular file of at most `limit` bytes; `None` if there is none.
+    /// Reads a regular file of at most `limit` bytes; `None` if it does not exist.
     ///
     /// # Errors
-    /// A `name` that is not a single name (EINVAL), a symbolic link, a directory or a longer file ([`Error::is_garbage`]), and
-    /// whatever openat(2) or pread(2) returns.
+    /// `name` is not a single name (EINVAL); the file is a symbolic link, a directory or longer ([`Error::is_garbage`]); or
+    /// openat(2) or pread(2) fails.
     pub fn read(&self, name: &str, limit: usize) -> Result<Option<(Vec<u8>, Facts)>, Error> {
         let file = match self.open_file(name, OFlag::O_RDONLY, 0) {
             Err(error) if error.is_absent() => return Ok(None),
@@ -166,11 +166,10 @@ impl Directory {
         Ok(Some((content, facts)))
     }
 
-    /// Opens a file to read and write parts of it; `None` if there is none.
+    /// Opens a file to read and write parts of it; `None` if it does not exist.
     ///
     /// # Errors
-    /// A `name` that is not a single name (EINVAL), anything but a regular file ([`Error::is_garbage`]), and whatever openat(2)
-    /// returns.
+    /// `name` is not a single name (EINVAL), the file is not a regular one ([`Error::is_garbage`]), or openat(2) fails.
     pub fn open_parts(&self, name: &str) -> Result<Option<File>, Error> {
         match self.open_regular(name, OFlag::O_RDWR, 0) {
             Ok(file) => Ok(Some(file)),
@@ -179,11 +178,11 @@ impl Directory {
         }
     }
 
-    /// Writes a file in place and creates it if it does not exist. It is for a hint of a few bytes: a kill in the middle can
-    /// leave new text with the end of a longer old one.
+    /// Writes a file in place, and creates it if it does not exist. It is for hints of a few bytes: a kill in the middle can leave
+    /// the new text followed by the end of a longer old one.
     ///
     /// # Errors
-    /// As [`Directory::open_parts`], and a file system that is full or read-only.
+    /// As [`Directory::open_parts`], and the file system is full or read-only.
     pub fn rewrite(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let file = self.open_regular(name, OFlag::O_WRONLY | OFlag::O_CREAT, mode)?;
         let write = || {
@@ -197,7 +196,7 @@ impl Directory {
     /// Removes a file; returns whether it existed.
     ///
     /// # Errors
-    /// A `name` that is not a single name (EINVAL), or unlinkat(2) fails with anything but `ENOENT`, as for a directory.
+    /// `name` is not a single name (EINVAL), or unlinkat(2) fails with anything but `ENOENT`, as for a directory.
     #[doc(alias = "unlink")]
     pub fn remove(&self, name: &str) -> Result<bool, Error> {
         self.checked(name)?;
@@ -222,12 +221,12 @@ impl Directory {
         Ok(names.map(OsString::from_vec).collect())
     }
 
-    /// Moves garbage into another directory, where it replaces an older file of the same name. It is copied to another file
-    /// system.
+    /// Moves a file into another directory, where it replaces an older file of the same name. If that is on another file system,
+    /// the file is copied.
     ///
     /// # Errors
-    /// A `name` that is not a single name (EINVAL), or renameat(2) fails. Between file systems, anything but a regular file of
-    /// at most 1 MiB, and what [`Directory::replace`] returns.
+    /// `name` is not a single name (EINVAL), or renameat(2) fails. Between file systems, the file is not a regular file of at most
+    /// 1 MiB, or [`Directory::replace`] fails.
     #[doc(alias = "quarantine")]
     pub fn set_aside(&self, name: &str, to: &Directory) -> Result<(), Error> {
         self.checked(name)?;
@@ -242,23 +241,23 @@ impl Directory {
         }
     }
 
-    /// Writes the directory to the disk (fsync(2)), so that names made and removed in it survive a power cut.
+    /// Writes the directory to the disk (fsync(2)), so that names created and removed in it survive a power cut.
     pub(crate) fn sync(&self) -> Result<(), Error> {
         fsync(self).map_err(|errno| self.error("sync", "", errno))
     }
 
-    /// The directory above the resolved one.
+    /// The parent of this directory, as `..` leads to it: without the symbolic links of the path.
     pub(crate) fn parent(&self) -> Result<Directory, Error> {
         Directory::open_at(self, Path::new(".."), self.path.join(".."))
     }
 
-    /// The same directory once more.
-    pub(crate) fn again(&self) -> Result<Directory, Error> {
+    /// Another handle of the same directory.
+    pub(crate) fn try_clone(&self) -> Result<Directory, Error> {
         let file = self.file.try_clone().map_err(|source| self.error("open", "", source))?;
         Ok(Directory { file, path: self.path.clone(), identity: self.identity })
     }
 
-    /// Opens a regular file, and nothing else: no link is followed, and no pipe waited for.
+    /// Opens a file if it is a regular one. A symbolic link is not followed, and a pipe does not block.
     pub(crate) fn open_regular(&self, name: &str, flags: OFlag, mode: u32) -> Result<File, Error> {
         let file = self.open_file(name, flags, mode)?;
         let found = fstat(&file).map_err(|errno| self.error("look at", name, errno))?;
@@ -277,7 +276,7 @@ impl Directory {
         opened.map(File::from).map_err(|errno| self.error("open", name, errno))
     }
 
-    /// Is this open file still the one under the name?
+    /// Whether the name still leads to this open file.
     pub(crate) fn is_named(&self, file: &File, name: &str) -> Result<bool, Error> {
         let open = fstat(file).map_err(|errno| self.error("look at", name, errno))?;
         Ok(self.stat(name)?.is_some_and(|named| identity_of(&named) == identity_of(&open)))

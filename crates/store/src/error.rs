@@ -1,4 +1,4 @@
-//! What failed, where, and in the kernel's words why.
+//! The error type of this crate.
 
 use std::fmt;
 use std::io;
@@ -8,8 +8,8 @@ use nix::errno::Errno;
 
 /// One failed operation on one path.
 ///
-/// The text says what can be done where the cause is the machine's and not the caller's: a full or a read-only file system,
-/// something else where a directory should be.
+/// The text includes a hint if the cause is the machine and not the caller: the file system is full or read-only, or the path of a
+/// directory leads to something else.
 #[derive(Debug)]
 pub struct Error {
     operation: &'static str,
@@ -97,7 +97,7 @@ impl Error {
         }
     }
 
-    /// The same cause, told as the failure of something larger.
+    /// The same cause, as the failure of another operation.
     pub(crate) fn during(self, operation: &'static str, path: impl Into<PathBuf>) -> Error {
         Error::new(operation, path, self.source)
     }
@@ -123,7 +123,7 @@ impl std::error::Error for Error {
     }
 }
 
-/// Why a file cannot be read that a later release wrote.
+/// The cause of an error for a file that a later release wrote.
 #[derive(Debug)]
 pub(crate) struct NewerVersion {
     pub(crate) found: u64,

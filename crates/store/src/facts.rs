@@ -4,20 +4,20 @@ use nix::sys::stat::{FileStat, SFlag};
 
 use crate::FileTime;
 
-/// Which file it is and when it was last changed.
+/// Metadata that identifies a file and its last change.
 ///
-/// An inode number alone is re-used at once. Together with the change time it identifies one state of one file, except among the
-/// changes of one tick: file systems take the time from a clock that advances every few milliseconds, so a file that is
-/// rewritten, or removed and made again, within one tick can have equal facts. Equal facts prove an unchanged file only if
-/// the change time is before a time that the file system gave out *after* the facts were read.
+/// An inode number alone is reused at once. Together with the change time it identifies one state of one file, except for changes
+/// within one tick: file systems take the time from a clock that advances every few milliseconds, so a file that is rewritten, or
+/// removed and created again, within one tick can have equal metadata. Equal metadata proves that a file has not changed only if
+/// the change time is before a time that the file system gave to a file *after* the metadata was read.
 #[doc(alias = "stat")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Facts {
-    /// The inode's number.
+    /// The inode number.
     pub inode: u64,
     /// When content, owner, mode or links last changed: nanoseconds since the epoch, modulo 2^64.
     pub changed: u64,
-    /// Bytes.
+    /// The size in bytes.
     pub size: u64,
     /// Whether it is a regular file.
     pub regular: bool,

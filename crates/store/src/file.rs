@@ -1,4 +1,4 @@
-//! Files that other programs write, found by a path.
+//! Read files of other programs by path.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read};

@@ -1,10 +1,10 @@
-//! Times of a file system.
+//! Timestamps of a file system.
 
 use std::io;
 
 use nix::sys::stat::FileStat;
 
-/// A time of the file system: seconds and nanoseconds since 1970.
+/// A timestamp of the file system: seconds and nanoseconds since 1970.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct FileTime {
     /// Seconds; negative before 1970.
@@ -13,7 +13,7 @@ pub struct FileTime {
     pub nanoseconds: i64,
 }
 
-/// The oldest second that ext4 and XFS store with its nanoseconds: in December 1901.
+/// The oldest second that ext4 and XFS store together with nanoseconds: in December 1901.
 const OLDEST: i64 = i32::MIN as i64 + 1;
 
 impl FileTime {
@@ -22,7 +22,7 @@ impl FileTime {
         FileTime { seconds: stat.st_ctime, nanoseconds: stat.st_ctime_nsec }
     }
 
-    /// A random time before 1970: one of 2 × 10^18.
+    /// A random time before 1970, one of 2 × 10^18 values.
     pub(crate) fn before_1970() -> io::Result<FileTime> {
         let mut bytes = [0; 16];
         getrandom::fill(&mut bytes)?;
@@ -32,7 +32,7 @@ impl FileTime {
         Ok(FileTime { seconds, nanoseconds: number(low).rem_euclid(1_000_000_000) })
     }
 
-    /// Nanoseconds since 1970, modulo 2^64: the form in which [`Facts`](crate::Facts) has it.
+    /// Nanoseconds since 1970, modulo 2^64, as in [`Facts`](crate::Facts).
     pub fn as_nanoseconds(self) -> u64 {
         self.seconds.wrapping_mul(1_000_000_000).wrapping_add(self.nanoseconds).cast_unsigned()
     }

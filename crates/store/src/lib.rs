@@ -3,14 +3,14 @@
 //! A [`Directory`] is resolved once, symbolic links included, and held open; every later operation is relative to that
 //! descriptor, so another process cannot replace the directory while a caller holds its lock.
 //!
-//! Design decision: a file that others may read is never seen half-written. A new file is written without a name and linked
-//! into the directory when it is complete ([`Directory::create`]); whether the name is taken is decided by the kernel at that
-//! moment. A file that changes is written under another name and renamed ([`Directory::replace`]). The one exception is
+//! Design decision: a file that other processes may read is never seen half-written. A new file is written without a name and
+//! linked into the directory when it is complete ([`Directory::create`]); the kernel decides at that moment whether the name is
+//! taken. A file that changes is written under another name and renamed ([`Directory::replace`]). The one exception is
 //! [`Directory::rewrite`], for hints of a few bytes that their readers check anyway, because it is twenty times as fast.
 //!
-//! The next caller can handle every state that a kill at any instruction leaves: a file without a name is deleted with its
-//! descriptor, a temporary file is locked while it is written and taken over when it is not, and the kernel releases a lock
-//! when its process ends.
+//! The next caller can handle every state that a kill at any instruction leaves. A file without a name is deleted with its
+//! descriptor. A temporary file is locked while it is written; if it is not locked, the next writer uses it. The kernel
+//! releases a lock when its process ends.
 //!
 //! # Example
 //!

@@ -12,8 +12,8 @@ use crate::{Directory, Error, Lock};
 
 /// A directory for lock files: it belongs to this process's user, and no other user can write there or open a lock file.
 ///
-/// Every way to lock a file lets a user who can open it hold the lock for ever, and one who can write in its directory put
-/// another file in its place. So owner and mode of both are verified, by descriptor, before a lock counts.
+/// With every kind of lock, a user who can open the file can hold the lock for ever, and a user who can write in its directory can
+/// put another file in its place. So owner and mode of both are verified, by descriptor, before a lock is trusted.
 #[derive(Debug)]
 pub struct PrivateDirectory {
     directory: Directory,
@@ -40,7 +40,7 @@ impl PrivateDirectory {
     /// `timeout`.
     ///
     /// # Errors
-    /// As [`Directory::lock`], and a file that another user owns or could open, or that has a second name.
+    /// As [`Directory::lock`], and the file belongs to another user, can be opened by one, or has a second name.
     pub fn lock(&self, name: &str, timeout: Duration) -> Result<Lock, Error> {
         if let Some(found) = self.directory.stat(name)? {
             self.verify_file(name, &found)?;
@@ -57,7 +57,7 @@ impl PrivateDirectory {
         self.directory.remove(name)
     }
 
-    /// No user but the owner can have changed it since: what is verified stays true.
+    /// Checks that no other user can open the file. What is verified stays true, because only the owner can change it.
     fn verify_file(&self, name: &str, found: &FileStat) -> Result<(), Error> {
         if found.st_uid != self.owner.as_raw() || found.st_mode & 0o077 != 0 || found.st_nlink != 1 {
             let text = "it is not a file with mode 0600 and one name that belongs to this user";

@@ -1,4 +1,4 @@
-//! Files that change from one whole content to the next.
+//! Replace the content of a file atomically.
 
 use std::fs::{File, Permissions};
 use std::io;
@@ -12,15 +12,15 @@ use nix::sys::stat::{Mode, umask};
 use crate::lock::{EXCLUSIVE, wait};
 use crate::{Directory, Error};
 
-/// How long another writer of the same file is waited for.
+/// How long to wait for another writer of the same file.
 const TIMEOUT: Duration = Duration::from_mins(1);
-/// Until it is whole, no other user can open a temporary file, and so lock it.
+/// The mode of a temporary file: no other user can open it, and so lock it, before it is complete.
 const PRIVATE: u32 = 0o600;
 
-/// What the name of a temporary file ends in; it begins with a dot.
+/// The suffix of the name of a temporary file, which begins with a dot.
 const UNFINISHED: &str = ".new";
 
-/// A temporary file, empty, locked while a process writes it.
+/// An empty temporary file, locked while this process writes it.
 pub(crate) struct Staged {
     pub(crate) file: File,
     pub(crate) name: String,
@@ -34,14 +34,13 @@ impl Directory {
     /// A power cut may bring the old content back, or none: see [`Directory::replace_durably`].
     ///
     /// # Errors
-    /// A `name` that is not a single name (EINVAL), another writer that holds the temporary file for a minute
-    /// ([`Error::is_deadline`]), and a write or rename that fails: a full or read-only file system, or a directory of that
-    /// name. The temporary file is removed then.
+    /// `name` is not a single name (EINVAL), another writer holds the temporary file for a minute ([`Error::is_deadline`]), or a
+    /// write or rename fails: the file system is full or read-only, or `name` is a directory. The temporary file is removed then.
     #[doc(alias = "rename")]
     pub fn replace(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let staged = self.stage(name, mode)?;
         self.fill(&staged, content)?;
-        self.put_in_place(&staged, name)
+        self.rename_over(&staged, name)
     }
 
     /// As [`Directory::replace`], and survives a power cut once it has returned: the file is synced before it gets its name,
@@ -54,13 +53,13 @@ impl Directory {
         let staged = self.stage(name, mode)?;
         self.fill(&staged, content)?;
         staged.file.sync_all().map_err(|source| self.error("sync", &staged.name, source))?;
-        self.put_in_place(&staged, name)?;
+        self.rename_over(&staged, name)?;
         self.sync()
     }
 
-    /// As [`Directory::replace`], and syncs the file under its name: one wait for the disk instead of two. It survives a power
-    /// cut once it has returned, because ext4, XFS and Btrfs write the name along with the file. A power cut before that may
-    /// leave the name with less than the content, so a reader has to recognise an incomplete file.
+    /// As [`Directory::replace`], and syncs the file under its name: it waits once for the disk instead of twice. The content
+    /// survives a power cut once this has returned, because ext4, XFS and Btrfs write the name along with the file. A power cut
+    /// before that may leave the name with less than the content, so a reader has to recognise an incomplete file.
     ///
     /// # Errors
     /// As [`Directory::replace`], and fsync(2) fails; the new content is in place then.
@@ -68,7 +67,7 @@ impl Directory {
     pub fn replace_and_sync(&self, name: &str, content: &[u8], mode: u32) -> Result<(), Error> {
         let staged = self.stage(name, mode)?;
         self.fill(&staged, content)?;
-        self.put_in_place(&staged, name)?;
+        self.rename_over(&staged, name)?;
         staged.file.sync_all().map_err(|source| self.error("sync", name, source))
     }
 
@@ -85,7 +84,7 @@ impl Directory {
     /// Removes temporary files whose writers were killed. Those that are being written are left alone.
     ///
     /// # Errors
-    /// The directory cannot be listed, or a temporary file cannot be opened or removed. The first error ends it.
+    /// The directory cannot be listed, or a temporary file cannot be opened or removed. It stops at the first error.
     pub fn discard_unfinished(&self) -> Result<(), Error> {
         let names = self.list()?;
         let mut unfinished = names.iter().filter_map(|name| name.to_str()).filter(|name| is_unfinished(name));
@@ -108,10 +107,10 @@ impl Directory {
         Ok(())
     }
 
-    /// A temporary file for `name`: one that a killed writer left is taken over, one that is being written is waited for.
+    /// Opens the temporary file for `name`: reuses one whose writer was killed, and waits for one that is being written.
     ///
-    /// A writer that was killed between the giving of the final name and the taking of the temporary one left two names of
-    /// one finished file: the temporary name goes then, and what is under the final one is not touched.
+    /// In [`Directory::create`], a writer that was killed after it linked the final name and before it removed the temporary one
+    /// left one complete file with two names. Then the temporary name is removed, and the file itself is not written to.
     pub(crate) fn stage(&self, name: &str, mode: u32) -> Result<Staged, Error> {
         let name = format!(".{name}{UNFINISHED}");
         loop {
@@ -136,8 +135,8 @@ impl Directory {
         written.or_else(|error| self.remove(&staged.name).and(Err(error)))
     }
 
-    fn put_in_place(&self, staged: &Staged, name: &str) -> Result<(), Error> {
-        let renamed = staged.open_to_its_readers().and_then(|()| {
+    fn rename_over(&self, staged: &Staged, name: &str) -> Result<(), Error> {
+        let renamed = staged.set_final_mode().and_then(|()| {
             renameat(self, staged.name.as_str(), self, name)?;
             Ok(())
         });
@@ -148,19 +147,19 @@ impl Directory {
 }
 
 impl Staged {
-    /// Gives it the mode that it would have been made with.
-    fn open_to_its_readers(&self) -> io::Result<()> {
+    /// Sets the mode that open(2) would have given the file.
+    fn set_final_mode(&self) -> io::Result<()> {
         if self.mode & !PRIVATE == 0 {
             return Ok(());
         }
-        // The kernel tells this process's mask only in exchange for another one.
+        // The kernel returns the umask of this process only in exchange for another one.
         let mask = umask(Mode::S_IRWXG | Mode::S_IRWXO);
         umask(mask);
         self.file.set_permissions(Permissions::from_mode(self.mode & !mask.bits()))
     }
 }
 
-/// Is this the name of a temporary file?
+/// Whether this is the name of a temporary file.
 fn is_unfinished(name: &str) -> bool {
     name.starts_with('.') && name.ends_with(UNFINISHED)
 }

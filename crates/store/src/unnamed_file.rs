@@ -1,4 +1,4 @@
-//! New files that appear whole.
+//! Create files that are complete from the first moment they can be seen.
 
 use std::fs::File;
 use std::io::Write;
@@ -11,30 +11,30 @@ use nix::unistd::{UnlinkatFlags, linkat, unlinkat};
 
 use crate::{Directory, Error, Facts};
 
-/// A file with all its content, but no name yet in the directory where it is to be.
+/// A file with all its content that has no name yet in its directory.
 pub(crate) struct UnnamedFile<'a> {
     directory: &'a Directory,
     file: File,
-    /// Where the file system knows no nameless files: the directory and the name where it waits.
-    waits: Option<(Directory, String)>,
+    /// The directory and the temporary name, if the file system does not support files without a name.
+    temporary: Option<(Directory, String)>,
 }
 
 impl Directory {
     /// Creates a file that is complete from the first moment it can be seen; `None` if the name is taken.
     ///
-    /// The content is written to a file without a name (`O_TMPFILE`), which is then linked into the directory: a kill in
-    /// between leaves nothing. On a file system without such files it waits under a dotted name in the *parent* directory,
-    /// never in this one.
+    /// The content is written to a file without a name (`O_TMPFILE`), which is then linked into the directory: a kill in between
+    /// leaves nothing. On a file system that does not support this, the file has a temporary name, which begins with a dot, in the
+    /// *parent* directory, never in this one.
     ///
     /// # Errors
-    /// A `name` that is not a single name (EINVAL), or open(2), write(2) or linkat(2) fails: the file system is full or
-    /// read-only, or the directory may not be written. No file is left then.
+    /// `name` is not a single name (EINVAL), or open(2), write(2) or linkat(2) fails: the file system is full or read-only, or the
+    /// directory may not be written. No file is left then.
     #[doc(alias = "O_TMPFILE")]
     pub fn create(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
         if self.facts(name)?.is_some() {
             return Ok(None);
         }
-        UnnamedFile::new(self, name, content, mode)?.give(name)
+        UnnamedFile::new(self, name, content, mode)?.link(name)
     }
 
     /// As [`Directory::create`], and syncs the file under its name, with the guarantee of [`Directory::replace_and_sync`].
@@ -46,9 +46,9 @@ impl Directory {
         if self.facts(name)?.is_some() {
             return Ok(None);
         }
-        let draft = UnnamedFile::new(self, name, content, mode)?;
-        let Some(facts) = draft.give(name)? else { return Ok(None) };
-        let synced = draft.file.sync_all().map_err(|source| self.error("sync", name, source));
+        let unnamed = UnnamedFile::new(self, name, content, mode)?;
+        let Some(facts) = unnamed.link(name)? else { return Ok(None) };
+        let synced = unnamed.file.sync_all().map_err(|source| self.error("sync", name, source));
         synced.map(|()| Some(facts)).or_else(|error| self.remove(name).and(Err(error)))
     }
 
@@ -60,10 +60,10 @@ impl Directory {
     /// # Errors
     /// As [`Directory::create`] and [`Directory::remove`]. If only the last step fails, the old file is gone.
     pub fn renew(&self, name: &str, content: &[u8], mode: u32) -> Result<Option<Facts>, Error> {
-        let draft = UnnamedFile::new(self, name, content, mode)?;
+        let unnamed = UnnamedFile::new(self, name, content, mode)?;
         match self.remove(name) {
-            Ok(_) => draft.give(name),
-            Err(error) => draft.discard().and(Err(error)),
+            Ok(_) => unnamed.link(name),
+            Err(error) => unnamed.discard().and(Err(error)),
         }
     }
 
@@ -87,22 +87,23 @@ impl Directory {
 impl<'a> UnnamedFile<'a> {
     fn new(directory: &'a Directory, name: &str, content: &[u8], mode: u32) -> Result<UnnamedFile<'a>, Error> {
         match directory.open_file(".", OFlag::O_TMPFILE | OFlag::O_RDWR, mode) {
-            Ok(file) => UnnamedFile { directory, file, waits: None }.filled(name, content),
-            Err(error) if knows_no_nameless(&error) => {
-                UnnamedFile::waiting(directory, name, mode)?.filled(name, content)
+            Ok(file) => UnnamedFile { directory, file, temporary: None }.filled(name, content),
+            Err(error) if lacks_unnamed_files(&error) => {
+                UnnamedFile::with_temporary_name(directory, name, mode)?.filled(name, content)
             }
             Err(error) => Err(error.during("create", directory.path().join(name))),
         }
     }
 
-    /// For a file system without nameless files. A mount's root has no parent on its own file system: there it waits inside.
-    fn waiting(directory: &'a Directory, name: &str, mode: u32) -> Result<UnnamedFile<'a>, Error> {
+    /// For a file system without unnamed files. The parent of a mount's root is on another file system: then the temporary file is
+    /// in the directory itself.
+    fn with_temporary_name(directory: &'a Directory, name: &str, mode: u32) -> Result<UnnamedFile<'a>, Error> {
         let above = directory.parent()?;
         let own = directory.identity();
         let parent = above.identity();
-        let place = if own.0 == parent.0 { above } else { directory.again()? };
+        let place = if own.0 == parent.0 { above } else { directory.try_clone()? };
         let staged = place.stage(&format!("{}.{name}", own.1), mode)?;
-        Ok(UnnamedFile { directory, file: staged.file, waits: Some((place, staged.name)) })
+        Ok(UnnamedFile { directory, file: staged.file, temporary: Some((place, staged.name)) })
     }
 
     fn filled(mut self, name: &str, content: &[u8]) -> Result<UnnamedFile<'a>, Error> {
@@ -115,11 +116,11 @@ impl<'a> UnnamedFile<'a> {
         }
     }
 
-    /// Gives it its name; `None` if that is taken. If it cannot be looked at, or goes on waiting under the other name too, the
-    /// name is taken from it again: it would never be found again.
-    fn give(&self, name: &str) -> Result<Option<Facts>, Error> {
+    /// Links the file under its name; `None` if that is taken. If fstat(2) then fails, or the temporary name cannot be removed, the
+    /// new name is removed again: the caller gets an error, and nothing would remove the file later.
+    fn link(&self, name: &str) -> Result<Option<Facts>, Error> {
         let linked = self.try_link(name);
-        // Before it is looked at: to lose a name is a change of the file.
+        // Before fstat(2), because the removal of a name changes the file.
         let discarded = self.discard();
         match linked {
             Ok(()) => {}
@@ -133,10 +134,10 @@ impl<'a> UnnamedFile<'a> {
 
     fn try_link(&self, name: &str) -> nix::Result<()> {
         use std::os::fd::AsRawFd;
-        if let Some((parent, waiting)) = &self.waits {
+        if let Some((parent, waiting)) = &self.temporary {
             return linkat(parent, waiting.as_str(), self.directory, name, AtFlags::empty());
         }
-        // By descriptor needs CAP_DAC_READ_SEARCH before Linux 6.10, by /proc needs /proc: most callers have both.
+        // By descriptor it needs CAP_DAC_READ_SEARCH before Linux 6.10, by /proc it needs /proc: most callers have both.
         match linkat(&self.file, "", self.directory, name, AtFlags::AT_EMPTY_PATH) {
             Err(Errno::ENOENT | Errno::EPERM) => {
                 let path = format!("/proc/self/fd/{}", self.file.as_raw_fd());
@@ -146,9 +147,9 @@ impl<'a> UnnamedFile<'a> {
         }
     }
 
-    /// Lets go of the name under which it waited, if it did.
+    /// Removes the temporary name, if the file has one.
     fn discard(&self) -> Result<(), Error> {
-        let Some((parent, waiting)) = &self.waits else { return Ok(()) };
+        let Some((parent, waiting)) = &self.temporary else { return Ok(()) };
         match unlinkat(parent, waiting.as_str(), UnlinkatFlags::NoRemoveDir) {
             Ok(()) | Err(Errno::ENOENT) => Ok(()),
             Err(errno) => Err(parent.error("remove", waiting, errno)),
@@ -156,8 +157,8 @@ impl<'a> UnnamedFile<'a> {
     }
 }
 
-/// What file systems say that know no nameless files; old kernels take the flag for an attempt to write a directory.
-fn knows_no_nameless(error: &Error) -> bool {
+/// Whether the file system does not support files without a name. Old kernels report an attempt to write a directory.
+fn lacks_unnamed_files(error: &Error) -> bool {
     [Errno::EOPNOTSUPP, Errno::EISDIR, Errno::EINVAL].into_iter().any(|errno| error.is(errno))
 }
 
@@ -178,14 +179,14 @@ mod tests {
     fn a_draft_that_waits_under_a_name_waits_in_the_parent_and_leaves_nothing_there() {
         let above = tempfile::tempdir().unwrap();
         let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
-        let draft = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"whole").unwrap();
+        let unnamed = UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap().filled("a", b"whole").unwrap();
         let waiting = format!(".{}.a.new", directory.identity().1);
         assert_eq!(names(above.path()), [waiting.as_str(), "d"]);
         assert_eq!(names(directory.path()), [""; 0]);
-        let facts = draft.give("a").unwrap().unwrap();
+        let facts = unnamed.link("a").unwrap().unwrap();
         assert_eq!(directory.facts("a").unwrap(), Some(facts), "nothing touched it since");
-        let second = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"second").unwrap();
-        assert!(second.give("a").unwrap().is_none(), "taken");
+        let second = UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap().filled("a", b"second").unwrap();
+        assert!(second.link("a").unwrap().is_none(), "taken");
         assert_eq!((names(above.path()), names(directory.path())), (vec!["d".into()], vec!["a".into()]));
         assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"whole");
     }
@@ -194,9 +195,14 @@ mod tests {
     fn what_a_killed_writer_left_waiting_is_taken_over() {
         let above = tempfile::tempdir().unwrap();
         let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
-        drop(UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"a long text, half wr").unwrap());
-        let draft = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"short").unwrap();
-        draft.give("a").unwrap();
+        drop(
+            UnnamedFile::with_temporary_name(&directory, "a", 0o600)
+                .unwrap()
+                .filled("a", b"a long text, half wr")
+                .unwrap(),
+        );
+        let unnamed = UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap().filled("a", b"short").unwrap();
+        unnamed.link("a").unwrap();
         assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"short");
         assert_eq!(names(above.path()), ["d"]);
     }
@@ -205,12 +211,13 @@ mod tests {
     fn a_finished_file_is_not_written_through_the_waiting_name_that_a_kill_left_to_it() {
         let above = tempfile::tempdir().unwrap();
         let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
-        let killed = UnnamedFile::waiting(&directory, "a", 0o600).unwrap().filled("a", b"somebody's").unwrap();
+        let killed =
+            UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap().filled("a", b"somebody's").unwrap();
         killed.try_link("a").unwrap();
         drop(killed);
-        let next = UnnamedFile::waiting(&directory, "a", 0o600).unwrap();
+        let next = UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap();
         assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
-        assert!(next.filled("a", b"another's").unwrap().give("a").unwrap().is_none(), "taken");
+        assert!(next.filled("a", b"another's").unwrap().link("a").unwrap().is_none(), "taken");
         assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
         assert_eq!(names(above.path()), ["d"]);
     }

@@ -219,7 +219,7 @@ fn a_waiter_whose_caller_gives_up_waits_no_longer() {
     assert!(began.elapsed() < LONG);
 }
 
-/// Returns when the kernel has somebody wait for the lock on a file; see `proc_locks(5)`.
+/// Returns when a process waits for the lock on the file; see `proc_locks(5)`.
 fn await_waiter(path: &std::path::Path) {
     let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
     let waits = |line: &str| line.contains("->") && line.contains(&inode);
@@ -255,7 +255,7 @@ fn a_lock_on_a_removed_file_is_no_lock() {
     });
 }
 
-/// Makes something of these where it must not be.
+/// Changes a file or directory so that it must not be trusted.
 type Spoiled = fn(&std::path::Path);
 
 #[test]
