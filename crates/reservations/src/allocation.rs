@@ -1,4 +1,4 @@
-//! The allocation of one ADD.
+//! The allocation of addresses for one ADD.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -13,7 +13,7 @@ use crate::request::{Allocation, AllocationRequest, allocation, failed_for};
 /// How many addresses are tried one by one before all records are read at once.
 const TRIES: usize = 1000;
 
-/// Allocates an address of each set, and can release them again.
+/// Allocates one address of each set, and can release them again.
 pub(crate) struct Allocator<'a> {
     pub(crate) ledger: Ledger<'a>,
     pub(crate) files: &'a Files,
@@ -23,14 +23,14 @@ pub(crate) struct Allocator<'a> {
 }
 
 impl Allocator<'_> {
-    /// Allocates the requested address of each set, or any.
+    /// Allocates the requested address of each set, or any address if none is requested.
     pub(crate) fn allocate(&mut self, wanted: &[Option<IpAddr>]) -> Result<Vec<Allocation>, Error> {
         let owner = &self.request.owner;
         let held = [self.ledger.held_by(owner)?, self.ledger.held_by(&owner.without_ifname())?].concat();
         self.refuse_second(&held)?;
         for (n, (set, wanted)) in self.request.sets.iter().zip(wanted).enumerate() {
             let outcome = match wanted {
-                Some(wanted) => self.exactly(*wanted, set),
+                Some(wanted) => self.reserve_exactly(*wanted, set),
                 None => self.reserve_any(n, set, &held),
             };
             outcome.map_err(|refusal| failed_for(n, refusal))?;
@@ -47,7 +47,7 @@ impl Allocator<'_> {
         Ok(allocated)
     }
 
-    /// Releases the addresses that this call has allocated. Those of an earlier call of the same owner stay.
+    /// Releases the addresses that this call has allocated. Those of an earlier call for the same owner are not touched.
     pub(crate) fn roll_back(&mut self, log: fn(&str)) {
         for address in self.made.split_off(0) {
             if let Err(refusal) = self.ledger.undo(address, &self.request.owner) {
@@ -56,7 +56,7 @@ impl Allocator<'_> {
         }
     }
 
-    /// Refuses an attachment that holds an address of a set already, unless it was allocated before this boot.
+    /// Returns an error if the attachment holds an address of a set already, unless that was allocated before this boot.
     fn refuse_second(&self, held: &[Record]) -> Result<(), Error> {
         for (n, set) in self.request.sets.iter().enumerate() {
             for record in held {
@@ -77,8 +77,8 @@ impl Allocator<'_> {
         ))
     }
 
-    /// Allocates the requested address, which is free, or whose owner is of an earlier boot.
-    fn exactly(&mut self, wanted: IpAddr, set: &RangeSet) -> Result<(), Error> {
+    /// Allocates the requested address, if it is free or its owner is of an earlier boot.
+    fn reserve_exactly(&mut self, wanted: IpAddr, set: &RangeSet) -> Result<(), Error> {
         if self.create(wanted)? {
             return Ok(());
         }
@@ -94,8 +94,8 @@ impl Allocator<'_> {
             .hint(format!("{} says which container holds it: delete that, or request another", path.display())))
     }
 
-    /// Allocates any address: the one that the attachment had before this boot, the next free one, or one that another attachment
-    /// had before this boot.
+    /// Allocates any address: the one that the attachment had before this boot; otherwise the next free one; otherwise one that
+    /// another attachment had before this boot.
     fn reserve_any(&mut self, n: usize, set: &RangeSet, held: &[Record]) -> Result<(), Error> {
         let gateways = self.request.gateways();
         for record in held.iter().filter(|record| set.contains(record.address) && !gateways.contains(&record.address)) {
@@ -105,12 +105,12 @@ impl Allocator<'_> {
         }
         let last = self.files.last_reserved(n);
         let round = || set.round(last).filter(|address| !gateways.contains(address));
-        if self.first(round().take(TRIES))? {
+        if self.reserve_first(round().take(TRIES))? {
             return Ok(());
         }
         let records = self.ledger.all()?;
         let taken: HashSet<IpAddr> = records.iter().map(|record| record.address).collect();
-        if self.first(round().filter(|address| !taken.contains(address)))? {
+        if self.reserve_first(round().filter(|address| !taken.contains(address)))? {
             return Ok(());
         }
         // The set is full, so it has no more addresses than there are records.
@@ -129,7 +129,7 @@ impl Allocator<'_> {
     }
 
     /// Allocates the first candidate that is free; `false` if none is.
-    fn first(&mut self, candidates: impl Iterator<Item = IpAddr>) -> Result<bool, Error> {
+    fn reserve_first(&mut self, candidates: impl Iterator<Item = IpAddr>) -> Result<bool, Error> {
         for address in candidates {
             if self.create(address)? {
                 return Ok(true);

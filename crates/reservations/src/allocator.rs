@@ -1,4 +1,4 @@
-//! Allocates and releases the addresses of one network.
+//! Allocate and release the addresses of one network.
 
 use std::collections::HashSet;
 use std::net::IpAddr;
@@ -16,7 +16,7 @@ use crate::owner::{Content, Owner};
 use crate::record::Record;
 use crate::request::{Allocation, AllocationRequest};
 
-/// How long the lock is waited for: reading tens of thousands of files takes a second, and many processes may wait.
+/// How long to wait for the lock: reading tens of thousands of files takes a second, and many processes may be waiting.
 pub const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// How long [`Store::health`] waits for the lock. A store that is in use counts as healthy.
@@ -29,9 +29,9 @@ pub struct Store {
     pub data_dir: PathBuf,
     /// The network's name.
     pub network: String,
-    /// This boot, if it is known; without it no index is used.
+    /// The present boot, if its id is available; without it no index is used.
     pub boot: Option<Boot>,
-    /// How long the lock is waited for.
+    /// How long to wait for the lock.
     pub timeout: Duration,
     /// Logs events that do not fail a call.
     pub log: fn(&str),
@@ -47,12 +47,12 @@ pub struct Health {
 }
 
 impl Store {
-    /// Allocates one address of each set, or none at all: what a failing call made is removed.
+    /// Allocates one address of each set, or none at all: a failing call removes what it created.
     ///
     /// # Errors
-    /// The [`ErrorKind`] says which: an address is requested that no set has (`Value`), none is free or the requested one is
-    /// taken (`Exhausted`), the attachment holds an address already (`HoldsAlready`), the lock is not free in time (`Busy`), or
-    /// a file or directory cannot be read or written (`Disk`).
+    /// The [`ErrorKind`] is the cause: no set contains a requested address (`Value`), none is free or the requested one is taken
+    /// (`Exhausted`), the attachment holds an address already (`HoldsAlready`), the lock is not free in time (`Busy`), or a file or
+    /// directory cannot be read or written (`Disk`).
     pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
         let wanted = request.assign()?;
         let files = Files::make(&self.directory()?, self.timeout)?;
@@ -67,12 +67,12 @@ impl Store {
         allocated
     }
 
-    /// Frees all addresses that an attachment holds in this network, or, if it holds none, those that an old release recorded
-    /// under the container alone. Returns the freed addresses; to hold none is success.
+    /// Frees all addresses that an attachment holds in this network, or, if it holds none, those that an old release of upstream
+    /// recorded under the container alone. Returns the freed addresses; it is not an error if there are none.
     ///
     /// # Errors
-    /// The lock is not free in time (`Busy`), or a file cannot be read or removed (`Disk`). A file that cannot be read may be
-    /// this attachment's, so it is an error, once all others are freed.
+    /// The lock is not free in time (`Busy`), or a file cannot be read or removed (`Disk`). A file that cannot be read may belong
+    /// to this attachment, so it is an error, which is returned after all others are freed.
     pub fn release(&self, owner: &Owner) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
         let paths = self.paths();
@@ -92,7 +92,7 @@ impl Store {
         }
     }
 
-    /// Frees those of these addresses that the attachment still holds.
+    /// Frees those of `addresses` that the attachment still holds.
     ///
     /// # Errors
     /// As [`Store::release`].
@@ -108,7 +108,7 @@ impl Store {
     /// Checks that an attachment still holds these addresses; with an empty list, that it holds any.
     ///
     /// # Errors
-    /// It does not (`Drift`), or as [`Store::release`].
+    /// It does not hold them (`Drift`), or as [`Store::release`].
     pub fn confirm(&self, owner: &Owner, addresses: &[IpAddr]) -> Result<(), Error> {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else {
             return Err(self.holds_none(owner));
@@ -124,11 +124,13 @@ impl Store {
         if missing.is_empty() { Ok(()) } else { Err(drift(&files, owner, &missing)) }
     }
 
-    /// Frees every address whose owner is not in `valid`, and returns them. One that an old release recorded under a container
-    /// alone stays while any attachment of that container is valid. Files that are not reservations always stay.
+    /// Frees every address whose owner is not in `valid`, and returns them. An address that an old release of upstream recorded
+    /// under a container alone is not freed while any attachment of that container is valid. Files that are not reservations are
+    /// never removed.
     ///
     /// # Errors
-    /// As [`Store::release`]. A file that the kernel does not let us read stays, and is an error once all others are freed.
+    /// As [`Store::release`]. A file that the kernel does not let us read is not removed, and is an error after all others are
+    /// freed.
     pub fn sweep(&self, valid: &[Owner]) -> Result<Vec<IpAddr>, Error> {
         let Some(files) = Files::find(&self.directory()?, self.timeout)? else { return Ok(Vec::new()) };
         let paths = self.paths();
@@ -151,8 +153,7 @@ impl Store {
         }
     }
 
-    /// Checks that an address could be reserved, apart from whether any is free; returns what is wrong but does not prevent
-    /// that.
+    /// Checks that an address could be reserved, apart from whether any is free. Returns problems that do not prevent that.
     ///
     /// # Errors
     /// No file can be created in the directory or its nearest existing parent, or a file cannot be read (`Disk`). A lock that

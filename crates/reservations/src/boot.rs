@@ -14,7 +14,7 @@ pub struct Boot {
 #[derive(Clone, Copy, Debug)]
 enum Machine {
     Named(Option<u128>),
-    /// The id of this machine. It is read when it is needed, which is when an index is built.
+    /// The id of this machine. It is read only when it is needed, which is when an index is built.
     This,
 }
 
@@ -28,7 +28,7 @@ impl PartialEq for Boot {
 impl Eq for Boot {}
 
 impl Boot {
-    /// From the texts of the boot id (random(4)) and of machine-id(5); `None` without a boot id, and then no index is used.
+    /// Parses the boot id (random(4)) and the machine id (machine-id(5)); `None` without a boot id, and then no index is used.
     pub fn new(boot_id: &str, machine_id: Option<&str>) -> Option<Boot> {
         Some(Boot::of(hex(boot_id)?, machine_id.and_then(hex)))
     }

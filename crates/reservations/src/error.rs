@@ -1,11 +1,11 @@
-//! The errors of this crate: the reason why a call failed, and what to do about it.
+//! The error type of this crate.
 
 use std::fmt;
 
 /// The kind of an error. A caller handles each kind differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ErrorKind {
-    /// A value in the configuration or a request that cannot be served.
+    /// A value in the configuration or in a request is invalid.
     Value,
     /// No address is free, or the requested one is taken. A later call may succeed.
     Exhausted,
@@ -13,13 +13,13 @@ pub enum ErrorKind {
     Busy,
     /// The owner holds an address already. Nothing was allocated, so the caller must release nothing.
     HoldsAlready,
-    /// The owner does not hold what it should.
+    /// The owner does not hold an address that it should hold.
     Drift,
     /// A file could not be read or written.
     Disk,
 }
 
-/// An error. The hint is separate from the text, so that a program can print it where its user expects it.
+/// An error. The hint is separate from the text, so that a program can print it in the place for hints.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Error {
     /// The kind.

@@ -14,7 +14,7 @@ const LOCK: &str = "lock";
 /// The largest file that is read, in bytes. A container's id comes in an environment variable, which has at most 128 KiB.
 const LONGEST: usize = 256 << 10;
 
-/// How often another program may remove the directory while its lock is waited for.
+/// How often to try again if another program removes the directory while this one waits for its lock.
 const TRIES: usize = 100;
 
 /// The directory of one network, locked.
@@ -25,7 +25,7 @@ pub(crate) struct Files {
 }
 
 impl Files {
-    /// Opens and locks the directory, which is made if it does not exist.
+    /// Opens and locks the directory, which is created if it does not exist.
     pub(crate) fn make(path: &Path, timeout: Duration) -> Result<Files, Error> {
         for _ in 0..TRIES {
             if let Some(files) = Files::locked(Directory::make(path, 0o755)?, timeout)? {
@@ -49,7 +49,7 @@ impl Files {
         Err(vanishing(path))
     }
 
-    /// Locks the directory. `None` if another program removed it while the lock was waited for.
+    /// Locks the directory; `None` if another program removed it while this one waited for the lock.
     fn locked(directory: Directory, timeout: Duration) -> Result<Option<Files>, Error> {
         let lock = match directory.lock(LOCK, 0o600, timeout) {
             Err(_) if !directory.is_current()? => return Ok(None),
@@ -68,7 +68,7 @@ impl Files {
         addresses(&self.directory)
     }
 
-    /// The content of an address's file; `None` if there is none.
+    /// The content of an address's file; `None` if it does not exist.
     pub(crate) fn read(&self, address: IpAddr) -> Result<Option<(Content, Facts)>, StoreError> {
         read(&self.directory, address)
     }
@@ -107,7 +107,7 @@ impl Files {
         }
     }
 
-    /// The path of an address's file, for people.
+    /// The path of an address's file, for messages.
     pub(crate) fn path_of(&self, address: IpAddr) -> PathBuf {
         self.directory.resolved().join(address.to_string())
     }
@@ -119,7 +119,7 @@ pub(crate) fn addresses(directory: &Directory) -> Result<Vec<IpAddr>, StoreError
     Ok(names.iter().filter_map(|name| address_named(name.to_str()?)).collect())
 }
 
-/// The content of an address's file in a directory; `None` if there is none.
+/// The content of an address's file in a directory; `None` if it does not exist.
 pub(crate) fn read(directory: &Directory, address: IpAddr) -> Result<Option<(Content, Facts)>, StoreError> {
     match directory.read(&address.to_string(), LONGEST)? {
         Some((bytes, facts)) => Ok(Some((Content::parse(&bytes), facts))),
@@ -143,7 +143,7 @@ fn last_reserved_file(set: usize) -> String {
     format!("last_reserved_ip.{set}")
 }
 
-/// The address that a file is named after: in its one canonical form, so that no address has two files.
+/// The address in the name of a file. Only the canonical form is accepted, so that no address has two files.
 fn address_named(name: &str) -> Option<IpAddr> {
     let address: IpAddr = name.parse().ok()?;
     (address.to_canonical() == address && address.to_string() == name).then_some(address)

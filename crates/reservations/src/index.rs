@@ -80,7 +80,7 @@ impl Header {
         bytes
     }
 
-    /// The header in these bytes; `None` if it is torn or of another format.
+    /// Parses a header; `None` if its checksum is wrong or it has another format.
     fn parse(bytes: &[u8]) -> Option<Header> {
         let bytes = bytes.get(..HEADER)?;
         if !bytes.starts_with(MAGIC) || checksum(&bytes[..HEADER - 4]) != bytes[HEADER - 4..] {
@@ -400,7 +400,7 @@ mod tests {
         Record::new(owner, std::net::Ipv4Addr::from(0x0a00_0000 + last).into(), facts)
     }
 
-    /// An index grows as the ledger would have it grow.
+    /// Inserts a record; builds a larger index if necessary, as the ledger does.
     fn insert(index: &mut Index, indexes: &Directory, new: Record) {
         if !index.insert(new).unwrap() {
             let all = index.all().unwrap();

@@ -1,8 +1,8 @@
 //! The owners of the addresses, from the index while it is complete, otherwise from the files.
 //!
-//! The network's lock is held all the time. A record in the index is checked against its file. A missing record is trusted only
-//! while the directory has the stamp that the index was sealed with. If they differ, or the index cannot be read or written, the
-//! directory is read once; the result is never wrong.
+//! The network's lock is held all the time. A record in the index is checked against its file. That an address has no record is
+//! trusted only while the directory has the stamp that the index was sealed with. If a check fails, or the index cannot be read or
+//! written, all files of the directory are read once; the result is never wrong.
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
@@ -16,22 +16,22 @@ use crate::index::{Index, State};
 use crate::owner::{Content, Owner, number};
 use crate::record::Record;
 
-/// The paths outside of the networks' directories. Their names begin with a dot, which no network's name can.
+/// The paths outside of the networks' directories. Their names begin with a dot, which is not allowed in a network's name.
 #[derive(Debug)]
 pub(crate) struct StorePaths {
-    /// The network's name: that of its index.
+    /// The network's name, which is also the name of its index.
     pub(crate) network: String,
-    /// The directory of indexes, if it could be made.
+    /// The directory of indexes, if it could be created.
     pub(crate) indexes: Option<Directory>,
-    /// The directory for the network's garbage; made when there is any.
+    /// The directory for the network's garbage; created when there is any.
     pub(crate) garbage: std::path::PathBuf,
-    /// This boot, if it is known.
+    /// The present boot, if its id is available.
     pub(crate) boot: Option<Boot>,
     /// Logs events that do not fail a call.
     pub(crate) log: fn(&str),
 }
 
-/// How many records are removed from the index one by one, at most.
+/// The most records that are removed from the index one by one.
 const ONE_BY_ONE: usize = 64;
 
 /// The reservations of one network.
@@ -147,7 +147,7 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    /// The error of a file that the kernel refuses to let us read, and that may name any owner. A file of garbage names no owner.
+    /// The error of a file that the kernel does not let us read: it may belong to any owner. A file of garbage belongs to none.
     pub(crate) fn unread(&mut self) -> Result<Option<StoreError>, Error> {
         for address in self.unreadable()? {
             match self.files.read(address) {
@@ -161,7 +161,7 @@ impl<'a> Ledger<'a> {
     /// Reserves an address; `false` if it is reserved already.
     pub(crate) fn create(&mut self, address: IpAddr, owner: &Owner) -> Result<bool, Error> {
         let Some(facts) = self.files.create(address, owner)? else { return Ok(false) };
-        if let Err(refusal) = self.note(Record::new(owner.number(), address, facts)) {
+        if let Err(refusal) = self.insert_record(Record::new(owner.number(), address, facts)) {
             self.files.remove(address)?;
             return Err(refusal);
         }
@@ -171,10 +171,10 @@ impl<'a> Ledger<'a> {
     /// Frees an address that this call reserved. No other process can have changed its file, because the lock is held.
     pub(crate) fn undo(&mut self, address: IpAddr, owner: &Owner) -> Result<(), Error> {
         self.files.remove(address)?;
-        self.forget(owner.number(), address)
+        self.remove_record(owner.number(), address)
     }
 
-    /// Gives an address to another owner, if its file is untouched since it was proven to be of an earlier boot.
+    /// Gives an address to another owner, if its file has not changed since it was proven to be of an earlier boot.
     pub(crate) fn take_over(&mut self, old: &Record, owner: &Owner) -> Result<bool, Error> {
         let found = self.files.directory.facts(&old.address.to_string())?;
         if !old.earlier_boot || !found.is_some_and(|facts| old.is_of(facts)) {
@@ -183,10 +183,10 @@ impl<'a> Ledger<'a> {
         self.changed = true;
         match self.files.renew(old.address, owner) {
             Ok(Some(facts)) => {
-                self.forget(old.owner, old.address)?;
-                self.note(Record::new(owner.number(), old.address, facts))?;
+                self.remove_record(old.owner, old.address)?;
+                self.insert_record(Record::new(owner.number(), old.address, facts))?;
             }
-            // The old file may exist or not, so the directory is read again.
+            // The old file may exist or not, so all files are read again.
             Ok(None) => {
                 self.read_all()?;
                 return Ok(false);
@@ -211,7 +211,7 @@ impl<'a> Ledger<'a> {
             }
         }
         let freed = gone.iter().map(|held| held.1).collect();
-        self.forget_all(gone)?;
+        self.remove_records(gone)?;
         Ok((freed, refused))
     }
 
@@ -227,7 +227,7 @@ impl<'a> Ledger<'a> {
         }
     }
 
-    fn note(&mut self, record: Record) -> Result<(), Error> {
+    fn insert_record(&mut self, record: Record) -> Result<(), Error> {
         self.changed = true;
         match &mut self.records {
             Records::Listed(all) => all.push(record),
@@ -240,12 +240,12 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    fn forget(&mut self, owner: u64, address: IpAddr) -> Result<(), Error> {
-        self.forget_all(vec![(owner, address)])
+    fn remove_record(&mut self, owner: u64, address: IpAddr) -> Result<(), Error> {
+        self.remove_records(vec![(owner, address)])
     }
 
     /// Removes records from the index, one by one if they are few, because a pass over the whole table takes longer.
-    fn forget_all(&mut self, gone: Vec<(u64, IpAddr)>) -> Result<(), Error> {
+    fn remove_records(&mut self, gone: Vec<(u64, IpAddr)>) -> Result<(), Error> {
         if gone.is_empty() {
             return Ok(());
         }
@@ -294,7 +294,7 @@ impl<'a> Ledger<'a> {
                 (Content::Of(other), facts) if other == *owner => {
                     held.push(Record { earlier_boot: record.earlier_boot && record.is_of(facts), ..record });
                 }
-                // Two owners with one number.
+                // Another owner has the same number.
                 (Content::Of(other), _) if other.number() == record.owner => {}
                 _ => return None,
             }
@@ -323,8 +323,7 @@ impl<'a> Ledger<'a> {
     /// Reads all files, moves garbage aside, and builds the index again if possible.
     fn read_all(&mut self) -> Result<(), Error> {
         let memory = self.memory();
-        // The stamp is set before the files are read, so that a program that changes them meanwhile without the lock changes it
-        // too.
+        // The stamp is set before the files are read: a program that changes them meanwhile without the lock changes the stamp too.
         let mut stamp = self.files.directory.stamp_anew().ok().flatten();
         let mut records = Vec::new();
         let mut garbage = Vec::new();
@@ -343,7 +342,7 @@ impl<'a> Ledger<'a> {
             }
             stamp = self.files.directory.stamp_anew().ok().flatten();
         }
-        self.records = match self.indexed(stamp, &records) {
+        self.records = match self.build_index(stamp, &records) {
             Some(index) => Records::Indexed(index),
             None => Records::Listed(records),
         };
@@ -351,7 +350,7 @@ impl<'a> Ledger<'a> {
         Ok(())
     }
 
-    fn indexed(&self, stamp: Option<ChangeStamp>, records: &[Record]) -> Option<Index> {
+    fn build_index(&self, stamp: Option<ChangeStamp>, records: &[Record]) -> Option<Index> {
         let stamp = stamp?;
         let indexes = self.paths.indexes.as_ref()?;
         let state = self.state(stamp)?;

@@ -1,10 +1,10 @@
-//! Addresses that are reserved in files, in a directory that other programs share: that of upstream's host-local.
+//! Reserve addresses in files, in the format of upstream's host-local: both can use one directory at the same time.
 //!
 //! Parts, in reading order:
 //!
 //! - [`Store`]: reserve and release addresses: `acquire`, `release`, `give_back`, `confirm`, `sweep`, `health` for a
 //!   plugin, `survey` and `reclaim` for tools.
-//! - [`RangeConfig`] and the range sets made from it: which addresses a network has.
+//! - [`RangeConfig`] and the range sets made from it: the addresses of a network.
 //! - [`Error`]: why an address could not be reserved, with a hint.
 //!
 //! Design decision: the files are the truth, one per address with its owner as content, and any program that holds the lock

@@ -48,12 +48,12 @@ impl fmt::Display for Owner {
 /// The content of an address's file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Content {
-    /// It names this owner.
+    /// The content names this owner.
     Of(Owner),
-    /// It is empty or has NUL bytes, which no implementation writes: the content did not reach the disk before its writer was
+    /// The content is empty or has NUL bytes, which no implementation writes: it did not reach the disk before its writer was
     /// killed or the power was cut.
     Lost,
-    /// It is anything else. The address counts as taken.
+    /// The content is anything else. The address counts as taken.
     Unreadable,
 }
 
@@ -76,13 +76,13 @@ impl Content {
     }
 }
 
-/// Whether the text can be the id of a container, by the CNI specification.
+/// Whether the text is a valid container ID by the CNI specification.
 fn is_id(text: &str) -> bool {
     text.starts_with(|first: char| first.is_ascii_alphanumeric())
         && text.chars().all(|letter| letter.is_ascii_alphanumeric() || "_.-".contains(letter))
 }
 
-/// Whether the text can be the name of an interface.
+/// Whether the text is a valid interface name.
 fn is_ifname(text: &str) -> bool {
     !text.is_empty() && !text.contains(|letter: char| letter == '/' || letter.is_whitespace() || letter.is_control())
 }

@@ -1,4 +1,4 @@
-//! Ranges of addresses, validated when they are made.
+//! Ranges of addresses, validated when they are constructed.
 
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
@@ -15,7 +15,7 @@ pub struct RangeConfig {
     pub subnet: Option<IpNetwork>,
     /// The first address; default: the one after the network address.
     pub start: Option<IpAddr>,
-    /// The last address; default: the one before the broadcast address, or the very last of an IPv6 subnet.
+    /// The last address; default: the one before the broadcast address, or the last one of an IPv6 subnet.
     pub end: Option<IpAddr>,
     /// The gateway; default: the address after the network address, even if `start` is another one.
     pub gateway: Option<IpAddr>,
@@ -31,7 +31,7 @@ pub struct Range {
     gateway: IpAddr,
 }
 
-/// An address as a number; comparable within one family only.
+/// An address as a number. Numbers are comparable within one family only.
 pub(crate) fn number(address: IpAddr) -> u128 {
     match address {
         IpAddr::V4(v4) => u32::from(v4).into(),
@@ -39,7 +39,7 @@ pub(crate) fn number(address: IpAddr) -> u128 {
     }
 }
 
-/// The address of this number, in the family of the address `like`.
+/// The address with this number, in the family of the address `like`.
 pub(crate) fn address(number: u128, like: IpAddr) -> IpAddr {
     match (like, u32::try_from(number)) {
         (IpAddr::V4(_), Ok(number)) => Ipv4Addr::from(number).into(),
@@ -48,7 +48,7 @@ pub(crate) fn address(number: u128, like: IpAddr) -> IpAddr {
 }
 
 impl Range {
-    /// The subnet that the addresses are of.
+    /// The subnet of the addresses.
     pub fn subnet(&self) -> IpNetwork {
         self.subnet
     }
@@ -73,7 +73,7 @@ impl Range {
         address.is_ipv4() == self.is_ipv4() && self.numbers().contains(&number(address))
     }
 
-    /// The number of addresses that can be allocated: all except these gateways.
+    /// The number of addresses that can be allocated: all except those of `gateways`.
     pub fn size(&self, gateways: &[IpAddr]) -> u128 {
         let all = (self.last - self.first).saturating_add(1);
         let mut reserved: Vec<&IpAddr> = gateways.iter().filter(|gateway| self.contains(**gateway)).collect();
@@ -82,7 +82,7 @@ impl Range {
         all - reserved.len() as u128
     }
 
-    /// Whether both have an address in common.
+    /// Whether the two ranges have an address in common.
     pub fn overlaps(&self, other: &Range) -> bool {
         self.is_ipv4() == other.is_ipv4() && self.first <= other.last && other.first <= self.last
     }
@@ -135,7 +135,7 @@ impl TryFrom<&RangeConfig> for Range {
     }
 }
 
-/// Whether the address is of the subnet, network and broadcast address included.
+/// Whether the address is in the subnet, network and broadcast address included.
 fn is_in(subnet: IpNetwork, ip: IpAddr) -> bool {
     ip.is_ipv4() == subnet.is_ipv4() && (number(subnet.network())..=number(subnet.broadcast())).contains(&number(ip))
 }

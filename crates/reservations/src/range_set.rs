@@ -72,7 +72,7 @@ impl RangeSet {
         self.ranges[0].is_ipv4()
     }
 
-    /// The indexes of two sets that have an address in common, the lower one first.
+    /// The indexes of two sets that have an address in common, the lower index first.
     pub fn overlap(sets: &[RangeSet]) -> Option<(usize, usize)> {
         let (one, other) = overlapping(sets.iter().flat_map(|set| &set.ranges))?;
         let mut set_of_range = Vec::new();
@@ -97,8 +97,8 @@ impl RangeSet {
         self.ranges.iter().map(|range| range.size(gateways)).fold(0, u128::saturating_add)
     }
 
-    /// Every address once, in the order in which they are tried: from the one after the last allocated address, round to that
-    /// address itself. It starts at the first address if none was allocated, or the last one is not in this set.
+    /// Every address once, in the order in which they are tried: from the one after the last allocated address to the end, then
+    /// from the start up to that address. It starts at the first address if none was allocated, or the last one is not in this set.
     pub(crate) fn round(&self, last: Option<IpAddr>) -> impl Iterator<Item = IpAddr> {
         let like = self.ranges[0].start();
         self.stretches(last).into_iter().flatten().map(move |number| address(number, like))
@@ -112,7 +112,7 @@ impl RangeSet {
         let own = self.ranges[at].numbers();
         let last = number(last);
         let mut stretches = Vec::with_capacity(self.ranges.len() + 1);
-        // The last address of all has no next one.
+        // The highest address of the family has no next one.
         if let Some(next) = last.checked_add(1) {
             stretches.push(next..=*own.end());
         }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(RangeSet::overlap(&[sets[4].clone(), sets[2].clone(), sets[0].clone()]), Some((0, 2)));
     }
 
-    /// Pair by pair this took minutes.
+    /// A comparison of each pair took minutes.
     #[test]
     fn a_hundred_thousand_ranges_are_compared_at_once() {
         let subnet = |n: u32| RangeConfig {

@@ -1,4 +1,4 @@
-//! One slot of the index, as a value and as bytes.
+//! One slot of the index and its encoding.
 
 use std::net::{IpAddr, Ipv6Addr};
 
@@ -9,8 +9,8 @@ use crate::owner::number;
 /// The entry of one reserved address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// The number of the owner that the file names ([`Owner::number`](crate::Owner)). If the content cannot be read: the number of
-    /// the file's name.
+    /// The number of the owner in the file ([`Owner::number`](crate::Owner)). If the content cannot be read: the number of the
+    /// file's name.
     pub(crate) owner: u64,
     /// The address, which is the file's name.
     pub(crate) address: IpAddr,
@@ -20,7 +20,7 @@ pub(crate) struct Record {
     pub(crate) changed: u64,
     /// Whether it is proven that the file is older than this boot.
     pub(crate) earlier_boot: bool,
-    /// Whether the content cannot be read, or names no owner.
+    /// Whether the content cannot be read, or does not name an owner.
     pub(crate) unreadable: bool,
 }
 

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::owner::Owner;
 use crate::range_set::RangeSet;
 
-/// One address of each set, for one attachment.
+/// A request for one address of each set, for one attachment.
 #[derive(Clone, Debug)]
 pub struct AllocationRequest {
     /// The attachment that gets the addresses.
@@ -23,17 +23,17 @@ pub struct AllocationRequest {
 /// One allocated address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Allocation {
-    /// The address with the length of its subnet's prefix.
+    /// The address with the prefix length of its subnet.
     pub address: IpNetwork,
     /// The gateway of its range.
     pub gateway: IpAddr,
 }
 
 impl AllocationRequest {
-    /// Which requested address each set has to give, determined before any file is read.
+    /// Assigns the requested addresses to the sets, before any file is read.
     ///
     /// # Errors
-    /// A requested address is a gateway, no set contains it, or the set already gives another requested one (all `Value`).
+    /// A requested address is a gateway, no set contains it, or its set already has another requested address (all `Value`).
     pub fn assign(&self) -> Result<Vec<Option<IpAddr>>, Error> {
         let mut seen = HashSet::new();
         let mut pending: Vec<IpAddr> = self.wanted.iter().map(IpAddr::to_canonical).collect();
@@ -66,7 +66,7 @@ impl AllocationRequest {
         Ok(example)
     }
 
-    /// The gateways of all sets. None of them is ever allocated, in whatever range it is.
+    /// The gateways of all sets. None of them is ever allocated, not even from another range.
     pub(crate) fn gateways(&self) -> HashSet<IpAddr> {
         self.sets.iter().flat_map(RangeSet::gateways).collect()
     }
@@ -94,7 +94,7 @@ pub(crate) fn failed_for(set: usize, refusal: Error) -> Error {
     refusal.within(format_args!("failed to allocate for range {set}"))
 }
 
-/// An address of a set with the prefix and the gateway of its range; `None` if it is in no range.
+/// An address of a set with the prefix and the gateway of its range; `None` if no range contains it.
 pub(crate) fn allocation(address: IpAddr, set: &RangeSet) -> Option<Allocation> {
     let range = set.range_of(address)?;
     let address = IpNetwork::new(address, range.subnet().prefix()).ok()?;
@@ -125,7 +125,7 @@ mod tests {
         assert_eq!(assigned(&["10.1.0.9", "::ffff:10.1.0.9", "2001:db8::9"]).unwrap(), "10.1.0.9 2001:db8::9 -");
     }
 
-    /// Each with each this took minutes.
+    /// A comparison of each address with each other took minutes.
     #[test]
     fn half_a_million_wanted_addresses_are_told_apart_at_once() {
         let many: Vec<IpAddr> = (0..500_000).map(|n| std::net::Ipv4Addr::from(0x0a01_0000 + n).into()).collect();

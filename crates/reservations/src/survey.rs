@@ -1,4 +1,4 @@
-//! Lists the reservations, for people, and frees those of containers that are gone.
+//! List the reservations for operators, and free those of containers that are gone.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -31,14 +31,14 @@ pub struct Reservation {
 pub enum Holder {
     /// An attachment.
     Of(Owner),
-    /// No owner: the file is empty or of NULs, as after a crash.
+    /// No owner: the file is empty or contains NUL bytes, as after a crash.
     Lost,
     /// Unknown, with the reason; the address counts as allocated.
     Unreadable(String),
 }
 
 impl Store {
-    /// Every reservation, sorted by address. Each file is read once; nothing is locked, made or changed.
+    /// Lists every reservation, sorted by address. Each file is read once; nothing is locked, created or changed.
     ///
     /// # Errors
     /// The directory of the network or of the indexes cannot be opened or listed (`Disk`). A single file that cannot be read is
@@ -58,9 +58,9 @@ impl Store {
         Ok(found)
     }
 
-    /// Frees the addresses whose reservation is dead according to `is_dead`, under the network's lock: reservations that
-    /// changed since a [`Store::survey`] are passed to it as they are now. A file that a crash left without content is moved
-    /// aside in any case, which frees its address. Returns the freed reservations.
+    /// Frees the addresses whose reservation is dead according to `is_dead`, under the network's lock. `is_dead` gets each
+    /// reservation as it is now, even if it has changed since a [`Store::survey`]. A file that a crash left without content is
+    /// moved aside in any case, which frees its address. Returns the freed reservations.
     ///
     /// # Errors
     /// As [`Store::release`].
@@ -99,7 +99,7 @@ impl Store {
         self.data_dir.join(&self.network).join(address.to_string())
     }
 
-    /// The names of the networks that have a directory below `data_dir`, sorted; empty if that does not exist.
+    /// The names of the networks that have a directory below `data_dir`, sorted; empty if `data_dir` does not exist.
     ///
     /// # Errors
     /// `data_dir` cannot be opened or listed (`Disk`).

@@ -1,4 +1,4 @@
-//! What ADD, DEL, CHECK, GC and STATUS do to the files of one network.
+//! The effect of ADD, DEL, CHECK, GC and STATUS on the files of one network.
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 
 mod scene;
@@ -214,7 +214,7 @@ fn an_attachment_with_the_longest_of_ids_is_found_again() {
     let sets = [set("10.1.2.0/24")];
     let long = "x".repeat(100_000);
     let owner = Owner::new(long.as_str(), "eth0");
-    // Without a boot no index is believed.
+    // Without a boot id no index is used.
     for boot in [scene.store.boot, None] {
         scene.store.boot = boot;
         scene.add(&long, &sets).unwrap();
@@ -234,7 +234,7 @@ fn an_attachment_with_the_longest_of_ids_is_found_again() {
 fn when_the_files_contradict_the_records_again_and_again_nobody_is_said_to_hold_nothing() {
     let scene = Scene::new();
     let owner = Owner::new("x".repeat(300_000), "eth0");
-    // Its owner is known from when it was written, but longer than what is read of any file.
+    // The index has its owner from when the file was written, but the file is longer than the limit for reading.
     scene.add(&owner.container, &[set("10.1.2.0/24")]).unwrap();
     for refused in [scene.store.release(&owner).unwrap_err(), scene.store.confirm(&owner, &[]).unwrap_err()] {
         assert_eq!(refused.kind, ErrorKind::Disk);
@@ -268,7 +268,7 @@ fn a_directory_behind_a_symbolic_link_works_like_any_other() {
     assert!(!elsewhere.path().join("10.1.2.2").exists());
 }
 
-/// Returns when the kernel has somebody wait for the lock on a file; see `proc_locks(5)`.
+/// Returns when a process waits for the lock on the file; see `proc_locks(5)`.
 fn await_waiter(path: &std::path::Path) {
     let inode = format!(":{} ", fs::metadata(path).unwrap().ino());
     let waits = |line: &str| line.contains("->") && line.contains(&inode);

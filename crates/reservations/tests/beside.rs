@@ -1,4 +1,4 @@
-//! In one directory with the reference implementation, at the same time.
+//! This crate and upstream's host-local in one directory at the same time.
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 
 mod scene;
@@ -10,10 +10,10 @@ use std::process::{Command, Stdio};
 use cnikit_reservations::ErrorKind;
 use scene::{Scene, part};
 
-/// Where distributions install the reference.
+/// Where distributions install upstream's host-local.
 const REFERENCE: &str = "/usr/lib/cni/host-local";
 
-/// The same network, told to the reference.
+/// The configuration of the same network for upstream's host-local.
 fn conf(scene: &Scene) -> String {
     let place = scene.place.path().display();
     format!(
@@ -22,7 +22,7 @@ fn conf(scene: &Scene) -> String {
     )
 }
 
-/// What the reference says; `Err` is its error.
+/// Runs upstream's host-local and returns its stdout; `Err` if it failed.
 fn reference(scene: &Scene, verb: &str, container: &str) -> Result<String, String> {
     #[expect(clippy::disallowed_methods, reason = "the reference is a program")]
     let mut child = Command::new(REFERENCE)
@@ -39,7 +39,7 @@ fn reference(scene: &Scene, verb: &str, container: &str) -> Result<String, Strin
     if ended.status.success() { Ok(said) } else { Err(said) }
 }
 
-/// The address in an answer of the reference.
+/// The address in a result of upstream's host-local.
 fn address(said: &str) -> String {
     let (_, rest) = said.split_once(r#""address": ""#).unwrap();
     rest.split_once('"').unwrap().0.to_owned()
@@ -132,7 +132,7 @@ fn many_of_ours_and_of_the_reference_at_once_share_out_the_range() {
     std::thread::scope(|scope| {
         let scene = &scene;
         for n in 0..30 {
-            // Each frees what the other took.
+            // Each program frees addresses that the other one allocated.
             scope.spawn(move || match n % 2 {
                 0 => drop(reference(scene, "DEL", &format!("c{n}")).unwrap()),
                 _ => assert_eq!(scene.del(&format!("c{n}")), 1),

@@ -1,4 +1,4 @@
-//! Many at once, and many reservations.
+//! Many concurrent calls, and many reservations.
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 
 mod scene;
@@ -29,7 +29,7 @@ fn sixty_four_at_once_are_given_sixty_four_addresses() {
     assert_eq!(scene.reserved(), [""; 0]);
 }
 
-/// The quickest of many ADDs and DELs.
+/// The shortest times of many ADDs and DELs.
 fn pace(scene: &Scene) -> (Duration, Duration) {
     let sets = [part("10.0.0.0/16", "10.0.0.2", "10.0.255.254")];
     let mut adds = Vec::new();

@@ -1,4 +1,4 @@
-//! Disks that are full or read-only. Each test mounts its own, in a mount namespace of its own.
+//! File systems that are full or read-only. Each test mounts one in a mount namespace of its own.
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 
 mod scene;
@@ -13,7 +13,7 @@ use nix::sched::CloneFlags;
 use nix::time::ClockId;
 use scene::{Scene, set, store_in};
 
-/// Runs a scene on a file system of its own, mounted where nobody else sees it.
+/// Runs a scene on a tmpfs of its own, mounted in a mount namespace of its own.
 fn on_tmpfs<T: Send>(options: &str, work: impl FnOnce(&Scene) -> T + Send) -> T {
     let run = || {
         #[expect(clippy::disallowed_methods, reason = "a mount namespace, not a network's; it goes with this thread")]
@@ -122,7 +122,7 @@ fn where_nothing_was_ever_kept_a_read_only_disk_is_unhealthy_and_a_del_succeeds(
     });
 }
 
-/// Runs a scene on a ramfs, to which every kernel gives the coarse clock's times.
+/// Runs a scene on a ramfs, whose timestamps are from the coarse clock in every kernel.
 fn on_ramfs(work: impl FnOnce(&Scene) + Send) {
     on_tmpfs("size=1m", |scene| {
         mount(Some("none"), scene.place.path(), Some("ramfs"), MsFlags::empty(), None::<&str>).unwrap();
@@ -131,7 +131,7 @@ fn on_ramfs(work: impl FnOnce(&Scene) + Send) {
     });
 }
 
-/// What decides whether an index is believed: the directory's times, both clocks, and the header of the index.
+/// Everything that decides whether an index is used: the directory's times, both clocks, and the header of the index.
 fn evidence(scene: &Scene) -> String {
     let directory = fs::metadata(scene.place.path().join("data/net")).unwrap();
     let mtime = (directory.mtime(), directory.mtime_nsec());
@@ -166,7 +166,7 @@ fn an_index_is_complete_for_no_time_that_a_clock_could_give_to_another_change() 
             let sealed = fs::metadata(&directory).unwrap();
             fs::write(directory.join("10.9.9.9"), "theirs\r\neth0").unwrap();
             if sealed.mtime() >= 0 {
-                // The kernel gives a change any time that its clock shows, so it may be this one.
+                // The kernel gives a change any time that its clock shows, so it may give this one.
                 fs::File::open(&directory).unwrap().set_modified(sealed.modified().unwrap()).unwrap();
             }
             assert_eq!((scene.del("theirs"), scene.del("ours")), (1, 1), "round {n}: {}", evidence(scene));
@@ -181,7 +181,7 @@ fn a_file_that_another_program_replaced_within_one_tick_is_read_again() {
         for n in 0..300 {
             let given = scene.add("ours", &[set("10.1.2.0/24")]).unwrap();
             let file = directory.join(given.split('/').next().unwrap());
-            // The same inode in the same tick, as ext4 gives it to a file that is made right after another one was removed.
+            // The same inode in the same tick, as ext4 gives it to a file that is created right after another one was removed.
             fs::write(&file, "theirs\r\neth0").unwrap();
             fs::write(directory.join("10.9.9.9"), "another\r\neth0").unwrap();
             assert_eq!((scene.del("another"), scene.del("theirs")), (1, 1), "round {n}: {}", evidence(scene));
@@ -198,7 +198,7 @@ fn a_reservation_that_the_kernel_does_not_let_us_read_fails_the_del_until_it_can
         scene.add("b", &sets).unwrap();
         fs::remove_file(scene.place.path().join("data/.idx/net")).unwrap(); // nothing but the files says whose they are
         let hidden = scene.place.path().join("data/net/10.1.2.2");
-        // A file of sysfs says that it has a page, and ends before that: the read fails, as one of a bad sector does.
+        // A file of sysfs has the size of one page, but ends before that: the read fails as it does at a bad sector.
         mount(Some("/sys/kernel/uevent_seqnum"), &hidden, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
         for _ in 0..2 {
             let refused = scene.store.release(&Owner::new("a", "eth0")).unwrap_err();

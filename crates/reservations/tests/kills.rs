@@ -1,4 +1,4 @@
-//! Every state that a kill, a power cut or a stranger can leave is one that the next call gets over.
+//! The next call handles every state that a kill, a power cut or another program can leave.
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 
 mod scene;
@@ -18,7 +18,7 @@ fn three() -> Scene {
     scene
 }
 
-/// Nobody is given an address twice, everybody finds his own again, and the next address is the next.
+/// No address is given twice, every container finds its own address again, and the next address is the expected one.
 fn is_sound(scene: &Scene, state: &str) {
     let sets = [set("10.1.2.0/24")];
     for container in ["a", "b", "c"] {
@@ -47,7 +47,7 @@ fn a_file_whose_content_was_lost_wholly_or_in_part_is_set_aside_and_its_address_
 #[test]
 fn a_reserved_address_that_the_index_does_not_know_is_found_by_everybody() {
     let scene = three();
-    // The state between the file's appearance and the index's: its writer was killed.
+    // The writer was killed after it created the file and before it updated the index.
     scene.write("10.1.2.9", "late\r\neth0");
     assert_eq!(scene.add("late", &[set("10.1.2.0/24")]).unwrap_err().kind, ErrorKind::HoldsAlready);
     assert_eq!(scene.del("late"), 1);
@@ -146,7 +146,7 @@ fn a_directory_whose_stamp_was_put_back_is_looked_through_all_the_same() {
     let stamp = |name: &str| scene.dir().join(name).metadata().unwrap().modified().unwrap();
     let before = stamp(".");
     scene.del("b");
-    // As a restored backup would do it: the old stamp with the old file.
+    // As if a backup were restored: the old stamp with the old file.
     scene.write("10.1.2.3", "b\r\neth0");
     fs::File::open(scene.dir()).unwrap().set_modified(before).unwrap();
     is_sound(&scene, "restored");
@@ -156,8 +156,8 @@ fn a_directory_whose_stamp_was_put_back_is_looked_through_all_the_same() {
 fn files_restored_beside_newer_ones_under_the_very_time_of_the_index_are_looked_through() {
     let scene = three();
     let sealed = fs::metadata(scene.dir()).unwrap();
-    // As a backup would do it that is restored in place and removes nothing: an older list of names with its old time, and
-    // the index of then. It takes longer than a tick of the clock.
+    // As if a backup were restored in place without removing files: an older list of names with its old time, and the index of that
+    // time. It takes longer than a tick of the clock.
     while fs::metadata(scene.dir()).unwrap().ctime_nsec() == sealed.ctime_nsec() {
         scene.write("10.1.2.9", "later\r\neth0");
         fs::File::open(scene.dir()).unwrap().set_modified(sealed.modified().unwrap()).unwrap();
@@ -203,7 +203,7 @@ fn what_was_proven_and_then_changed_in_place_is_not_given_again() {
     scene.add("b", &sets).unwrap();
     scene.reboot(NEXT_BOOT, Some(MACHINE));
     scene.add("c", &sets).unwrap();
-    // Somebody writes over it in this boot, without the lock and without a trace in the directory.
+    // Another program overwrites it in this boot, without the lock and without a change of the directory.
     scene.write("10.1.2.2", "live\r\neth0");
     assert_eq!(scene.add("new", &sets).unwrap(), "10.1.2.3/24");
     assert_eq!(scene.add("newer", &sets).unwrap_err().kind, ErrorKind::Exhausted);
@@ -219,7 +219,7 @@ fn a_requested_address_that_was_held_in_an_earlier_boot_is_given() {
     assert_eq!(scene.text("10.1.2.3"), "new\r\neth0");
 }
 
-/// Fills a range, lets something happen, boots, and says whether a newcomer was given one of the addresses.
+/// Fills a range, runs `before`, reboots, runs `after`, and returns whether a new container got one of the addresses.
 fn newcomer_after(boot: (&str, Option<&str>), before: impl Fn(&mut Scene), after: impl Fn(&mut Scene)) -> bool {
     let mut scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.3")];
@@ -291,7 +291,7 @@ fn a_power_cut_that_took_the_contents_takes_no_address_and_refuses_no_del() {
     assert_eq!((scene.del("a"), scene.del("b"), scene.del("c")), (0, 0, 1));
 }
 
-/// A slot with a bit turned is passed over by nobody: what stood there would never be freed, nor be in the next index.
+/// A slot with a flipped bit is never skipped: its address would never be freed, and would be missing in the next index.
 #[test]
 fn a_sweep_frees_what_a_torn_index_lost() {
     let scene = three();

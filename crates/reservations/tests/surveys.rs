@@ -1,4 +1,4 @@
-//! Who holds what, and what nobody can hold any more.
+//! The list of reservations, and the release of those that no container can hold any more.
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 
 mod scene;

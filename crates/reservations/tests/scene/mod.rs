@@ -1,4 +1,4 @@
-//! A store in a directory of its own, and what the tests say of it.
+//! A store in a directory of its own, with helpers to call and inspect it.
 #![expect(dead_code, reason = "each test binary uses its own part")]
 
 use std::fs;
@@ -45,7 +45,7 @@ impl Scene {
         self.dir().join(name).exists()
     }
 
-    /// The names of all files but those that never go, sorted.
+    /// The names of all files except those that are never removed, sorted.
     pub(crate) fn reserved(&self) -> Vec<String> {
         let entries = fs::read_dir(self.dir()).into_iter().flatten();
         let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
