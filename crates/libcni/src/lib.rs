@@ -5,18 +5,18 @@
 //! - [`load()`] and [`NetworkList`]: a network's configuration, found by name.
 //! - [`Attachment`]: container, namespace, interface, arguments and capabilities of a call.
 //! - [`Runtime`]: runs each verb for an attachment.
-//! - [`Cache`]: what ADD returned, in the place and form of upstream's libcni, so that either can delete what the other
-//!   added.
+//! - [`Cache`]: the results of ADD, in upstream's directory and format, so that upstream's libcni and this one can delete
+//!   attachments of each other.
 //! - [`Networks`]: several networks of one container, with one [`Merged`] result.
-//! - [`NetworkSelector`], [`Watcher`], [`Validator`]: which networks of a directory a runtime uses, when that changes, and
-//!   what is wrong there.
+//! - [`NetworkSelector`], [`Watcher`], [`Validator`]: select the networks of a directory that a runtime uses, report changes
+//!   of the selection, and validate the files.
 //!
 //! Design decision: an attachment is recorded before its first plugin runs, and the record stays until every plugin's DEL
 //! has succeeded. So a runtime that is killed leaks nothing, and a failing plugin does not stop the DEL of the others.
 //!
-//! Other differences from upstream's libcni: a plugin gets its configuration byte for byte as the file has it. A file that
-//! cannot be read is skipped with a warning, unless it is the one that is asked for. One caller at a time works on a
-//! container; GC works on its network alone.
+//! Other differences from upstream's libcni: a plugin gets its configuration byte for byte as it is in the file. A file that
+//! cannot be read is skipped with a warning, unless it is the requested one. Calls for one container run one after another,
+//! and no other call runs in a network during its GC.
 //!
 //! `docs/runtime-authors.md` is the guide.
 //!

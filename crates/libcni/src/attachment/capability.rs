@@ -41,7 +41,7 @@ impl Attachment {
         self
     }
 
-    /// Adds the arguments of a pod, and the one that lets a plugin ignore those that it does not know.
+    /// Adds the arguments of a pod, and `IgnoreUnknown`, with which a plugin ignores arguments that it does not support.
     #[must_use]
     pub fn with_pod(self, pod: &Pod) -> Self {
         self.with_arg("IgnoreUnknown", "1")
@@ -81,7 +81,7 @@ impl Attachment {
         self.with_capability("bandwidth", value)
     }
 
-    /// Sets `dns`: how the container resolves names.
+    /// Sets `dns`: the DNS settings of the container.
     #[must_use]
     pub fn with_dns(self, dns: &RuntimeDns) -> Self {
         let value = json!({"servers": dns.servers, "searches": dns.searches, "options": dns.options});

@@ -1,4 +1,4 @@
-//! One container on one network by one interface.
+//! The attachment of one container to one network by one interface.
 
 pub(crate) mod capability;
 

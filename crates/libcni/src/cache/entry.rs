@@ -43,12 +43,12 @@ pub(crate) struct Entry {
     pub(crate) version: u64,
 }
 
-/// When, in which boot and in which namespace an attachment was added. Upstream records none of it.
+/// The time, the boot and the network namespace of an ADD. Upstream does not record them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CacheMetadata {
-    /// When, in whole seconds.
+    /// The time, in whole seconds.
     pub time: Option<SystemTime>,
-    /// In which boot; see random(4).
+    /// The boot id; see random(4).
     pub boot_id: Option<String>,
     /// The kernel's cookie of the container's network namespace (`SO_NETNS_COOKIE`).
     pub netns_cookie: Option<u64>,
@@ -183,8 +183,8 @@ impl Entry {
         })
     }
 
-    /// Whether it belongs to this attachment, as far as the file says: an old one does not, and other tools may leave members
-    /// out.
+    /// Whether it belongs to this attachment, as far as the file has the names: a bare result does not, and other tools may leave
+    /// members out.
     pub(crate) fn is_of(&self, network: &str, attachment: &Attachment) -> bool {
         let is_same = |found: &str, own: &str| found.is_empty() || found == own;
         is_same(&self.at.container_id, &attachment.container_id)

@@ -10,7 +10,7 @@ pub(crate) fn of(network: &str, attachment: &Attachment) -> String {
     from_parts(network, &attachment.container_id, &attachment.ifname)
 }
 
-/// The same from its three parts. Parts with dashes are ambiguous: `a-b` and `c` give the name that `a` and `b-c` give.
+/// The file name from its three parts. Parts with dashes are ambiguous: `a-b` and `c` give the name that `a` and `b-c` give.
 pub(crate) fn from_parts(network: &str, container_id: &str, ifname: &str) -> String {
     format!("{network}-{container_id}-{ifname}")
 }

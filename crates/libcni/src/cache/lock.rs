@@ -1,6 +1,6 @@
-//! Locks: one call at a time works on a container, and GC works on a network alone.
+//! Locks: calls for one container run one after another, and no other call runs in a network during its GC.
 //!
-//! The specification asks for both (section 3, "Lifecycle & ordering"). The locks are flock(2) locks on files in `cnikit/locks`.
+//! The specification requires both (section 3, "Lifecycle & ordering"). The locks are flock(2) locks on files in `cnikit/locks`.
 //! They work between all runtimes that are built on this crate, and the kernel releases those of a killed process. Upstream's
 //! libcni takes no locks.
 //!
@@ -79,7 +79,7 @@ impl Locks {
         Ok(Self { container: None, _networks: vec![turn, gate] })
     }
 
-    /// The lock for a container, while its network is held.
+    /// The lock for a container, while its network is locked.
     pub(crate) fn container(cache: &Cache, attachment: &Attachment, waiting: Waiting<'_>) -> Result<Self, Error> {
         let directory = Directory::make(cache.locks(), 0o700)?;
         let container = ContainerLock::take(directory, &attachment.container_id, waiting)?;
@@ -96,7 +96,7 @@ impl ContainerLock {
 }
 
 impl Drop for Locks {
-    /// Removes the container's file while the lock is still held: a waiting call then finds that its file is gone, and makes
+    /// Removes the container's file while the lock is still held: a waiting call then finds that its file was removed, and creates
     /// another.
     fn drop(&mut self) {
         if let Some(held) = &self.container {
@@ -106,7 +106,7 @@ impl Drop for Locks {
     }
 }
 
-/// Whether another call works on a container. The lock file of a killed one is removed.
+/// Whether another call works on a container. The lock file of a killed call is removed.
 pub(crate) fn is_busy(cache: &Cache, container_id: &str) -> bool {
     let name = container_file(container_id);
     let Ok(directory) = Directory::open(cache.locks()) else { return false };
@@ -121,7 +121,7 @@ pub(crate) fn is_busy(cache: &Cache, container_id: &str) -> bool {
     }
 }
 
-/// Shares a network with all calls except GC. A GC that is waiting goes first: it holds the turn.
+/// Shares a network with all calls except GC. A waiting GC has priority, because it holds the turn lock.
 fn share_network(directory: &Directory, network: &str, waiting: Waiting<'_>) -> Result<Lock, Error> {
     let turn = waiting.lock(directory, &turn_file(network))?;
     let gate = waiting.share(directory, &gate_file(network));

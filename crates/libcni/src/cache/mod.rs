@@ -1,4 +1,4 @@
-//! The cache of results: what ADD returned, stored until DEL, and what an unfinished ADD was about to do.
+//! The cache of results: the result of each ADD, stored until DEL, and the intents of unfinished ADDs.
 
 pub(crate) mod entry;
 pub(crate) mod file_name;

@@ -1,4 +1,4 @@
-//! The cached attachments of a node, with their state and what is wrong with them.
+//! The cached attachments of a node, with their state and their problems.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -22,7 +22,7 @@ pub enum State {
     Attached,
     /// A call works on its container, and its ADD has not succeeded.
     Adding,
-    /// Its ADD failed or was killed, and no DEL has been: parts of it may exist.
+    /// Its ADD failed or was killed, and no DEL has succeeded since: parts of it may exist.
     Interrupted,
     /// Its file is damaged; only the file's name is known.
     Unreadable,
@@ -33,7 +33,7 @@ pub enum State {
 pub struct CachedAttachment {
     /// The network's name; empty if the file does not have it.
     pub network: String,
-    /// Container, interface, path of the namespace, arguments and capabilities; empty as far as the file does not have them.
+    /// Container, interface, path of the namespace, arguments and capabilities; a value is empty if the file does not have it.
     pub at: Attachment,
     /// Its state.
     pub state: State,
@@ -41,18 +41,18 @@ pub struct CachedAttachment {
     pub result: Option<Value>,
     /// The configuration with which it was added; see [`CachedAttachment::list`].
     pub config: Option<Vec<u8>>,
-    /// When, in which boot, in which namespace it was added; empty in a file of another runtime.
+    /// The time, the boot and the namespace of its ADD; empty in a file of another runtime.
     pub metadata: CacheMetadata,
     /// When its file was last written.
     pub written: SystemTime,
     /// Its file.
     pub file: PathBuf,
-    /// What is wrong with it, each in a sentence: a damaged file, a namespace that is gone, an invalid configuration.
+    /// Its problems, one sentence each: a damaged file, a namespace that is gone, an invalid configuration.
     pub problems: Vec<String>,
 }
 
 impl Cache {
-    /// Every attachment, by the name of its file: first those that are attached, then those whose ADD has not succeeded.
+    /// Every attachment, sorted by file name: first those that are attached, then those whose ADD has not succeeded.
     ///
     /// # Errors
     /// [`Error::Cache`] if one of the directories cannot be listed. A single damaged file is not an error:

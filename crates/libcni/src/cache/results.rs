@@ -38,7 +38,7 @@ impl Cache {
         Self { dir: dir.to_owned() }
     }
 
-    /// Refuses an attachment whose result could not be cached; called before any plugin.
+    /// Returns an error if the result of the attachment could not be cached; called before any plugin.
     ///
     /// Names with dashes can give the same file name (`a-b` and `c`, `a` and `b-c`); the first attachment keeps it.
     pub(crate) fn check_space(&self, list: &NetworkList, attachment: &Attachment) -> Result<(), Error> {
@@ -77,7 +77,7 @@ impl Cache {
         }
     }
 
-    /// What is cached of an attachment, for its DEL: the result, otherwise the intent. Damage is reported, and is not an error.
+    /// The cached data of an attachment, for its DEL: the result, otherwise the intent. Damage is reported, and is not an error.
     pub(crate) fn record(&self, network: &str, attachment: &Attachment) -> Record {
         let name = file_name::of(network, attachment);
         let mut record = Record::default();
@@ -98,8 +98,8 @@ impl Cache {
     }
 
     /// Records the intent of an ADD, which survives the runtime. It is not synced, because that would take as long as the ADD: a
-    /// power cut also removes what the ADD made in the kernel, and a file that lost its content still tells a DEL or GC by its
-    /// name.
+    /// power cut also removes what the ADD made in the kernel, and if the file loses its content, its name is still enough for a
+    /// DEL or GC.
     pub(crate) fn begin(
         &self,
         list: &NetworkList,
@@ -178,7 +178,7 @@ impl Cache {
         format!("kept result {}: {why}; hint: DEL, which does without it and sets the file aside", file.display())
     }
 
-    /// The directory that upstream has too.
+    /// The directory that upstream uses too.
     pub(crate) fn results(&self) -> PathBuf {
         self.dir.join("results")
     }

@@ -1,6 +1,6 @@
 //! Summaries of all cached attachments: each file is read once, and only the members that a summary has are parsed.
 //!
-//! A second parser for the files is there because of `cnitool list`: see `docs/adr/0019-summaries-of-the-cache.md`.
+//! There is a second parser for the files because of `cnitool list`: see `docs/adr/0019-summaries-of-the-cache.md`.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -38,7 +38,7 @@ pub struct AttachmentSummary {
     pub mac: Option<String>,
     /// Its state.
     pub state: State,
-    /// When, in which boot, in which namespace it was added.
+    /// The time, the boot and the namespace of its ADD.
     pub metadata: CacheMetadata,
     /// When its file was last changed.
     pub written: SystemTime,
@@ -46,7 +46,7 @@ pub struct AttachmentSummary {
     pub file: PathBuf,
 }
 
-/// From this number of files on threads are used: to start one takes as long as reading some ten files.
+/// The number of files from which threads are used: to start a thread takes as long as reading about ten files.
 const MANY: usize = 256;
 
 /// The members of a file that a summary has. Strings with escape sequences cannot be borrowed, and an unknown key may be another
@@ -141,7 +141,7 @@ impl Cache {
     }
 }
 
-/// What a function returns for each, in their order; many are divided among all processors.
+/// Calls `work` for each element and returns the results in the order of the elements; many are divided among all processors.
 fn on_each_processor<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> Option<R> + Sync) -> Vec<R> {
     let processors = if all.len() < MANY { 1 } else { thread::available_parallelism().map_or(1, NonZero::get) };
     let work_on = |part: &[T]| part.iter().filter_map(&work).collect::<Vec<R>>();
@@ -157,7 +157,7 @@ fn on_each_processor<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> Option<R>
     })
 }
 
-/// The summary of a file, which is named without its directory; `None` if the file is gone.
+/// The summary of a file, without its directory in `file`; `None` if the file is gone.
 fn read_summary(directory: &Directory, name: &OsString) -> Option<AttachmentSummary> {
     let text = name.to_str().unwrap_or_default();
     let (bytes, written) = match directory.read(text, LIMIT) {
@@ -239,7 +239,7 @@ fn non_empty(text: &str) -> Option<String> {
 }
 
 impl CachedAttachment {
-    /// The same without configuration and result.
+    /// The summary, which has neither configuration nor result.
     pub fn summary(&self) -> AttachmentSummary {
         let result = self.cni_result();
         let interfaces = result.as_ref().map(|result| result.interfaces.as_slice()).unwrap_or_default();

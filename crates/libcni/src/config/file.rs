@@ -12,7 +12,7 @@ use crate::ConfigError;
 /// The largest file that is read: no plugin reads a longer configuration on stdin.
 const LIMIT: u64 = 16 << 20;
 
-/// What is under a name.
+/// The file under a name, by its type.
 enum Opened {
     File(File),
     Other(FileType),
@@ -20,8 +20,8 @@ enum Opened {
 
 /// The content of a regular file; symbolic links are followed.
 ///
-/// Anything else is refused without opening it: opening a FIFO would wait for its writer, and opening a device may have any
-/// effect.
+/// A file of any other type is an error, and is not opened: opening a FIFO would wait for its writer, and opening a device may have
+/// any effect.
 pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     let file = match open(path) {
         Ok(Opened::File(file)) => file,
@@ -63,7 +63,7 @@ fn word(kind: FileType) -> &'static str {
     }
 }
 
-/// Why it could not be opened.
+/// The error for a file that could not be opened.
 fn not_opened(path: &Path, error: &io::Error) -> ConfigError {
     match (error.kind(), fs::read_link(path)) {
         (io::ErrorKind::NotFound, Ok(target)) => {

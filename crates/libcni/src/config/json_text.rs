@@ -1,4 +1,5 @@
-//! A JSON object as text: where its members are, and the same text with some of them replaced. All other bytes stay as they are.
+//! A JSON object as text: the positions of its members, and the same text with some of them replaced. All other bytes are
+//! preserved.
 
 use std::fmt;
 use std::ops::Range;
@@ -11,11 +12,11 @@ pub(crate) struct Member<'t> {
     pub(crate) key: String,
     /// The value as it is written.
     pub(crate) value: &'t str,
-    /// Where key and value are in the object's text: from the key's opening quote to the end of the value.
+    /// The range of key and value in the object's text: from the key's opening quote to the end of the value.
     pub(crate) range: Range<usize>,
 }
 
-/// The keys and values of an object in their order, with all of several that have the same key.
+/// The keys and values of an object in their order, including several with the same key.
 struct Entries<'t>(Vec<(String, &'t RawValue)>);
 
 impl<'t> Deserialize<'t> for Entries<'t> {
@@ -63,12 +64,12 @@ pub(crate) fn elements(list: &str) -> Vec<&str> {
     elements.into_iter().map(RawValue::get).collect()
 }
 
-/// The value under a key, spelt exactly so; the last of several.
+/// The value of a key, which is matched exactly; the last one if there are several.
 pub(crate) fn value<'t>(object: &'t str, key: &str) -> Option<&'t str> {
     members(object).into_iter().rev().find(|member| member.key == key).map(|member| member.value)
 }
 
-/// Where a part of a text begins in it.
+/// The offset of a part of a text in the whole text.
 pub(crate) fn offset(text: &str, part: &str) -> usize {
     part.as_ptr().addr().saturating_sub(text.as_ptr().addr())
 }

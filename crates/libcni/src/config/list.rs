@@ -29,7 +29,7 @@ pub struct NetworkList {
     pub plugins: Vec<ListedPlugin>,
     /// The document as it is in the file.
     pub bytes: Vec<u8>,
-    /// What was skipped or ignored while it was loaded, each in a sentence.
+    /// Warnings about what was skipped or ignored while it was loaded, one sentence each.
     pub warnings: Vec<String>,
     /// How many of the plugins are in the document itself.
     inlined: usize,
@@ -130,7 +130,7 @@ impl NetworkList {
         Ok(())
     }
 
-    /// A stand-alone plugin as a list of one, with its text as it is; the list's document is made here.
+    /// A stand-alone plugin as a list of one, with its text as it is; the list's document is generated.
     pub(crate) fn of_one(conf: &NetConf, text: &str) -> Result<Self, ReadError> {
         let version = conf.get("cniVersion").cloned().unwrap_or_else(|| "".into());
         let name: Value = conf.name().unwrap_or_default().into();
@@ -185,8 +185,8 @@ impl NetworkList {
         Err(Error::NoCheck { version: self.version.clone() })
     }
 
-    /// Whether the version has a verb that was added in `floor`. A version that cannot be parsed is left to the plugins to
-    /// refuse.
+    /// Whether the version has a verb that was added in `floor`; true for a version that cannot be parsed, which the plugins
+    /// report.
     pub(crate) fn is_since(&self, floor: Version) -> bool {
         match (release(&self.version), release(floor.as_str())) {
             (Ok(version), Ok(floor)) => version >= floor,
@@ -229,7 +229,7 @@ impl ListedPlugin {
     }
 }
 
-/// The error about a list of one, with the path in the stand-alone plugin that people wrote.
+/// The error about a list of one, with the path in the stand-alone plugin that it was made from.
 fn at_top(error: ReadError) -> ReadError {
     match error.path.strip_prefix("plugins[0]") {
         Some(rest) => ReadError { path: rest.trim_start_matches('.').to_owned(), ..error },
@@ -237,7 +237,7 @@ fn at_top(error: ReadError) -> ReadError {
     }
 }
 
-/// The newest of `cniVersion` and `cniVersions` that this library knows; without `cniVersions`, the value of `cniVersion`.
+/// The newest of `cniVersion` and `cniVersions` that this library supports; without `cniVersions`, the value of `cniVersion`.
 fn version(document: &Map<String, Value>) -> Result<String, ReadError> {
     let wrong = |key: &str| ReadError::wrong_type("is not a text").under(key);
     let written = match document.get("cniVersion") {

@@ -114,7 +114,7 @@ fn first(
 /// ```
 ///
 /// # Errors
-/// The file cannot be read, or its content cannot be used; the error has key, line and column of the latter.
+/// The file cannot be read, or its content is invalid; in the second case the error has key, line and column.
 #[doc(alias = "NetworkConfFromFile")]
 #[doc(alias = "ConfListFromFile")]
 #[doc(alias = "ConfListFromConf")]
@@ -283,7 +283,7 @@ impl Candidate {
     }
 }
 
-/// What to do about a key, by the last name in its path that is listed here.
+/// Hints for keys. Of the names in the path of a key, the last one that is listed here selects the hint.
 const HINTS: [(&str, &str); 9] = [
     ("name", "give the network a name of letters, digits, `_`, `.` and `-`, a letter or digit first"),
     ("type", "name the plugin's file on CNI_PATH"),

@@ -1,9 +1,9 @@
-//! Where in a configuration file a key is, or what is not JSON.
+//! The positions of keys and of syntax errors in a configuration file.
 
 use crate::SourceLocation;
 use crate::config::json_text::{elements, members, offset};
 
-/// A file whose positions do not fit is larger than any that is read.
+/// A position. The numbers fit, because a file in which they do not is too large to be read.
 fn location(line: usize, column: usize) -> SourceLocation {
     let fit = |number| u32::try_from(number).unwrap_or(u32::MAX);
     SourceLocation { line: fit(line), column: fit(column) }
@@ -26,7 +26,7 @@ pub(crate) fn of_syntax(text: &str, error: &serde_json::Error) -> SourceLocation
 
 /// The position of the key at the end of a path such as `plugins[0].ipam.subnet`; of the last part that exists.
 ///
-/// The text is a document that could be read. Of two members with one key the last one counts.
+/// The text is a document that could be parsed. If several members have the same key, the last one is used.
 pub(crate) fn of_key(text: &str, path: &str) -> SourceLocation {
     of_offset(text, offset_of(text, path))
 }

@@ -1,4 +1,4 @@
-//! The inotify watches of a directory of configurations: every directory in which a change can change a configuration.
+//! The inotify watches of a directory of configurations: every directory in which a change can affect a configuration.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::ffi::{OsStr, OsString};
@@ -11,7 +11,7 @@ use nix::sys::inotify::{AddWatchFlags, InitFlags, Inotify, InotifyEvent, WatchDe
 
 use crate::config::load::EXTENSIONS;
 
-/// The kernel follows no more symbolic links in one path; see `path_resolution(7)`.
+/// The kernel's limit on symbolic links in one path; see `path_resolution(7)`.
 const MOST_LINKS: usize = 40;
 
 /// Adds to the events of a directory that is already watched.
@@ -31,21 +31,21 @@ const NAMES: AddWatchFlags = AddWatchFlags::IN_CREATE
 const CONTENT: AddWatchFlags =
     NAMES.union(AddWatchFlags::IN_MODIFY).union(AddWatchFlags::IN_CLOSE_WRITE).union(AddWatchFlags::IN_ATTRIB);
 
-/// The names in a watched directory that matter.
+/// The relevant names in a watched directory.
 #[derive(Debug)]
 enum Interest {
     All,
     Names(BTreeSet<OsString>),
 }
 
-/// Whether events were read that matter.
+/// Whether relevant events were read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Events {
     None,
     Some,
 }
 
-/// The watches.
+/// All watches of one directory of configurations.
 #[derive(Debug)]
 pub(crate) struct Watches {
     inotify: Inotify,
@@ -111,12 +111,12 @@ impl Watches {
         !self.open_files.is_empty()
     }
 
-    /// Waits no longer for files that are being written.
+    /// Stops waiting for files that are being written.
     pub(crate) fn forget_open_files(&mut self) {
         self.open_files.clear();
     }
 
-    /// Handles one event; returns whether it matters.
+    /// Handles one event; returns whether it is relevant.
     fn handle(&mut self, event: &InotifyEvent) -> bool {
         if event.mask.contains(AddWatchFlags::IN_Q_OVERFLOW) {
             self.open_files.clear();
@@ -159,7 +159,7 @@ struct Update<'a> {
 }
 
 impl Update<'_> {
-    /// Resolves a path as the kernel does, and watches the directory of each name; returns where it leads, if all of it exists.
+    /// Resolves a path as the kernel does, and watches the directory of each name; returns the resolved path, if all of it exists.
     fn follow(&mut self, path: &Path, last: AddWatchFlags) -> Result<Option<PathBuf>, Errno> {
         let Ok(path) = std::path::absolute(path) else { return Ok(None) };
         let mut ahead = names(&path);

@@ -1,4 +1,4 @@
-//! A directory of configurations: which of its networks a runtime uses, when that changes, and what is wrong with its files.
+//! A directory of configurations: the networks that a runtime selects from it, changes of that, and validation of its files.
 
 pub(crate) mod inotify;
 pub(crate) mod plugin_keys;

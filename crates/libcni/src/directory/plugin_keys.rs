@@ -1,4 +1,4 @@
-//! The keys of plugins: which keys of a configuration are unknown, and which known key was probably meant.
+//! The keys of plugins: find the unknown keys of a configuration, and the known key that was probably meant.
 
 use cnikit_types::document::is_remark;
 use cnikit_types::{Map, Value, is_key};
@@ -34,7 +34,7 @@ pub(crate) struct Unknown {
 }
 
 impl PluginKeys {
-    /// The unknown keys of an object, at any depth, at most `most`. `common` keys are known at its top.
+    /// The unknown keys of an object, at any depth, at most `most`. `common` keys are known at its top level.
     pub(crate) fn unknown(&self, object: &Map<String, Value>, common: &[&str], most: usize) -> Vec<Unknown> {
         let keys = self.keys.iter().map(String::as_str).filter(|key| is_in_files(key)).collect();
         let mut search = Search { keys, common, most, found: Vec::new() };
@@ -120,7 +120,7 @@ fn below<'a>(key: &'a str, level: &str) -> Option<&'a str> {
     key.strip_prefix(level)?.strip_prefix('.')
 }
 
-/// Whether a key is in files: some are only in what the runtime passes, and those in `args` are for several plugins.
+/// Whether a key may be in a file: some are only in what the runtime passes, and those in `args` are for several plugins.
 fn is_in_files(key: &str) -> bool {
     !["runtimeConfig.", "args.", "CNI_ARGS "].iter().any(|elsewhere| key.starts_with(elsewhere))
 }
@@ -129,7 +129,7 @@ fn joined(path: &str, name: &str) -> String {
     if path.is_empty() { name.to_owned() } else { format!("{path}.{name}") }
 }
 
-/// Longer than any known key: a name of this length is not searched for.
+/// The longest name for which a similar key is searched: no known key is longer.
 const LONGEST: usize = 40;
 
 /// The known name that is nearest to `written`, if at most every third letter differs.

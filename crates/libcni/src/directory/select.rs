@@ -97,7 +97,7 @@ impl Selection {
         self.networks.get(self.default?)
     }
 
-    /// With the first network that may be the default.
+    /// Sets the default: the first network for which `may_be` is true.
     fn with_default(self, may_be: impl Fn(&NetworkFile) -> bool) -> Selection {
         Selection { default: self.networks.iter().position(may_be), ..self }
     }
@@ -231,13 +231,13 @@ pub(crate) fn for_version(runtime: &Runtime) -> Runtime {
     Runtime { timeout: runtime.timeout.min(TIMEOUT), ..runtime.clone() }
 }
 
-/// A time in the future, after the clock was set back, counts as now.
+/// Whether a file was written within this time. A time in the future, after the clock was set back, counts as now.
 fn is_written_within(file: &Path, recent: Duration) -> bool {
     let modified = fs::metadata(file).and_then(|found| found.modified());
     modified.is_ok_and(|modified| modified.elapsed().unwrap_or_default() < recent)
 }
 
-/// The network in a file, if it is valid, and its plugins are if there is a runtime.
+/// The network in a file, if it is valid. If there is a runtime, its plugins have to be valid too.
 fn usable(file: &Path, runtime: Option<&Runtime>) -> Result<NetworkFile, Reason> {
     let list = list_from_file(file).map_err(Reason::Invalid)?;
     if let Some(runtime) = runtime

@@ -1,4 +1,4 @@
-//! The addresses that networks assign, and where two of them overlap or overlap a route of the host.
+//! The addresses that networks assign, and their overlaps with each other and with routes of the host.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -134,7 +134,7 @@ pub(crate) fn overlaps(ranges: &[(usize, &Range)]) -> Vec<(usize, usize)> {
     order.sort_by_key(|index| ranges[*index].1.first);
     let network = |index: usize| ranges[index].0;
     let last = |index: usize| ranges[index].1.last;
-    // Of the ranges so far, the one with the highest last address, and that of all networks except the network of the first.
+    // The range with the highest last address so far, and the one among all networks except the network of that range.
     let mut farthest: Option<usize> = None;
     let mut farthest_other: Option<usize> = None;
     let mut found = Vec::new();

@@ -146,7 +146,7 @@ struct Validation<'a> {
 }
 
 impl Validation<'_> {
-    /// Reads one file; `None` if there is no network in it to be checked.
+    /// Reads one file; `None` if it has no network to check.
     fn network(&mut self, path: &Path) -> Result<Option<Network>, Error> {
         let found = match Candidate::read(path) {
             Ok(found) => found,
@@ -187,7 +187,8 @@ impl Validation<'_> {
         Ok(Some(Network { file, name, version, plugins }))
     }
 
-    /// Keys that one object has more than once: our plugins refuse their own. Runtimes use the last, also of a list's keys.
+    /// Reports keys that one object has more than once. Our plugins refuse that in their own object; runtimes use the last one,
+    /// also for the keys of a list.
     fn duplicates(&mut self, file: usize) {
         for duplicate in self.files[file].duplicates.clone() {
             let found = &self.files[file];
@@ -217,7 +218,7 @@ impl Validation<'_> {
         Ok(plugins)
     }
 
-    /// Two networks with the same name: the second is not found by its name.
+    /// Reports two networks with the same name: the second is not found by its name.
     fn names(&mut self, networks: &[Network]) {
         // Lists are found before single plugins.
         let mut order: Vec<&Network> = networks.iter().filter(|network| network.version.is_some()).collect();
@@ -276,7 +277,7 @@ impl Validation<'_> {
         self.warn(plugin.file, &plugin.at(path), message, &meant_hint(unknown.meant.as_deref()));
     }
 
-    /// Capabilities that a plugin declares and does not support, and those that no plugin declares.
+    /// Reports capabilities that a plugin declares and does not support, and those that no plugin declares.
     fn capabilities(&mut self, network: &Network) {
         let mut declared = BTreeSet::new();
         for plugin in &network.plugins {
@@ -299,7 +300,7 @@ impl Validation<'_> {
         }
     }
 
-    /// Those of the declared capabilities that neither the plugin nor its IPAM plugin supports.
+    /// Reports declared capabilities that neither the plugin nor its IPAM plugin supports.
     fn unsupported_capabilities(&mut self, plugin: &PluginObject, declared: &[&String]) {
         let Some(own) = self.validator.keys_of(plugin.conf.plugin_type()) else { return };
         let mut supported: Vec<&str> = own.capabilities().collect();
@@ -315,7 +316,7 @@ impl Validation<'_> {
         }
     }
 
-    /// Plugins that are not found, cannot be run, or do not support the version.
+    /// Reports plugins that are not found, cannot be run, or do not support the version.
     fn plugins(&mut self, network: &Network, runtime: &Runtime, versions: &mut VersionCache) {
         for plugin in &network.plugins {
             for (key, plugin_type) in [("type", plugin.conf.plugin_type()), ("ipam.type", plugin.conf.ipam_type())] {
@@ -333,7 +334,7 @@ impl Validation<'_> {
         }
     }
 
-    /// Addresses that two networks assign, or that the host has a route to.
+    /// Reports addresses that two networks assign, or that the host has a route to.
     fn addresses(&mut self, networks: &[Network]) {
         let mut usable: Vec<(usize, &PluginObject)> = Vec::new();
         for (number, network) in networks.iter().enumerate() {
@@ -374,7 +375,7 @@ impl Validation<'_> {
         }
     }
 
-    /// Whether a file has as many findings as are reported.
+    /// Whether a file has reached the limit of findings.
     fn is_full(&self, file: usize) -> bool {
         self.counts.get(&self.files[file].path).is_some_and(|count| *count >= MOST)
     }

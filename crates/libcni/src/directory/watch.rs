@@ -24,10 +24,10 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 /// It starts no thread. Either [`Watcher::wait`] blocks, or the caller polls the file descriptor ([`AsFd`]) and calls
 /// [`Watcher::poll`] whenever it is readable. The first selection is the present one.
 ///
-/// The directory may be created, removed and replaced; it, its files and every directory on their paths may be symbolic links
-/// whose targets change, such as Kubernetes' `..data` in a mounted `ConfigMap`. Changes within 100 ms of each other are one
-/// change. A file that a program is writing, or that ends before its document does, is waited for, at most 3 s, so that half of a
-/// configuration is not used, and no other network in its place. If plugins are validated ([`NetworkSelector::runtime`]), their
+/// The directory may be created, removed and replaced; it, its files and every directory on their paths may be symbolic links whose
+/// targets change, such as Kubernetes' `..data` in a mounted `ConfigMap`. Changes within 100 ms of each other are one change. If a
+/// program is writing a file, or a file ends before its document does, the watcher waits for it at most 3 s, so that neither half
+/// of a configuration nor another network in its place is used. If plugins are validated ([`NetworkSelector::runtime`]), their
 /// directories are watched too: a network can be used as soon as its plugins exist.
 ///
 /// After an error, for example because the directory cannot be listed, the watch continues: it is tried again after the next
@@ -114,8 +114,8 @@ impl Watcher {
         }
     }
 
-    /// As [`Watcher::wait`], without waiting for changes. Call it whenever the file descriptor is readable, which it also is
-    /// when a timer has expired. Where plugins are called, it takes as long as they do.
+    /// As [`Watcher::wait`], without waiting for changes. Call it whenever the file descriptor is readable, which it also is when a
+    /// timer has expired. If plugins are called, it takes as long as they do.
     ///
     /// # Errors
     /// [`Error::Watch`] if a directory cannot be watched, and [`Error::Configuration`] if it cannot be listed. The watch
@@ -173,7 +173,7 @@ impl Watcher {
         self.last.as_ref()
     }
 
-    /// Reads the events; returns whether any matters.
+    /// Reads the events; returns whether any is relevant.
     fn read_events(&mut self) -> Result<bool, Error> {
         if self.watches.read().map_err(|errno| self.error(errno))? == Events::None {
             return Ok(false);

@@ -1,14 +1,14 @@
-//! What is wrong with a configuration file, and where in it.
+//! Errors in configuration files, with their positions.
 
 use std::fmt;
 use std::path::PathBuf;
 
 /// The message about a file without content.
 pub(crate) const EMPTY: &str = "the file is empty";
-/// How the message about a file begins that ends before its document does.
+/// The beginning of the message about a file that ends before its document does.
 pub(crate) const CUT: &str = "the document ends in its middle";
 
-/// What is wrong with a configuration file: the file, the position in it, the cause, and what to do about it.
+/// An error in a configuration file: the file, the position in it, the cause, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConfigError {
     /// The file; empty for a document that is not from a file.

@@ -13,7 +13,7 @@ use crate::ConfigError;
 /// The code of a plugin that is missing, could not be started, died, or did not reply: it gave no code of its own.
 const PLUGIN_FAILED: u32 = 103;
 
-/// What went wrong on the runtime side, or in the plugins.
+/// An error of the runtime side, or of plugins.
 #[derive(Debug)]
 pub enum Error {
     /// No file of the directory has a network with that name.
@@ -166,7 +166,7 @@ fn write_lines(f: &mut fmt::Formatter<'_>, all: &[impl fmt::Display]) -> fmt::Re
 }
 
 impl Error {
-    /// Why a directory cannot be watched; see inotify(7).
+    /// The error for a directory that cannot be watched; see inotify(7).
     pub(crate) fn of_watch(dir: &Path, errno: Errno) -> Self {
         let hint = match errno {
             Errno::EMFILE => "raise fs.inotify.max_user_instances, or the limit of open files",
@@ -216,7 +216,7 @@ impl Error {
 }
 
 impl From<Error> for ErrorContext {
-    /// Without context.
+    /// Converts an error without adding a context.
     fn from(error: Error) -> Self {
         Self { what: String::new(), error }
     }
@@ -243,7 +243,7 @@ impl fmt::Display for Failure {
             FailureKind::InvalidOutput(text) => write!(f, "its answer cannot be read: {text}")?,
             FailureKind::UnsupportedVersion(text) => write!(f, "it {text}")?,
         }
-        // A plugin need not know PLAN, which is ours.
+        // PLAN is an extension of ours, so a plugin does not have to support it.
         if self.verb != "PLAN"
             && let Some(hint) = self.kind.hint()
         {

@@ -15,8 +15,8 @@ use cnikit_process::CancellationToken;
 
 use crate::Runtime;
 
-/// A running call. If it is dropped before its end, it is cancelled: a running plugin is ended with all that it started,
-/// no other is started, and the intent that ADD has recorded tells the next DEL or GC what to remove.
+/// A running call. If it is dropped before its end, it is cancelled: a running plugin is terminated with all the processes that it
+/// started, no other plugin is started, and the intent that ADD has recorded tells the next DEL or GC what to remove.
 #[derive(Debug)]
 #[must_use = "dropped, it is cancelled"]
 pub struct Background<T> {

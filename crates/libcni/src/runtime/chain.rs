@@ -1,4 +1,4 @@
-//! One verb for the plugins of a list.
+//! Run one verb with the plugins of a list.
 
 use cnikit_invoke::{Caller, Environment, Error as PluginError, PluginOutput, tail};
 use cnikit_process::Deadline;
@@ -9,10 +9,10 @@ use crate::config::list::or_first;
 use crate::runtime::executor::PluginCall;
 use crate::{Attachment, Error, Failure, FailureKind, ListedPlugin, NetworkList, Runtime, ValidAttachment};
 
-/// The error of a plugin that is older than VERSION.
+/// The error of a plugin that is older than the verb VERSION.
 const BEFORE_VERSION: &str = "unknown CNI_COMMAND: VERSION";
 
-/// One verb for an attachment, over the plugins of a list. Plugins are given by their index in the list.
+/// One verb for an attachment, run with the plugins of a list. Plugins are given by their index in the list.
 pub(crate) struct Chain<'a> {
     pub(crate) runtime: &'a Runtime,
     pub(crate) list: &'a NetworkList,
@@ -66,7 +66,7 @@ impl Chain<'_> {
         if failures.is_empty() { Ok(()) } else { Err(Error::Plugins(failures)) }
     }
 
-    /// Calls one plugin about the attachment; returns its stdout.
+    /// Calls one plugin for the attachment; returns its stdout.
     pub(crate) fn exec(&self, index: usize, previous: Option<&Value>) -> Result<Vec<u8>, Failure> {
         self.exec_with(index, &self.listed(index).stdin(self.list, self.attachment, previous))
     }
@@ -185,7 +185,7 @@ impl Runtime {
         self.executor.exec(&file, &PluginCall { environment, stdin, deadline, cancel: self.cancel.as_ref() })
     }
 
-    /// The failure of a plugin whose output is not what the specification says.
+    /// The failure of a plugin whose output does not conform to the specification.
     fn invalid_output(&self, plugin: &str, why: &str, stdout: &[u8]) -> FailureKind {
         let file = self.executor.find(plugin, &self.plugin_path()).unwrap_or_else(|_| plugin.into());
         let end = tail(stdout);
@@ -259,7 +259,7 @@ impl Failure {
         matches!(&self.kind, FailureKind::Call(error) if matches!(**error, PluginError::Cancelled { .. }))
     }
 
-    /// Whether nothing can have been made: the first plugin reports that there is no such container.
+    /// Whether the ADD cannot have created anything: the first plugin reports that there is no such container.
     pub(crate) fn is_of_nothing(&self) -> bool {
         self.position == 1 && self.code() == Some(code::UNKNOWN_CONTAINER)
     }

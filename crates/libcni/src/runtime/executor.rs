@@ -18,10 +18,10 @@ pub trait Executor: fmt::Debug + Send + Sync {
     /// As [`cnikit_invoke::find()`]: `plugin` is not a plain name, or no directory has such an executable file.
     fn find(&self, plugin: &str, path: &str) -> Result<PathBuf, Error>;
 
-    /// Calls the plugin, and returns soon after the deadline at the latest, or when the caller gives up.
+    /// Calls the plugin, and returns soon after the deadline at the latest, or soon after the caller cancels.
     ///
     /// # Errors
-    /// As [`cnikit_invoke::exec()`]: the plugin refused, died, could not be started, was not done at the deadline, or was
+    /// As [`cnikit_invoke::exec()`]: the plugin refused, died, could not be started, did not finish before the deadline, or was
     /// cancelled.
     fn exec(&self, plugin: &Path, call: &PluginCall<'_>) -> Result<PluginOutput, Error>;
 }
@@ -33,7 +33,7 @@ pub struct PluginCall<'a> {
     pub environment: &'a Environment,
     /// The configuration.
     pub stdin: &'a [u8],
-    /// When the plugin is ended.
+    /// The time at which the plugin is terminated.
     pub deadline: Deadline,
     /// With this token the caller cancels the call.
     pub cancel: Option<&'a CancellationToken>,
@@ -61,7 +61,8 @@ pub type Function = dyn Fn(&PluginCall<'_>) -> Result<PluginOutput, Error> + Sen
 
 /// Calls some plugins in this process, and all others as programs.
 ///
-/// A function takes precedence over a program with the same name. It is not ended at a deadline: nothing can end a function.
+/// A function takes precedence over a program with the same name. It is not terminated at the deadline, because nothing can
+/// terminate a function.
 #[derive(Clone, Default)]
 pub struct InProcess {
     plugins: BTreeMap<String, Arc<Function>>,

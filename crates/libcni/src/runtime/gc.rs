@@ -14,12 +14,12 @@ impl Runtime {
     /// Removes the attachments of this network that are not `valid`: those in the cache, including those whose ADD was
     /// interrupted, by a DEL with the recorded configuration; all others by the plugins' GC, since version 1.1.0.
     ///
-    /// Nothing is added or deleted in the network meanwhile. A DEL that failed is repeated by the next GC. A list with
-    /// `disableGC` is left alone.
+    /// Nothing is added or deleted in the network meanwhile. A DEL that failed is repeated by the next GC. A list with `disableGC`
+    /// is skipped.
     ///
     /// # Errors
     /// [`Error::Busy`], [`Error::Cancelled`] or [`Error::Cache`] if the network's lock cannot be taken; nothing is done then.
-    /// [`Error::Several`] with everything that failed; the rest is done all the same.
+    /// [`Error::Several`] with everything that failed; the rest is still done.
     pub fn gc(&self, list: &NetworkList, valid: &[ValidAttachment]) -> Result<Warnings, Error> {
         let mut report = Warnings::default();
         if list.disable_gc {
@@ -98,14 +98,14 @@ impl Runtime {
     }
 }
 
-/// The attachment for a DEL, if this cached one is of the network and not valid. A file that cannot be read is valid as long as it
-/// may be one of a container that has any valid attachment.
+/// The attachment for a DEL, if this cached one is of the network and not valid. A file that cannot be read counts as valid as long
+/// as it may belong to a container that has a valid attachment.
 fn stale(list: &NetworkList, valid: &[ValidAttachment], cached: &CachedAttachment) -> Option<Attachment> {
     let whose = cached.whose(&list.name)?;
     let name = cached.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     for one in valid {
         let is_same = match cached.state {
-            // There may be several ways to split its name.
+            // Its name may be split in several ways.
             State::Unreadable => name.starts_with(&file_name::from_parts(&list.name, &one.container_id, "")),
             _ => *one == whose,
         };

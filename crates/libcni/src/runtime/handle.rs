@@ -1,4 +1,4 @@
-//! The runtime: where plugins and cached results are, how long calls take and wait, and their locks.
+//! The runtime: the paths of plugins and cached results, the timeouts of calls, and their locks.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use crate::{Attachment, Cache, Error, Executor, ProgramExecutor};
 
 /// Runs the plugins of networks.
 ///
-/// Any number of threads and processes may do so at the same time: calls for one container run one after another, and GC of a
+/// Any number of threads and processes may run them at the same time: calls for one container run one after another, and GC of a
 /// network runs alone. Clones are cheap, and share the limit of [`Runtime::at_most`].
 #[derive(Clone, Debug)]
 pub struct Runtime {
@@ -21,7 +21,7 @@ pub struct Runtime {
     pub path: String,
     /// The cache of results.
     pub cache: Cache,
-    /// How long one plugin may take; four minutes by default. Then it is ended with all that it started.
+    /// How long one plugin may take; four minutes by default. Then it is terminated with all the processes that it started.
     pub timeout: Duration,
     /// How long to wait for other calls that hold the container or the network; four minutes by default.
     pub waiting: Duration,
@@ -29,7 +29,7 @@ pub struct Runtime {
     pub trace: Option<TraceContext>,
     /// How plugins are called.
     pub executor: Arc<dyn Executor>,
-    /// With this token the caller cancels a call: a running plugin is ended, no other is started.
+    /// With this token the caller cancels a call: a running plugin is terminated, and no other is started.
     pub cancel: Option<CancellationToken>,
     /// How many plugin lists may run at the same time; eight per processor by default.
     pub slots: Slots,
@@ -41,7 +41,7 @@ pub struct Runtime {
 pub struct TraceContext {
     /// `TRACEPARENT`.
     pub parent: String,
-    /// `TRACESTATE`; an empty one is set too, so that plugins do not get another trace's.
+    /// `TRACESTATE`; an empty one is set too, so that plugins do not get the one of another trace.
     pub state: String,
     /// `BAGGAGE`, likewise.
     pub baggage: String,
@@ -50,7 +50,7 @@ pub struct TraceContext {
 /// The warnings of a call that succeeded.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Warnings {
-    /// Damaged files, locks that could not be taken, each in a sentence.
+    /// Damaged files and locks that could not be taken, one sentence each.
     pub warnings: Vec<String>,
 }
 
@@ -98,8 +98,8 @@ impl Runtime {
         self.wait(|waiting| Locks::of_attachment(&self.cache, networks, attachment, waiting))
     }
 
-    /// As [`Runtime::lock`], for CHECK and DEL: if a lock cannot be made (the file system is read-only or full, the name is
-    /// invalid), that is a warning, because nothing must be left behind for it.
+    /// As [`Runtime::lock`], for CHECK and DEL: if a lock file cannot be created (the file system is read-only or full, the name is
+    /// invalid), that is a warning, because a DEL must not leave anything behind for that reason.
     pub(crate) fn lock_if_possible(
         &self,
         networks: &[&str],
@@ -115,7 +115,7 @@ impl Runtime {
         }
     }
 
-    /// Runs `work`, which waits no longer than this runtime does, and not after a cancellation.
+    /// Runs `work` with this runtime's limit on waiting. It is not run after a cancellation, and a cancellation ends its wait.
     pub(crate) fn wait<T>(&self, work: impl FnOnce(Waiting<'_>) -> Result<T, Error>) -> Result<T, Error> {
         let is_cancelled = || self.cancel.as_ref().is_some_and(CancellationToken::is_cancelled);
         if is_cancelled() {

@@ -21,7 +21,7 @@ const LOOPBACK: &str = "cni-loopback";
 pub struct Networks {
     /// The runtime that runs the plugins.
     pub runtime: Runtime,
-    /// In the order of ADD.
+    /// The networks, in the order of ADD.
     pub networks: Vec<Network>,
     /// The prefix of the names of interfaces.
     pub prefix: String,
@@ -39,7 +39,7 @@ pub struct Network {
 }
 
 impl Networks {
-    /// Without networks. At least one is required besides the loopback, and their interfaces are `eth0`, `eth1` and so on.
+    /// No networks yet. At least one is required besides the loopback, and their interfaces are `eth0`, `eth1` and so on.
     pub fn new(runtime: Runtime) -> Self {
         Self { runtime, networks: Vec::new(), prefix: "eth".to_owned(), least: 1 }
     }
@@ -98,8 +98,8 @@ impl Networks {
     /// networks or none.
     ///
     /// # Errors
-    /// [`Error::TooFew`], [`Error::Name`], [`Error::Busy`] and [`Error::Cancelled`] before any plugin runs. [`Error::Several`]
-    /// with the network that failed, and with whatever failed while undoing.
+    /// [`Error::TooFew`], [`Error::Name`], [`Error::Busy`] and [`Error::Cancelled`] before any plugin runs. [`Error::Several`] with
+    /// the network that failed, and with every error of the roll-back.
     pub fn setup(&self, container: &Attachment) -> Result<Merged, Error> {
         let _locks = self.begin(container)?;
         let new = self.new_networks(container);
@@ -121,9 +121,9 @@ impl Networks {
 
     /// As [`Networks::setup`], all networks at once.
     ///
-    /// The specification wants one operation at a time for a container (section 3, "Lifecycle & ordering"): plugins that write
-    /// the same routes, sysctls or files of one container may fail or undo each other's work. Choose it only for plugins that
-    /// you know.
+    /// The specification requires one operation at a time for a container (section 3, "Lifecycle & ordering"): plugins that write
+    /// the same routes, sysctls or files of one container may fail or undo each other's work. Use it only with plugins that are
+    /// known not to conflict.
     ///
     /// # Errors
     /// As [`Networks::setup`], with every network that failed.
@@ -177,8 +177,8 @@ impl Networks {
         Ok(())
     }
 
-    /// Detaches a container from all networks, the last one first, also after a failure; also from networks that are no longer
-    /// loaded but that are in the cache.
+    /// Detaches a container from all networks, the last one first, even after a failure. Networks that are no longer loaded but are
+    /// in the cache are included.
     ///
     /// # Errors
     /// [`Error::Several`] with everything that failed, and [`Error::Busy`] or [`Error::Cancelled`] while waiting for locks.
@@ -211,8 +211,8 @@ impl Networks {
         self.runtime.del_locked(list, at, OnFailure::Continue, Warnings::default())
     }
 
-    /// Runs GC on each network, where these containers are the valid ones: each with the interface that it has today, and with
-    /// those in the cache.
+    /// Runs GC on each network. These containers are valid there: each with the interface that the network has now, and with those
+    /// in the cache.
     ///
     /// # Errors
     /// [`Error::Cache`] if the cache cannot be listed; nothing is removed then. [`Error::Several`] with everything that failed.
@@ -239,7 +239,7 @@ impl Networks {
         self.runtime.lock(&self.names(), container)
     }
 
-    /// Detaches the container from these networks, and adds the errors of that.
+    /// Detaches the container from these networks, and adds the errors of these DELs.
     fn undo(&self, container: &Attachment, done: Vec<&Network>, mut errors: Vec<ErrorContext>) -> Error {
         let undoing = Runtime { cancel: None, ..self.runtime.clone() };
         for network in done.into_iter().rev() {
@@ -264,7 +264,7 @@ impl Networks {
         self.networks.iter().map(|network| network.list.name.as_str()).collect()
     }
 
-    /// Whether it is in the cache, and none of these networks has it.
+    /// Whether a cached attachment can be read and is not one of these networks'.
     fn is_other(&self, cached: &CachedAttachment) -> bool {
         let is_own = |network: &Network| network.list.name == cached.network && network.ifname == cached.at.ifname;
         cached.state != State::Unreadable && !self.networks.iter().any(is_own)
@@ -285,7 +285,7 @@ impl Network {
     }
 }
 
-/// The valid attachments of a network: each container with today's interface, and with those in the cache.
+/// The valid attachments of a network: each container with the interface that the network has now, and with those in the cache.
 fn valid(network: &Network, containers: &[&str], cached: &[CachedAttachment]) -> Vec<ValidAttachment> {
     let mut all = Vec::new();
     for id in containers {

@@ -17,16 +17,16 @@ use crate::{
     Attachment, CachedAttachment, Error, ErrorContext, Failure, FailureKind, NetworkList, Runtime, State, Warnings,
 };
 
-/// How the error of a plugin begins that does not know the verb.
+/// The beginning of the error of a plugin that does not support the verb.
 const UNKNOWN: &str = "unknown CNI_COMMAND";
-/// The key of the attachments in the configuration, and in the reply of their outcomes.
+/// The key of the attachments in the configuration, and of their outcomes in the reply.
 const LIST: &str = "cni.dev/attachments";
 /// The most attachments in one call: the plugin opens the namespaces of all, and may have 1,024 files open.
 const MOST: usize = 250;
 /// How many networks, or single attachments, are restored at the same time: there is one lock for all of iptables.
 const WORKERS: usize = 8;
 
-/// The outcome for one attachment of many.
+/// The outcome for one attachment of several.
 #[derive(Debug)]
 pub struct Restored {
     /// Warnings, also in case of an error.
@@ -35,7 +35,7 @@ pub struct Restored {
     pub outcome: Result<(), Error>,
 }
 
-/// An attachment in a call for many.
+/// One attachment in a call for several.
 struct Prepared {
     /// Its index among the attachments of the call.
     index: usize,
@@ -44,7 +44,7 @@ struct Prepared {
     result: Option<Value>,
 }
 
-/// What a call for many did for one attachment.
+/// The outcome of a call for several attachments, for one of them.
 #[derive(Default)]
 struct Attempt {
     report: Warnings,
@@ -59,7 +59,7 @@ enum Remaining {
     Only(Vec<usize>),
 }
 
-/// A plugin's reply to a call for many.
+/// A plugin's reply to a call for several attachments.
 #[derive(Deserialize)]
 struct RestoreReply {
     #[serde(rename = "cni.dev/attachments")]
@@ -75,9 +75,8 @@ struct AttachmentReply {
 }
 
 impl Runtime {
-    /// Lets each plugin of a cached attachment make its rules again, as after `nft flush ruleset` or `firewall-cmd --reload`;
-    /// links are not changed. It is an extension: a plugin that does not know it is a warning, and the others are called all
-    /// the same.
+    /// Lets each plugin of a cached attachment make its rules again, as after `nft flush ruleset` or `firewall-cmd --reload`; links
+    /// are not changed. It is an extension: a plugin that does not support it causes a warning, and the others are still called.
     ///
     /// Nothing is done for an attachment that is no longer cached, or whose namespace is gone.
     ///
@@ -91,7 +90,7 @@ impl Runtime {
     }
 
     /// As [`Runtime::restore`], for many attachments; returns the outcomes in their order. Each plugin of a network is called once
-    /// for all attachments that were added with one configuration. A plugin that does not know such a list is called for one
+    /// for all attachments that were added with one configuration. A plugin that does not support such a list is called for one
     /// attachment after another.
     ///
     /// No other call adds or deletes anything in a network while its plugins are called with a list.
@@ -121,14 +120,14 @@ impl Runtime {
         attempts
     }
 
-    /// Calls each plugin once for all of these, which were added with one configuration.
+    /// Calls each plugin once for all attachments of a group, which were added with one configuration.
     fn restore_group(&self, all: &[&CachedAttachment]) -> Vec<Attempt> {
         if all.len() > 1
             && let Ok(attempts) = self.restore_batch(all)
         {
             return attempts;
         }
-        // An error is repeated for each of them, and reported then.
+        // The same error occurs again in the call for each attachment, and is reported there.
         all.iter().map(|_| Attempt { remaining: Remaining::All, ..Attempt::default() }).collect()
     }
 
@@ -163,13 +162,13 @@ impl Runtime {
         Ok(attempts)
     }
 
-    /// The attachment as it is cached now; `None` if there is nothing to restore. A DEL may have been since it was read.
+    /// The attachment as it is cached now; `None` if there is nothing to restore. A DEL may have run since it was read.
     fn restorable(&self, cached: &CachedAttachment) -> Option<CachedAttachment> {
         let now = self.cache.attachment(&cached.network, &cached.at.container_id, &cached.at.ifname)?;
         if now.state == State::Attached && now.lost_namespace().is_none() { Some(now) } else { None }
     }
 
-    /// Calls the plugins that remain after a call for many.
+    /// Calls the plugins that remain after a call for several attachments.
     fn restore_remaining(&self, cached: &CachedAttachment, attempt: &Attempt) -> Option<Restored> {
         if attempt.remaining.is_empty() {
             return None;
@@ -214,7 +213,7 @@ impl Runtime {
 }
 
 impl Chain<'_> {
-    /// Calls one plugin for all of these; returns its reply about each. A reply in another form counts as empty.
+    /// Calls one plugin for all of these attachments; returns its reply for each. A reply in another form counts as empty.
     fn restore_list(&self, index: usize, all: &[Prepared]) -> Result<Vec<AttachmentReply>, Failure> {
         let plugin = &self.list.plugins[index];
         let mut listed = Vec::new();
@@ -260,7 +259,7 @@ fn groups(all: &[&CachedAttachment]) -> Vec<Vec<usize>> {
 }
 
 /// Records the replies of one plugin. It is called again for each attachment that is not in its reply: for all of them, if it does
-/// not know the list or failed.
+/// not support the list or failed.
 fn record(
     chain: &Chain<'_>,
     index: usize,
@@ -287,7 +286,7 @@ fn record(
 }
 
 impl Attempt {
-    /// The outcome, with that of the plugins that were called for the attachment alone.
+    /// Combines the outcome with that of the plugins that were called for the attachment alone.
     fn finish(self, rest: Option<Restored>) -> Restored {
         let Self { mut report, mut failures, .. } = self;
         let mut other = None;
@@ -359,7 +358,7 @@ fn unknown(chain: &Chain<'_>, index: usize) -> String {
     format!("{} of network {} does not know RESTORE", chain.plugin(index), chain.list.name)
 }
 
-/// What `work` returns for each, in their order. Some run at the same time.
+/// Calls `work` for each element, several at the same time; returns the results in the order of the elements.
 fn in_parallel<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> R + Sync) -> Vec<R> {
     let next = AtomicUsize::new(0);
     let done = Mutex::new(Vec::new());

@@ -1,4 +1,4 @@
-//! The verbs of one attachment or network, over the plugins of its list.
+//! Run the verbs for one attachment or network with the plugins of its list.
 
 use cnikit_types::Version;
 use serde_json::Value;
@@ -43,7 +43,7 @@ impl Runtime {
 
     /// As [`Runtime::add`], and after a failure sends DEL to the whole list, as a runtime has to, before it returns.
     ///
-    /// It does not if the attachment existed before: DEL would take down a running container's.
+    /// No DEL is sent if the attachment existed before, because it would remove the attachment of a running container.
     ///
     /// # Errors
     /// As [`Runtime::add`]; [`Error::Several`] if the DEL fails too.
@@ -71,8 +71,8 @@ impl Runtime {
     /// succeeded, so that DEL can be repeated.
     ///
     /// The configuration, arguments and capabilities are those that ADD was given, as far as they are cached, otherwise the
-    /// caller's. A cached result that cannot be read stops no DEL: the plugins are called without it, and the file is set
-    /// aside.
+    /// caller's. A cached result that cannot be read does not prevent the DEL: the plugins are called without it, and the file is
+    /// set aside.
     ///
     /// # Errors
     /// [`Error::Plugins`] with every plugin that failed, [`Error::Cache`] if the cached attachment cannot be removed, and
@@ -90,7 +90,7 @@ impl Runtime {
         self.lock_and_del(list, at, OnFailure::Stop)
     }
 
-    /// As [`Runtime::del`], of an attachment from [`Cache::attachments`](crate::Cache::attachments): only the cached
+    /// As [`Runtime::del`], for an attachment from [`Cache::attachments`](crate::Cache::attachments): only the cached
     /// configuration is needed. A path that no longer leads to its namespace is not passed to the plugins.
     ///
     /// # Errors
@@ -101,8 +101,8 @@ impl Runtime {
     }
 
     /// Runs PLAN: the steps of an ADD, as each plugin describes them; nothing is changed. It is an extension: a plugin that does
-    /// not know it fails, and the others are called all the same. Each gets the result that those before it might return, as
-    /// far as they report one.
+    /// not support it fails, and the others are still called. Each plugin gets the example result of the plugins before it, if they
+    /// report one.
     #[doc(alias = "dry run")]
     pub fn plan(&self, list: &NetworkList, at: &Attachment) -> Vec<PlannedSteps> {
         let chain = self.chain("PLAN", list, at);
@@ -121,7 +121,7 @@ impl Runtime {
         all
     }
 
-    /// Runs STATUS: whether an ADD could be served. Versions before 1.1.0 have no STATUS, which is success.
+    /// Runs STATUS: whether an ADD could be served. Versions before 1.1.0 do not have STATUS; the call then succeeds.
     ///
     /// # Errors
     /// [`Error::Plugins`] for the first plugin that could not serve an ADD (code 50 or 51) or that failed, and [`Error::Busy`]
