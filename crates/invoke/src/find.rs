@@ -12,7 +12,7 @@ use crate::trust::trusted_directory;
 
 /// The first executable file `<directory>/<name>` in the directories of `path`, a `CNI_PATH`; symbolic links are followed.
 ///
-/// Unlike upstream's, the search goes on after a file that is not executable.
+/// Unlike in upstream, the search continues after a file that is not executable.
 ///
 /// A relative directory is used only if no other user can change what it leads to: the working directory may be an attacker's.
 /// Its plugin is returned with an absolute path. A runtime whose operator configured a relative directory makes it absolute

@@ -7,7 +7,7 @@
 //! all the work inside. This is sound. Without other threads, only `work` itself can start one meanwhile, and such a thread would
 //! stay inside in either case. No other thread can observe where this one is. No other code of this process runs in the wrong
 //! namespace meanwhile. The return is tried before the thread leaves: if the kernel would not allow it (its own namespace may
-//! belong to another user namespace), a new thread is used instead. If the return fails all the same, the process aborts:
+//! belong to another user namespace), a new thread is used instead. If the return nevertheless fails, the process aborts:
 //! everything that it did next, it would do to the container.
 
 use std::fs::{self, File};

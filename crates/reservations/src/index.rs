@@ -359,7 +359,8 @@ fn records(table: &[u8]) -> Vec<Record> {
 }
 
 /// Writes records into the bytes of an empty table that has room for them. They are written in the order of their homes, so the
-/// search for a free slot goes on where the last one ended: thousands of records of one owner are not each searched past.
+/// search for a free slot continues where the last one ended. Otherwise each of thousands of records of one owner would be searched
+/// from its home on.
 fn fill(table: &mut [u8], slots: u32, records: &[Record]) {
     let slots_in_table = slots as usize;
     let mut by_home: Vec<(u32, &Record)> = records.iter().map(|record| (home(record.owner, slots), record)).collect();

@@ -196,7 +196,7 @@ fn a_reservation_that_the_kernel_does_not_let_us_read_fails_the_del_until_it_can
         let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
         scene.add("a", &sets).unwrap();
         scene.add("b", &sets).unwrap();
-        fs::remove_file(scene.place.path().join("data/.idx/net")).unwrap(); // nothing but the files says whose they are
+        fs::remove_file(scene.place.path().join("data/.idx/net")).unwrap(); // now only the files name the owners
         let hidden = scene.place.path().join("data/net/10.1.2.2");
         // A file of sysfs has the size of one page, but ends before that: the read fails as it does at a bad sector.
         mount(Some("/sys/kernel/uevent_seqnum"), &hidden, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
