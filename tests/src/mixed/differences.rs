@@ -359,17 +359,19 @@ pub const DIFFERENCES: &[Difference] = &[
         theirs: &[
             "container sysctl /proc/sys/net/ipv6/conf/eth0/accept_ra:1",
             "container sysctl /proc/sys/net/ipv6/conf/eth0/autoconf:1",
-            "container sysctl /proc/sys/net/ipv6/conf/eth0/accept_dad:1",
+            "container sysctl /proc/sys/net/ipv6/conf/eth0/accept_dad:-1",
+            "container address eth0 inet6 fd00:77::2/64 scope global",
         ],
         ours: &[
+            "container address eth0 inet6 fd00:77::2/64 scope global nodad",
             "container sysctl /proc/sys/net/ipv6/conf/eth0/accept_ra:0",
             "container sysctl /proc/sys/net/ipv6/conf/eth0/autoconf:0",
             "container sysctl /proc/sys/net/ipv6/conf/eth0/accept_dad:0",
         ],
         what: "IPv6 settings of a dummy",
-        they: "the kernel's: router advertisements and duplicate address detection",
-        we: "neither",
-        why: "no packet reaches a dummy",
+        they: "the kernel's defaults: router advertisements are followed, and detection of duplicates is off with `accept_dad` -1",
+        we: "router advertisements are ignored, and detection is off with `accept_dad` 0 and for each address",
+        why: "no packet reaches a dummy, and no link of ours follows router advertisements unless that is configured",
     },
     Difference {
         id: "kept-addresses",

@@ -5,7 +5,9 @@ use std::thread;
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
+use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{Host, HostSnapshot, Subject, errno, fault, flood, kill};
+use cnikit_tests::transcripts::scenes;
 use cnikit_tests::upper::{self, FIRST, GATEWAYS, Lan};
 use cnikit_tests::world::{ping, ping_briefly, undisturbed};
 use cnikit_tests::{MASTER, subject, vlan, vlans};
@@ -20,6 +22,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::VLAN),
     test!(a_fault_before_any_step_leaves_nothing needs Need::VLAN),
     test!(it_is_killed_at_some_calls needs Need::VLAN),
+    test!(recorded_requests_of_a_runtime_are_answered needs Need::VLAN),
     test!(it_meets_some_errors needs Need::VLAN),
     test!(check_names_what_was_tampered_with needs Need::VLAN),
     test!(containers_of_two_hosts_talk_in_their_vlan_and_in_no_other needs Need::VLAN),
@@ -34,6 +37,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_del_needs_neither_the_master_nor_its_mtu needs Need::VLAN),
     test!(a_master_that_goes_down_and_up_takes_its_vlans_along needs Need::VLAN),
     test!(the_host_may_have_a_link_of_the_same_name needs Need::VLAN),
+    test!(a_dry_run_makes_nothing_and_reports_a_vlan_in_use needs Need::VLAN),
     test!(nothing_of_it_is_ever_seen_on_the_host needs Need::VLAN),
     test!(a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look needs Need::VLAN),
     test!(a_master_without_carrier_costs_no_waiting needs Need::VLAN),
@@ -82,6 +86,10 @@ fn without_gateway() -> Subject {
 
 fn it_is_killed_at_some_calls() {
     kill::at_every_call(&without_gateway(), 1);
+}
+
+fn recorded_requests_of_a_runtime_are_answered() {
+    survives(&layer2().with("vlanId", json!("$NUMBER")), &scenes("podman-4.3-run"), 1);
 }
 
 fn it_meets_some_errors() {
@@ -397,6 +405,23 @@ fn a_master_that_goes_down_and_up_takes_its_vlans_along() {
 
 fn the_host_may_have_a_link_of_the_same_name() {
     upper::the_host_may_have_a_link_of_the_same_name(&vlan());
+}
+
+fn a_dry_run_makes_nothing_and_reports_a_vlan_in_use() {
+    let host = vlan().host();
+    let container = host.container();
+    let before = HostSnapshot::of(&host);
+    let inside = HostSnapshot::inside(&container);
+    let plan = |id: u16| {
+        let subject = vlan().with("vlanId", json!(id)).at(host.dir());
+        subject.call(&host, "PLAN", "c-one", &container.path(), &[])
+    };
+    let said = plan(7).ok().to_string();
+    assert!(said.contains("vlan eth0 in the container, VLAN 7, on master0 on the host"), "{said}");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "on the host");
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container");
+    let said = plan(4000).json().to_string();
+    assert!(said.contains("VLAN 4000 of master0 is already in use by sibling0 on the host"), "{said}");
 }
 
 fn nothing_of_it_is_ever_seen_on_the_host() {
