@@ -30,6 +30,7 @@ impl Pair {
                 "runtimeConfig",
                 json!({"portMappings": [{"hostPort": "$NUMBER", "containerPort": 80, "protocol": "tcp"}]}),
             ),
+            "vlan" => subject.with("vlanId", json!("$NUMBER")),
             "static" | "loopback" => panic!("{plugin} shares nothing"),
             _ => subject,
         };
