@@ -25,3 +25,9 @@ pub fn served(plugin: &str) -> Subject {
         _ => panic!("say in tests/src/served.rs how {plugin} is called so that it succeeds"),
     }
 }
+
+/// The same plugin where several containers are attached at the same time: the kernel allows one per VLAN of a master.
+pub fn served_together(plugin: &str) -> Subject {
+    let subject = served(plugin);
+    if plugin == "vlan" { subject.with("vlanId", json!("$NUMBER")) } else { subject }
+}

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::served::served;
+use cnikit_tests::served::served_together;
 use serde_json::{Value, json};
 
 use crate::rows;
@@ -23,14 +23,13 @@ struct Pair {
 impl Pair {
     /// The state of the host is that before the attacker's ADD.
     fn of(plugin: &str) -> Pair {
-        let subject = served(plugin);
+        let subject = served_together(plugin);
         let subject = match plugin {
             // One port each.
             "portmap" => subject.with(
                 "runtimeConfig",
                 json!({"portMappings": [{"hostPort": "$NUMBER", "containerPort": 80, "protocol": "tcp"}]}),
             ),
-            "vlan" => subject.with("vlanId", json!("$NUMBER")),
             "static" | "loopback" => panic!("{plugin} shares nothing"),
             _ => subject,
         };

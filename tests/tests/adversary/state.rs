@@ -7,7 +7,7 @@ use std::time::Duration;
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{Host, HostSnapshot};
 use cnikit_tests::scene::Scene;
-use cnikit_tests::served::served;
+use cnikit_tests::served::{served, served_together};
 use cnikit_tests::wrapped;
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
@@ -33,7 +33,7 @@ fn unshare_mounts() {
 #[test]
 fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
     for plugin in rows::plugins_here(40) {
-        let subject = served(plugin);
+        let subject = served_together(plugin);
         let host = subject.host();
         let [one, two] = [(); 2].map(|()| subject.container(&host));
         let disk = host.dir().join("disk");
