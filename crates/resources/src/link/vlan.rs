@@ -26,8 +26,6 @@ pub struct VlanLink {
 
 /// How long ADD waits for the kernel to destroy a namespace.
 const DESTRUCTION: Duration = Duration::from_secs(5);
-/// The time between two questions.
-const PAUSE: Duration = Duration::from_millis(20);
 
 /// VLANs are found by their alias or group, in the container's namespace.
 pub const KIND: Kind = Kind {
@@ -102,17 +100,21 @@ impl VlanLink {
 
     /// Waits for a VLAN that is in use in a namespace without a path, and refuses one whose holder is found.
     ///
-    /// A container that was started anew finds the VLAN in use for a moment: the kernel destroys the namespace of the one before it
-    /// some time after it has lost its path, and reports to no other namespace when that is done.
+    /// A container that was started again finds the VLAN in use for a moment: the kernel destroys the namespace of the one before
+    /// it some time after it has lost its path. In the master's namespace it then reports the master as changed, because a link on
+    /// top of it is gone.
     fn wait_until_free(&self, master: &Link, context: &ApplyContext) -> Result<()> {
         if let Some(holder) = self.holder(master, context)? {
             return Err(self.in_use(master, &holder));
         }
-        let deadline = Deadline::after(DESTRUCTION);
-        while deadline.pause(PAUSE) {
-            if self.is_free(master, context)? {
-                return Ok(());
-            }
+        let netlink = self.link.master.netlink(context)?;
+        let is_decided = |_: &Link| !matches!(self.is_free(master, context), Ok(false));
+        match netlink.wait_link(master.index, Deadline::after(DESTRUCTION), is_decided) {
+            Err(error) if !error.timed_out() => return Err(error.into()),
+            _ => {}
+        }
+        if self.is_free(master, context)? {
+            return Ok(());
         }
         let holder = self.holder(master, context)?;
         Err(self.in_use(master, &holder.unwrap_or_else(|| "in a network namespace that has no path".to_owned())))
