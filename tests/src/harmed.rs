@@ -26,6 +26,7 @@ macro_rules! each_harmed {
             flannel_over_bridge: delegating("in one process"), moments, limits;
             flannel_and_its_delegate: delegating("delegate apart"), moments, limits;
             tuning: tuning(), moments, limits;
+            sbr: source_routed(), moments, limits;
             firewall_with_iptables: firewalled("iptables"), moments, limits;
             firewall_with_nftables: firewalled("nftables"), moments, limits;
             portmap_with_nftables: published("nftables"), moments, limits;
@@ -82,6 +83,31 @@ pub fn tuned(bin: &Path) -> Subject {
     let conf = json!({"mac": "0A:00:00:00:00:07", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 500,
         "sysctl": sysctl, "restoreSysctls": true, "dataDir": "$DIR/tuning"});
     Subject::new(bin, "tuning", conf).after(INTERFACE, interface_of_others())
+}
+
+/// sbr with both families, and routes that it is to give back.
+pub fn source_routed() -> Subject {
+    source_routing(installed())
+}
+
+/// The same of these plugins. Nobody is there to be a gateway, so none is in the result.
+pub fn source_routing(bin: &Path) -> Subject {
+    let conf = json!({"dataDir": "$DIR/sbr", "gateways": ["10.77.0.1", "fd00:77::1"]});
+    Subject::new(bin, "sbr", conf).after(ROUTED_INTERFACE, addressed())
+}
+
+/// sbr in the midst of many, each with addresses of its own.
+pub fn crowded_source_routing(bin: &Path) -> Subject {
+    let own = |text: &str| {
+        let text = text.replace("10.77.0.2/24", "10.77.$PLACE/16");
+        text.replace("fd00:77::2/64", "fd00:77::$NUMBER/64").replace("-q fd00:77::2;", "-q fd00:77::$NUMBER;")
+    };
+    let mut subject = source_routing(bin);
+    if let Some(after) = &mut subject.after {
+        after.made = own(&after.made);
+        after.result = serde_json::from_str(&own(&after.result.to_string())).unwrap();
+    }
+    subject
 }
 
 /// portmap with ports of both families, and all that is done for them.
@@ -162,6 +188,14 @@ pub const TOWARD: &str =
 pub const INTERFACE: &str =
     "ip link add eth0 address 0a:00:00:00:00:01 type veth peer name peer0 && ip link set eth0 up";
 
+/// What makes one with addresses and routes of both families, once the kernel has taken them up.
+pub const ROUTED_INTERFACE: &str = "ip link add eth0 address 0a:00:00:00:00:01 type veth peer name peer0 && \
+    for link in eth0 peer0; do echo 0 >/proc/sys/net/ipv6/conf/$link/accept_dad && ip link set $link up || exit; done && \
+    ip address add 10.77.0.2/24 dev eth0 && ip address add fd00:77::2/64 dev eth0 nodad && \
+    timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::2; do sleep 0.02; done' && \
+    ip route add default via 10.77.0.1 && ip route add 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400 && \
+    ip route add default via fd00:77::1 && ip route add fd09::/64 via fe80::9 dev eth0 metric 8";
+
 /// The result of that plugin.
 pub fn interface_of_others() -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [
@@ -173,6 +207,15 @@ pub fn interface_of_others() -> Value {
 pub fn addressed() -> Value {
     let mut result = interface_of_others();
     result["ips"] = json!([{"address": "10.77.0.2/24", "interface": 1}, {"address": "fd00:77::2/64", "interface": 1}]);
+    result
+}
+
+/// The same with a gateway of each family.
+pub fn routed_interface() -> Value {
+    let mut result = addressed();
+    for (ip, gateway) in [(0, "10.77.0.1"), (1, "fd00:77::1")] {
+        result["ips"][ip]["gateway"] = json!(gateway);
+    }
     result
 }
 

@@ -28,7 +28,7 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 13] = [
+pub const NAMES: [&str; 14] = [
     "bridge",
     "dummy",
     "firewall",
@@ -39,6 +39,7 @@ pub const NAMES: [&str; 13] = [
     "macvlan",
     "portmap",
     "ptp",
+    "sbr",
     "static",
     "tuning",
     "vlan",
@@ -229,6 +230,7 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (of("host-local", json!({"ipam": dual_stack()})), 2),
         (harmed::on_master(), 2),
         (harmed::tuning(), 2),
+        (harmed::crowded_source_routing(installed()), 2),
         (harmed::delegating("in one process"), 2),
         (harmed::crowded_ports(installed(), "nftables"), 1),
         (harmed::crowded_ports(installed(), "iptables"), 1),

@@ -258,15 +258,21 @@ struct Usual {
     deleted: String,
     left: BTreeSet<String>,
     made: BTreeSet<String>,
+    /// What was in the container before a chained plugin.
+    before: BTreeSet<String>,
 }
 
 impl Usual {
     fn of(row: &Row, release: UpstreamRelease, made: BTreeSet<String>) -> Result<Usual, String> {
         let node = Node::new(row, release);
+        let before = match row.before("") {
+            Some(_) => Names::of(&node.host, &node.container, row.keeps()).state(&node.host, &node.container),
+            None => BTreeSet::new(),
+        };
         let added = node.add(Who::Theirs)?;
         let [checked, deleted] =
             ["CHECK", "DEL"].map(|verb| node.verdict(Who::Theirs, verb, &node.container.path(), &added));
-        Ok(Usual { checked, deleted, left: node.state(&added), made })
+        Ok(Usual { checked, deleted, left: node.state(&added), made, before })
     }
 }
 
@@ -293,8 +299,10 @@ impl Found {
         if said != has_to {
             self.wrong.push(format!("DEL {what}: {said}"));
         }
-        let is_usual =
-            |line: &&String| usual.left.contains(*line) || usual.made.contains(*line) && !state::is_traced(line, ID);
+        let is_usual = |line: &&String| {
+            let was_there = usual.left.contains(*line) || usual.before.contains(*line);
+            was_there || usual.made.contains(*line) && !state::is_traced(line, ID)
+        };
         self.wrong
             .extend(left.iter().filter(|line| !is_usual(line)).map(|line| format!("left after DEL {what}: {line}")));
     }

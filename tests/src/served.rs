@@ -3,7 +3,7 @@
 use cnikit_testkit::Subject;
 use serde_json::json;
 
-use crate::harmed::{firewall, publishing, tuned};
+use crate::harmed::{firewall, publishing, source_routing, tuned};
 use crate::{MASTER, bin, bridge, dual_stack, dummy, flannel, ipvlan, macvlan, ptp, subject, vlan, written_down};
 
 /// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
@@ -19,6 +19,7 @@ pub fn served(plugin: &str) -> Subject {
         "macvlan" => macvlan(),
         "portmap" => publishing(bin(), "nftables"),
         "ptp" => ptp().with("ipMasqBackend", json!("nftables")),
+        "sbr" => source_routing(bin()),
         "static" => subject("static", json!({"ipam": written_down()})),
         "tuning" => tuned(bin()),
         "vlan" => vlan().on(MASTER), // as with ipvlan

@@ -186,6 +186,22 @@ pub const TUNING: [Tampering; 9] = [
     tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
+/// What sbr changes, as [`source_routing`](crate::harmed::source_routing) says; the last takes the others with it.
+pub const SOURCE_ROUTING: [Tampering; 6] = [
+    tampering("ip rule del from 10.77.0.2", "routing rule of eth0: wanted from 10.77.0.2/32 lookup 100, found []"),
+    tampering(
+        "ip -6 rule del from fd00:77::2 && ip -6 rule add from fd00:77::2 lookup 7",
+        "routing rule of eth0: wanted from fd00:77::2/128 lookup 101, found [7]",
+    ),
+    tampering("ip route del default table 100", "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1 scope 0 table 100"),
+    tampering("ip -6 route del fd09::/64 table 101", "route of eth0: wanted fd09::/64 via fe80::9 metric 8"),
+    tampering(
+        "ip route add 10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2",
+        "wanted 10.77.0.0/24 src 10.77.0.2 scope 253 not in the main table, found it there",
+    ),
+    tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
+];
+
 /// The rules that portmap makes with nftables ([`publishing`](crate::harmed::publishing)).
 pub const PORTS: [Tampering; 8] = [
     on_ports("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),

@@ -38,14 +38,17 @@ const ALL: &[&str] = &[
     "host-local",
     "static",
     "tuning",
+    "sbr",
     "firewall",
     "portmap",
     "dummy",
     "vlan",
 ];
 /// They enter the container.
-const MAIN: &[&str] =
-    &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "loopback", "flannel", "tuning", "firewall", "portmap"];
+const MAIN: &[&str] = &[
+    "bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "loopback", "flannel", "tuning", "sbr", "firewall",
+    "portmap",
+];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"];
 const TAKING_AN_MTU: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan"];
 const TAKING_DNS: &[&str] = TAKING_AN_MTU;
@@ -55,6 +58,7 @@ const OF_A_MODE: &[&str] = &["macvlan", "ipvlan"];
 const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tuning"];
 const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
+const SBR: &[&str] = &["sbr"];
 const FIREWALL: &[&str] = &["firewall"];
 
 /// A host on which no call may make anything, and the objects that calls refer to.
@@ -82,7 +86,7 @@ impl Scene {
         let written = json!({"type": "static", "addresses": addresses, "routes": [{"dst": "0.0.0.0/0"}]});
         match plugin {
             "loopback" | "firewall" | "portmap" => {}
-            "tuning" => conf["dataDir"] = json!(self.host.dir().join("tuning")),
+            "tuning" | "sbr" => conf["dataDir"] = json!(self.host.dir().join(plugin)),
             "static" => conf["ipam"] = written,
             _ => conf["ipam"] = ipam,
         }
@@ -629,6 +633,26 @@ fn values_of_tuning() -> Vec<Bad> {
     ]
 }
 
+/// Values of sbr's keys that cannot be.
+fn values_of_sbr() -> Vec<Bad> {
+    let sbr = |pointer, value: Value, says: &str| bad(SBR, "ADD", [(pointer, value)], 7, says);
+    let none = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": "/x"}]});
+    vec![
+        bad(SBR, "ADD", NONE, 7, "Required prevResult missing"),
+        sbr("/prevResult", none, "No IP addresses supplied on interface: eth0"),
+        sbr("/table", json!(0), "table 0 is not a routing table"),
+        sbr("/table", json!(-1), "table -1 is not a routing table"),
+        sbr("/table", json!(1_u64 << 32), "table 4294967296 is not a routing table"),
+        sbr("/table", json!("100"), "table"),
+        sbr("/gateways", json!(["bad"]), "invalid static gateway IP address: bad"),
+        sbr("/gateways", json!(["10.0.0.1/24"]), "invalid static gateway IP address: 10.0.0.1/24"),
+        sbr("/gateways", json!(["10.0.0.1", "10.0.0.2"]), "multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
+        sbr("/gateways", json!(["fd00::1", "fd00::2"]), "multiple IPv6 addresses: fd00::1 and fd00::2"),
+        sbr("/gateways", json!(["10.0.0.1", "fd00::1", "10.0.0.2"]), "more than 2 entries (one IPv4, one IPv6)"),
+        sbr("/addSourceHints", json!("yes"), "addSourceHints"),
+    ]
+}
+
 /// Values of firewall's keys that cannot be.
 fn values_of_firewall() -> Vec<Bad> {
     let firewall = |pointer, value: Value, says: &str| bad(FIREWALL, "ADD", [(pointer, value)], 7, says);
@@ -786,6 +810,7 @@ fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_
         values_of_static(),
         values_of_flannel(),
         values_of_tuning(),
+        values_of_sbr(),
         values_of_firewall(),
         values_of_portmap(),
     ];

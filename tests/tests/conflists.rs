@@ -632,6 +632,7 @@ fn known() -> Vec<PluginKeys> {
         of("bridge", keys::of_plugin::<bridge::BridgePlugin>(bridge, bridge_args)),
         of("ptp", keys::of_plugin::<ptp::PtpPlugin>(ptp, ptp_args)),
         of("loopback", keys::of_plugin::<loopback::LoopbackPlugin>(&[], None)),
+        of("sbr", keys::of_plugin::<sbr::SbrPlugin>(&[], None)),
         of("tuning", keys::of_plugin::<tuning::TuningPlugin>(tuning, tuning_args)),
         of("host-local", [keys::of_plugin::<host_local::HostLocalPlugin>(&[], args), more.to_vec()].concat()),
     ]

@@ -58,6 +58,11 @@ fn documented() -> Vec<Documented> {
         // A directory for stored settings has an effect only if a setting is changed.
         of_chained::<tuning::TuningPlugin>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
         of_chained::<firewall::FirewallPlugin>("firewall", json!({})),
+        // Each key makes a difference if there are addresses.
+        of_chained::<sbr::SbrPlugin>(
+            "sbr",
+            json!({"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.87.0.2/24", "gateway": "10.87.0.1"}]}}),
+        ),
         // A published port has an effect only if the container has an address.
         of_chained::<portmap::PortmapPlugin>(
             "portmap",

@@ -3,10 +3,10 @@
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::harmed::{firewall, publishing, tuned};
+use cnikit_tests::harmed::{crowded_source_routing, firewall, publishing, source_routing, tuned};
 use cnikit_tests::tampering::{
-    BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES, PORTS, PTP, SPOOF,
-    TUNING, Thing, WITHOUT_A_HOST_END,
+    BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES, PORTS, PTP,
+    SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
 };
 use cnikit_tests::{bin, dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
@@ -49,6 +49,7 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
         bridge_with_static(),
         flannel(),
         tuned(bin()),
+        source_routing(bin()),
         firewall(bin(), "iptables"),
         firewall(bin(), "nftables"),
         publishing(bin(), "iptables"),
@@ -85,6 +86,11 @@ fn del_succeeds_in_every_poor_form_of_ptp() {
 #[test]
 fn del_succeeds_in_every_poor_form_of_tuning_and_gives_everything_back() {
     life::survives_incomplete_dels(&tuned(bin()));
+}
+
+#[test]
+fn del_succeeds_in_every_poor_form_of_sbr_and_gives_everything_back() {
+    life::survives_poor_dels(&source_routing(bin()));
 }
 
 #[test]
@@ -127,6 +133,12 @@ fn a_fault_before_any_step_of_tuning_changes_nothing() {
 }
 
 #[test]
+fn a_fault_before_any_step_of_sbr_changes_nothing() {
+    let tried = fault::changes_nothing::<sbr::SbrPlugin>(&source_routing(bin()));
+    assert_eq!(tried, 2, "the routing, and the place behind it");
+}
+
+#[test]
 fn a_fault_before_any_step_of_firewall_changes_nothing() {
     for backend in ["iptables", "nftables"] {
         assert_eq!(fault::changes_nothing::<firewall::FirewallPlugin>(&firewall(bin(), backend)), 2);
@@ -155,6 +167,11 @@ fn sixty_four_interfaces_are_tuned_at_once() {
 }
 
 #[test]
+fn sixty_four_interfaces_are_routed_by_their_source_at_once() {
+    flood::survives(&crowded_source_routing(bin()), 64);
+}
+
+#[test]
 fn sixty_four_at_once_get_sixty_four_addresses_on_ptp() {
     flood::survives(&ptp(), 64);
 }
@@ -174,6 +191,7 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
         (layer2(), by(&[&LAYER2])),
         (loopback(), vec![down]),
         (tuned(bin()), TUNING.to_vec()),
+        (source_routing(bin()), SOURCE_ROUTING.to_vec()),
         (firewall(bin(), "iptables"), FIREWALL.to_vec()),
         (firewall(bin(), "nftables"), FIREWALL_NFTABLES.to_vec()),
         (publishing(bin(), "nftables"), PORTS.to_vec()),
@@ -238,6 +256,11 @@ fn check_names_every_difference_at_once() {
 #[test]
 fn check_of_tuning_names_every_difference_at_once() {
     life::names_all_at_once(&tuned(bin()), &TUNING[..TUNING.len() - 1]);
+}
+
+#[test]
+fn check_of_sbr_names_every_difference_at_once() {
+    life::names_all_at_once(&source_routing(bin()), &SOURCE_ROUTING[..SOURCE_ROUTING.len() - 1]);
 }
 
 #[test]

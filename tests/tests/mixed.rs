@@ -33,6 +33,13 @@ fn tuning_is_alike() {
 }
 
 #[test]
+fn sbr_is_alike() {
+    for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
+        mixed::alike(release, &of("sbr"));
+    }
+}
+
+#[test]
 fn flannel_is_like_the_last_one_there_was() {
     mixed::alike(UpstreamRelease::WithFlannel, &of("flannel"));
 }

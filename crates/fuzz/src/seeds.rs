@@ -71,10 +71,12 @@ fn request(call: &Value) -> Vec<u8> {
 }
 
 fn configuration(call: &Value) -> Option<Vec<u8>> {
-    let which =
-        ["bridge", "ptp", "loopback", "static", "tuning", "macvlan", "ipvlan", "firewall", "portmap", "dummy", "vlan"]
-            .iter()
-            .position(|plugin| *plugin == text(call, &["plugin"]))?;
+    let which = [
+        "bridge", "ptp", "loopback", "static", "tuning", "macvlan", "ipvlan", "firewall", "portmap", "dummy", "vlan",
+        "sbr",
+    ]
+    .iter()
+    .position(|plugin| *plugin == text(call, &["plugin"]))?;
     let which = u8::try_from(which).ok()?;
     Some([&[which], text(call, &["env", "CNI_ARGS"]).as_bytes(), &[0], text(call, &["stdin"]).as_bytes()].concat())
 }

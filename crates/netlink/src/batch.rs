@@ -102,6 +102,10 @@ impl Batch {
         }
     }
 
+    pub(crate) fn add(&mut self, request: Request) {
+        self.requests.push(request);
+    }
+
     fn push(&mut self, request: Result<Request>) {
         match request {
             Ok(request) => self.requests.push(request),

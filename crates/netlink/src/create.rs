@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkAttribute::{NumRxQueues, NumTxQueues};
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoData, InfoVeth, LinkMessage};
-use rtnetlink::{LinkBridge, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth};
+use rtnetlink::{LinkBridge, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVrf};
 
 use crate::netlink::{Forgives, Request};
 use crate::{Link, Mac, Netlink, Result};
@@ -120,6 +120,32 @@ impl Netlink {
     /// ([`Error::unsupported`](crate::Error::unsupported)) or refuses a setting, or `CAP_NET_ADMIN` is missing.
     pub fn create_bridge(&self, bridge: &NewBridge) -> Result<Link> {
         self.create("create bridge", bridge.name.clone(), bridge.message(), &bridge.name)
+    }
+
+    /// Creates a VRF, a link whose ports' packets are routed by a table of their own; it is up.
+    ///
+    /// With the first VRF of a namespace the kernel adds the routing rules that lead to the tables of all VRFs, and never removes
+    /// them.
+    ///
+    /// # Errors
+    /// Its name is taken ([`Error::exists`](crate::Error::exists)), the kernel has no VRFs
+    /// ([`Error::unsupported`](crate::Error::unsupported)), `table` is 0, or `CAP_NET_ADMIN` is missing.
+    pub fn create_vrf(&self, name: &str, table: u32) -> Result<Link> {
+        let message = LinkVrf::new(name, table).up().build();
+        self.create("create VRF", name.to_owned(), message, name)
+    }
+
+    /// Whether this kernel has VRFs; it loads the module. The kernel is asked for one without a table, which it refuses in either
+    /// case, with different errors.
+    ///
+    /// # Errors
+    /// The kernel refuses the request for another reason, such as a missing `CAP_NET_ADMIN`.
+    pub fn knows_vrf(&self) -> Result<bool> {
+        match self.create_vrf("cnikit-probe", 0) {
+            Err(error) if error.unsupported() => Ok(false),
+            Err(error) if error.errno == libc::EINVAL => Ok(true),
+            created => created.map(|_| true),
+        }
     }
 
     fn create(&self, operation: &'static str, object: String, message: LinkMessage, name: &str) -> Result<Link> {

@@ -1,9 +1,9 @@
-//! Read and change links, addresses, routes and neighbours over netlink.
+//! Read and change links, addresses, routes, routing rules and neighbours over netlink.
 //!
 //! Parts, in reading order:
 //!
-//! - [`Netlink`]: a handle on one namespace. Its methods read and change [`Link`]s, [`Address`]es, [`KernelRoute`]s and
-//!   [`Neighbour`]s.
+//! - [`Netlink`]: a handle on one namespace. Its methods read and change [`Link`]s, [`Address`]es, [`KernelRoute`]s,
+//!   [`RoutingRule`]s and [`Neighbour`]s.
 //! - [`Batch`]: several changes in one message.
 //! - [`Error`]: the operation, its object, and the kernel's error number and explanation (extended acknowledgement).
 //! - [`Socket`]: the transport below, for other netlink protocols.
@@ -48,6 +48,8 @@ mod neighbour;
 mod netlink;
 pub mod nfnetlink;
 mod route;
+mod route_copy;
+mod rule;
 mod socket;
 mod upper;
 mod upper_kind;
@@ -68,6 +70,8 @@ pub use mac::{Mac, NotAMac};
 pub use neighbour::Neighbour;
 pub use netlink::Netlink;
 pub use route::{Family, KernelRoute, MAIN_TABLE};
+pub use route_copy::RouteCopy;
+pub use rule::RoutingRule;
 pub use socket::Socket;
 pub use upper::NewUpper;
 pub use upper_kind::{IpvlanMode, MacvlanMode, UpperKind, VlanProtocol};

@@ -28,6 +28,7 @@ const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
 const INFO_SLAVE_KIND: u16 = 4;
 const INFO_SLAVE_DATA: u16 = 5;
+const VRF_TABLE: u16 = 1;
 const BR_VLAN_FILTERING: u16 = 7;
 const BR_VLAN_DEFAULT_PVID: u16 = 39;
 const BR_MULTI_BOOLOPT: u16 = 46;
@@ -110,6 +111,9 @@ pub struct Link {
     pub port: Option<Port>,
     /// What is particular to it as a macvlan, an ipvlan or a VLAN.
     pub upper: Option<UpperKind>,
+    /// Of a VRF: the table that packets of its ports are routed by.
+    #[doc(alias = "IFLA_VRF_TABLE")]
+    pub vrf_table: Option<u32>,
     /// Of a bridge: whether it filters by VLAN.
     #[doc(alias = "IFLA_BR_VLAN_FILTERING")]
     pub vlan_filtering: Option<bool>,
@@ -196,6 +200,9 @@ impl Link {
         self.kind = find(INFO_KIND).map(words);
         let data = find(INFO_DATA).unwrap_or_default();
         self.upper = self.kind.as_deref().and_then(|kind| UpperKind::parse(kind, data));
+        if self.kind.as_deref() == Some("vrf") {
+            self.vrf_table = value(data, VRF_TABLE).and_then(|table| parse_u32(table).ok());
+        }
         if self.kind.as_deref() == Some("bridge") {
             self.vlan_filtering = flag(data, BR_VLAN_FILTERING);
             self.default_vlan = value(data, BR_VLAN_DEFAULT_PVID).and_then(|vlan| parse_u16(vlan).ok());

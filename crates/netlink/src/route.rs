@@ -17,21 +17,21 @@ use crate::{Error, Netlink, Result};
 
 // The attributes that are read here, from `linux/rtnetlink.h`.
 const DST: u16 = 1;
-const OIF: u16 = 4;
-const GATEWAY: u16 = 5;
+pub(crate) const OIF: u16 = 4;
+pub(crate) const GATEWAY: u16 = 5;
 const PRIORITY: u16 = 6;
 const PREFSRC: u16 = 7;
 const METRICS: u16 = 8;
-const MULTIPATH: u16 = 9;
-const TABLE: u16 = 15;
-const VIA: u16 = 18;
+pub(crate) const MULTIPATH: u16 = 9;
+pub(crate) const TABLE: u16 = 15;
+pub(crate) const VIA: u16 = 18;
 const METRIC_MTU: u16 = 2;
 const METRIC_ADVMSS: u16 = 8;
 
 /// Length of an `rtmsg`.
-const ROUTE_HEADER: usize = 12;
+pub(crate) const ROUTE_HEADER: usize = 12;
 /// Length of an `rtnexthop`.
-const NEXT_HOP_HEADER: usize = 8;
+pub(crate) const NEXT_HOP_HEADER: usize = 8;
 const ONLINK: u8 = 4;
 /// `RTNH_F_DEAD` and `RTNH_F_LINKDOWN`.
 const DEAD: u8 = 1 | 16;
@@ -56,7 +56,7 @@ const ANYCAST: u8 = 4;
 const MULTICAST: u8 = 5;
 
 /// An address family.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4.
     V4,
@@ -186,6 +186,28 @@ impl Netlink {
         Ok(routes)
     }
 
+    /// A route of a table, of either family; `None` if the table has none.
+    ///
+    /// The kernel sends the whole table for this.
+    ///
+    /// # Errors
+    /// As [`Netlink::routes`].
+    pub fn any_route_of(&self, table: u32) -> Result<Option<KernelRoute>> {
+        for family in [Family::V4, Family::V6] {
+            let listed = self.list_routes(family, vec![RouteAttribute::Table(table)], &format!("of table {table}"));
+            match listed {
+                // A table comes into being with its first route.
+                Err(error) if error.is_absent() => {}
+                listed => {
+                    if let Some(route) = listed?.into_iter().find(|route| route.table == table) {
+                        return Ok(Some(route));
+                    }
+                }
+            }
+        }
+        Ok(None)
+    }
+
     /// The destinations that the host accepts as its own: its addresses of a family, and whole networks such as `127.0.0.0/8`.
     ///
     /// `fib daddr type local` of nft(8) and `--dst-type LOCAL` of iptables(8) match the same.
@@ -245,16 +267,25 @@ impl Netlink {
     }
 
     fn list_routes(&self, family: Family, attributes: Vec<RouteAttribute>, object: &str) -> Result<Vec<KernelRoute>> {
+        let messages = self.dump_routes(family, attributes, object)?;
+        // A kernel without IPv6 answers a question for it with the routes of the families that it has.
+        let of_family = |route: &KernelRoute| route.dst.is_ipv4() == (family == Family::V4);
+        Ok(messages.iter().flat_map(|message| parse(message).unwrap_or_default()).filter(of_family).collect())
+    }
+
+    pub(crate) fn dump_routes(
+        &self,
+        family: Family,
+        attributes: Vec<RouteAttribute>,
+        object: &str,
+    ) -> Result<Vec<Vec<u8>>> {
         let mut message = RouteMessage::default();
         message.header.address_family = match family {
             Family::V4 => AddressFamily::Inet,
             Family::V6 => AddressFamily::Inet6,
         };
         message.attributes = attributes;
-        let messages = self.dump(&RouteNetlinkMessage::GetRoute(message), "list routes", object)?;
-        // A kernel without IPv6 answers a question for it with the routes of the families that it has.
-        let of_family = |route: &KernelRoute| route.dst.is_ipv4() == (family == Family::V4);
-        Ok(messages.iter().flat_map(|message| parse(message).unwrap_or_default()).filter(of_family).collect())
+        self.dump(&RouteNetlinkMessage::GetRoute(message), "list routes", object)
     }
 }
 
@@ -342,7 +373,7 @@ impl KernelRoute {
     }
 
     /// In the words of ip(8), up to where the link's name follows.
-    fn describe(&self) -> String {
+    pub(crate) fn describe(&self) -> String {
         let mut text = self.dst.to_string();
         let mut add = |word: &str, value: Option<String>| {
             if let Some(value) = value {

@@ -4,7 +4,10 @@
 
 use crate::dump::{Dump, keep};
 use crate::exchange::Answers;
-use crate::{Address, Batch, Exchanged, KernelRoute, Link, Neighbour, NetlinkError, Result, VlanRange, route};
+use crate::{
+    Address, Batch, Exchanged, KernelRoute, Link, Neighbour, NetlinkError, Result, RouteCopy, RoutingRule, VlanRange,
+    route,
+};
 
 /// What an `RTM_NEWLINK` message says.
 pub fn link(message: &[u8]) -> Option<Link> {
@@ -19,6 +22,16 @@ pub fn address(message: &[u8]) -> Option<Address> {
 /// What an `RTM_NEWROUTE` message says, a route for each next hop.
 pub fn routes(message: &[u8]) -> Option<Vec<KernelRoute>> {
     route::parse(message)
+}
+
+/// The copies that an `RTM_NEWROUTE` message is read as.
+pub fn route_copies(message: &[u8]) -> Vec<RouteCopy> {
+    RouteCopy::read_all(message)
+}
+
+/// What an `RTM_NEWRULE` message says.
+pub fn rule(message: &[u8]) -> Option<RoutingRule> {
+    RoutingRule::parse(message)
 }
 
 /// What an `RTM_NEWNEIGH` message says.

@@ -19,9 +19,10 @@
 //! | [`forwarding`] | IP forwarding of the host | never: it is shared |
 //! | [`sysctls`] | sysctls below `net/` in the container's namespace | saved settings, where configured |
 //! | [`link_settings`] | MAC, MTU, flags and queue length of the container's interface | saved settings |
+//! | [`source_routing`] | rules and tables that route packets of the container's interface by their source | a state file |
 //!
 //! Parts, each of which uses only those before it: `identity` (the attachment that a link belongs to), [`saved_settings`],
-//! [`sysctls`], [`lock_netns`], `link`, `address`. Rules of the packet filter are in the
+//! [`sysctls`], `state_file`, [`lock_netns`], `link`, `address`, `routing`. Rules of the packet filter are in the
 //! crate `cnikit-rules`.
 //!
 //! Design decision: names of host ends and MACs are hashes of the attachment's tag, and the alias of a link and the comments of
@@ -47,7 +48,9 @@ mod address;
 mod identity;
 mod link;
 pub mod lock_netns;
+mod routing;
 pub mod saved_settings;
+mod state_file;
 pub mod sysctls;
 
 pub use address::{bridge_port, forwarding, gateway, host_route, layer3};
@@ -56,9 +59,10 @@ pub use identity::alias;
 pub use link::{
     bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan, vlan_gateway, vlans,
 };
+pub use routing::source_routing;
 
 /// Every kind. Each has a file of its own.
-pub const ALL: [cnikit_plan::Kind; 17] = [
+pub const ALL: [cnikit_plan::Kind; 18] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
@@ -76,4 +80,5 @@ pub const ALL: [cnikit_plan::Kind; 17] = [
     forwarding::KIND,
     sysctls::KIND,
     link_settings::KIND,
+    source_routing::KIND,
 ];

@@ -19,6 +19,7 @@ static ALL: &[Entry] = &[
     Entry::of::<InterfaceShape<macvlan::MacvlanPlugin>>("macvlan"),
     Entry::of::<Chained<portmap::PortmapPlugin>>("portmap"),
     Entry::of::<InterfaceShape<ptp::PtpPlugin>>("ptp"),
+    Entry::of::<Chained<sbr::SbrPlugin>>("sbr"),
     Entry::of::<Ipam<static_ipam::StaticPlugin>>("static"),
     Entry::of::<Chained<tuning::TuningPlugin>>("tuning"),
     Entry::of::<InterfaceShape<vlan::VlanPlugin>>("vlan"),

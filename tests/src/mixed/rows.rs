@@ -1,12 +1,14 @@
 //! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, vlan, dummy, host-local,
-//! static, tuning, firewall, portmap and flannel.
+//! static, tuning, sbr, firewall, portmap and flannel.
 
 use std::path::Path;
 
 use serde_json::{Value, json};
 
 use super::UpstreamRelease;
-use crate::harmed::{INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others};
+use crate::harmed::{
+    INTERFACE, ROUTED_INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others, routed_interface,
+};
 use crate::{MASTER, dual_stack};
 
 /// One configuration, and the host on which it is played.
@@ -46,7 +48,7 @@ pub(super) const SUBNET_ENV: &str =
     "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
 /// Of whom there are rows.
-const PLUGINS: [&str; 13] = [
+const PLUGINS: [&str; 14] = [
     "loopback",
     "bridge",
     "ptp",
@@ -55,6 +57,7 @@ const PLUGINS: [&str; 13] = [
     "host-local",
     "static",
     "tuning",
+    "sbr",
     "flannel",
     "firewall",
     "portmap",
@@ -123,7 +126,7 @@ impl Row {
         if conf["ipam"]["type"] == "host-local" {
             conf["ipam"]["dataDir"] = json!(dir.join("leases"));
         }
-        if ["tuning", "flannel"].contains(&self.plugin) {
+        if ["tuning", "sbr", "flannel"].contains(&self.plugin) {
             conf["dataDir"] = json!(dir.join(self.plugin));
         }
         conf
@@ -135,6 +138,7 @@ impl Row {
             "firewall" => on_bridge_of_others(),
             "portmap" => addressed(),
             "tuning" => interface_of_others(),
+            "sbr" => routed_interface(),
             _ => return None,
         };
         let mut result: Value = serde_json::from_str(&answered.to_string().replace("$NETNS", netns)).unwrap();
@@ -189,6 +193,7 @@ pub fn rows() -> Vec<Row> {
         host_local(),
         written_down(),
         tuning(),
+        sbr(),
         firewall(),
         portmap(),
         flannel(),
@@ -599,6 +604,17 @@ fn tuning() -> Vec<Row> {
         ),
     ];
     rows.into_iter().map(|row| row.inside(INTERFACE)).collect()
+}
+
+fn sbr() -> Vec<Row> {
+    let rows = vec![
+        row("sbr/automatic", json!({})),
+        row("sbr/ipv4-only", json!({})),
+        row("sbr/table", json!({"table": 300})).newest_only(),
+    ];
+    let mut rows: Vec<Row> = rows.into_iter().map(|row| row.inside(ROUTED_INTERFACE)).collect();
+    rows[1].ipv4_only = true;
+    rows
 }
 
 fn flannel() -> Vec<Row> {

@@ -93,7 +93,7 @@ fn a_call_enters_network_namespaces_alone_and_all_its_descriptors_are_closed_on_
             scene.call(verb, &conf, &[]).ok();
             seen.extend(calls());
         }
-        let enters = ["bridge", "loopback", "macvlan", "ptp", "tuning"].contains(&plugin);
+        let enters = ["bridge", "loopback", "macvlan", "ptp", "sbr", "tuning"].contains(&plugin);
         assert!(!enters || seen.iter().any(|call| call.starts_with("setns(")), "{plugin}: {seen:#?}");
         for call in &seen {
             let (name, _) = call.split_once('(').unwrap_or((call, ""));
@@ -342,7 +342,7 @@ fn a_hundred_and_fifty_thousand_addresses_in_prev_result_hold_nobody_up() {
         conf["prevResult"] = prev(&scene);
         conf["prevResult"]["ips"] = json!("IPS");
         let stdin = conf.to_string().replacen("\"IPS\"", &ips, 1).into_bytes();
-        let is_chained = ["firewall", "portmap", "tuning"].contains(&plugin);
+        let is_chained = ["firewall", "portmap", "sbr", "tuning"].contains(&plugin);
         for verb in ["ADD", "CHECK", "DEL"].into_iter().skip(if is_chained { 0 } else { 2 }) {
             let begun = std::time::Instant::now();
             let said = scene.subject.call_raw(&scene.host, verb, "c-one", &scene.container.path(), &stdin, &[]);

@@ -255,7 +255,7 @@ fn documents() -> Vec<(&'static str, Vec<u8>, Vec<Call>)> {
         (
             "addresses in prevResult",
             in_list(r#""prevResult":{"cniVersion":"1.1.0","ips":"#, "}", &ip),
-            vec![("firewall", "ADD"), ("portmap", "DEL")],
+            vec![("firewall", "ADD"), ("portmap", "DEL"), ("sbr", "ADD"), ("sbr", "DEL")],
         ),
         (
             "routes in prevResult",

@@ -324,6 +324,19 @@ const TUNING: Scenario = Scenario {
     ..ONE
 };
 
+/// An interface with addresses and default routes of both families. Upstream does not put them back: each round has a new one.
+const SBR: Scenario = Scenario {
+    plugin: "sbr",
+    conf: r#"{"dataDir":"/run/DIR","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/bench"}],
+        "ips":[{"address":"10.97.0.2/16","gateway":"10.97.0.1","interface":0},
+               {"address":"fd00:97::2/64","gateway":"fd00:97::1","interface":0}]}}"#,
+    inside: "ip link add eth0 type veth peer name peer0; ip link set peer0 up; ip link set eth0 up; \
+        ip addr add 10.97.0.2/16 dev eth0; ip addr add fd00:97::2/64 dev eth0 nodad; \
+        ip route add default via 10.97.0.1; ip -6 route add default via fd00:97::1",
+    pause: BRIEF,
+    ..ONE
+};
+
 /// A configuration with the result of a bridge before it. The bridge exists, because the route to the container leads there.
 macro_rules! behind_a_bridge {
     ($own:literal) => {
@@ -443,6 +456,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..TUNING
     },
     Scenario { name: "tuning, record on a disk", rows: &[Add, Del], ..TUNING },
+    Scenario { name: "sbr", ..SBR },
     Scenario { name: "portmap, iptables, 1 port", short: 3, ..PUBLISHED_IPTABLES },
     Scenario { name: "portmap, iptables, 10 ports", ports: 10, ..PUBLISHED_IPTABLES },
     Scenario { name: "portmap, iptables, 100 ports", ports: 100, rounds: 8, ..PUBLISHED_IPTABLES },
@@ -630,6 +644,7 @@ pub(crate) const TARGETS: &[Target] = &[
     target("bridge, nftables DEL", 3.0, 2.3),
     target("ptp, dual stack ADD", 500.0, 47.0),
     target("tuning ADD", 4.0, 3.0),
+    target("sbr ADD", 5.0, 3.0),
     target("portmap, iptables, 1 port ADD and DEL", 5.0, 5.0),
     target("portmap, iptables, 10 ports ADD and DEL", 5.0, 8.5),
     target("portmap, iptables, 100 ports ADD and DEL", 5.0, 30.0),

@@ -19,7 +19,7 @@ use crate::output::text::Tone;
 
 /// The pages of our plugins, whose tables have the plugins' keys; tests compare them with the plugins. flannel is missing, because
 /// the keys and capabilities of its delegate are unknown.
-const PAGES: [(&str, &str); 12] = [
+const PAGES: [(&str, &str); 13] = [
     ("bridge", include_str!("../../../../docs/bridge.md")),
     ("ptp", include_str!("../../../../docs/ptp.md")),
     ("macvlan", include_str!("../../../../docs/macvlan.md")),
@@ -30,6 +30,7 @@ const PAGES: [(&str, &str); 12] = [
     ("host-local", include_str!("../../../../docs/host-local.md")),
     ("static", include_str!("../../../../docs/static.md")),
     ("portmap", include_str!("../../../../docs/portmap.md")),
+    ("sbr", include_str!("../../../../docs/sbr.md")),
     ("tuning", include_str!("../../../../docs/tuning.md")),
     ("firewall", include_str!("../../../../docs/firewall.md")),
 ];

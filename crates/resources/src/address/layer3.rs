@@ -340,7 +340,7 @@ fn is_satisfied(wanted: &KernelRoute, found: &KernelRoute) -> bool {
 }
 
 /// A route as `ip route` prints it.
-fn text(route: &KernelRoute) -> String {
+pub(crate) fn text(route: &KernelRoute) -> String {
     let properties = [
         ("via", route.gateway.map(|gateway| gateway.to_string())),
         ("src", route.source.map(|source| source.to_string())),

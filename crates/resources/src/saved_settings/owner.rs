@@ -9,21 +9,21 @@ use serde::{Deserialize, Serialize};
 /// The attachment and its namespace.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Owner {
-    pub(super) network: String,
-    pub(super) container: String,
-    pub(super) ifname: String,
+    pub(crate) network: String,
+    pub(crate) container: String,
+    pub(crate) ifname: String,
     /// The boot id. Boot id and cookie together identify the namespace.
     pub(super) boot: String,
     /// The namespace's cookie; None on kernels before 5.14.
     pub(super) cookie: Option<u64>,
     /// `CNI_NETNS` of the ADD.
     pub(super) netns: String,
-    #[serde(default)]
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub(super) sysctls: Vec<(String, String)>,
 }
 
 impl Owner {
-    pub(super) fn of(context: &ApplyContext) -> Result<Owner> {
+    pub(crate) fn of(context: &ApplyContext) -> Result<Owner> {
         let AttachmentId { network, container, ifname } = context.tag.clone();
         let boot = boot_id()?;
         let cookie = cookie(&context.netns)?;
@@ -35,19 +35,19 @@ impl Owner {
         AttachmentId { network: self.network.clone(), container: self.container.clone(), ifname: self.ifname.clone() }
     }
 
-    pub(super) fn is(&self, tag: &AttachmentId) -> bool {
+    pub(crate) fn is(&self, tag: &AttachmentId) -> bool {
         (&self.network, &self.container, &self.ifname) == (&tag.network, &tag.container, &tag.ifname)
     }
 
     /// Whether both are the same attachment in the same namespace. Without cookies the paths are compared.
-    pub(super) fn is_same(&self, other: &Owner) -> bool {
+    pub(crate) fn is_same(&self, other: &Owner) -> bool {
         let of = |one: &Owner| one.cookie.ok_or_else(|| one.netns.clone());
         (&self.boot, of(self)) == (&other.boot, of(other))
     }
 
     /// The namespace if it still exists, at the path that DEL was given or at the path of the ADD. It is an error if that cannot be
     /// determined, because a later DEL may still restore the values.
-    pub(super) fn namespace(&self, given: &NetnsLookup) -> Result<Option<Netns>> {
+    pub(crate) fn namespace(&self, given: &NetnsLookup) -> Result<Option<Netns>> {
         if boot_id()? != self.boot {
             return Ok(None);
         }
@@ -55,7 +55,7 @@ impl Owner {
     }
 
     /// Whether there is a namespace at the path of the ADD, but no cookie to tell whether it is the same one.
-    pub(super) fn is_doubtful(&self) -> Result<bool> {
+    pub(crate) fn is_doubtful(&self) -> Result<bool> {
         if self.cookie.is_some() || boot_id()? != self.boot {
             return Ok(false);
         }

@@ -1,0 +1,408 @@
+//! Source routing: packets from an address of the container's interface are routed by a table of their own.
+//!
+//! Rules and tables are in the container. What was changed is stored in a file, so that DEL and GC give it back; see
+//! [`state_file`](crate::state_file). A rule of ours has the protocol number [`PROTOCOL`]; only rules with it, and routes that are
+//! exactly as they are stored, are removed.
+
+use std::fmt;
+use std::net::IpAddr;
+use std::path::{Path, PathBuf};
+
+use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink, RouteCopy, RoutingRule};
+use cnikit_netns::Netns;
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
+use cnikit_skel::{Error, Journal, NetnsLookup, Result};
+use cnikit_store::Directory;
+use cnikit_types::{NetConf, limit};
+use ipnetwork::IpNetwork;
+
+use crate::address::layer3;
+use crate::routing::changes::RoutingChanges;
+use crate::routing::route_index::RouteIndex;
+pub use crate::routing::source_state::PROTOCOL;
+use crate::routing::source_state::{SourceState, StoredRule};
+use crate::routing::source_tables::{self, WantedRoutes};
+use crate::routing::stored_route::StoredRoute;
+use crate::routing::tables::{FreeTables, Rules};
+use crate::{lock_netns, state_file};
+
+/// Where states are stored unless `dataDir` is configured. A reboot empties it, and the containers are gone then too.
+const DEFAULT_DIR: &str = "/run/cni/sbr";
+/// The first table that is chosen automatically.
+const FIRST_TABLE: u32 = 100;
+/// How many addresses an interface may have: each has a rule, and a table of its own.
+const MOST_ADDRESSES: usize = 256;
+/// The end of "others that ..." in messages about the lock.
+const LOCKED_FOR: &str = "change its routing";
+
+/// Packets from each address are routed by a table: a rule per address.
+#[derive(Clone, Debug)]
+pub struct SourceRouting {
+    /// The interface.
+    pub ifname: String,
+    /// The addresses, each once.
+    pub addresses: Vec<SourceAddress>,
+    /// The tables.
+    pub tables: SourceTables,
+    /// The directory in which the state is stored; see [`data_dir`].
+    pub data_dir: PathBuf,
+}
+
+/// An address that packets are routed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceAddress {
+    /// The address with the prefix of its subnet.
+    pub address: IpNetwork,
+    /// The gateway of the default route in its table.
+    pub gateway: Option<IpAddr>,
+    /// The gateway is used even if the main table has a default route over another one.
+    pub has_static_gateway: bool,
+}
+
+/// The tables that packets are routed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SourceTables {
+    /// One for all addresses, whose routes are another program's.
+    Fixed(u32),
+    /// One per address that nothing uses, with the interface's routes, which leave the main table.
+    Automatic {
+        /// Routes to the subnets stay in the main table, with the address as source.
+        add_source_hints: bool,
+    },
+}
+
+/// The kind of [`SourceRouting`].
+pub const KIND: Kind = Kind { name: "source routing", release, sweep, outlives_link: true };
+
+/// The directory of the states: `dataDir`. DEL and GC read nothing else of the configuration.
+pub fn data_dir(conf: &NetConf) -> PathBuf {
+    state_file::data_dir(conf, DEFAULT_DIR)
+}
+
+/// Checks that a state could be stored in `dir`.
+///
+/// # Errors
+/// A file could not be created, see [`Directory::probe_at`].
+pub fn available(dir: &Path) -> Result<()> {
+    Ok(Directory::probe_at(dir)?)
+}
+
+impl Resource for SourceRouting {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        if let Err(error) = limit::count("addresses", self.addresses.len(), MOST_ADDRESSES) {
+            return Err(Error::config(format!("{}: {error}, and each has a rule", self.ifname)));
+        }
+        self.link(context.container()?, context)?;
+        available(&self.data_dir)
+    }
+
+    /// Compares what is wanted with what is there, so a repeated ADD adds nothing.
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let _lock = lock_netns::of(&context.netns, LOCKED_FOR)?;
+        let container = context.container()?;
+        let link = self.link(container, context)?;
+        let before = state_file::find::<SourceState>(context, &self.data_dir)?.unwrap_or_default();
+        let now = Now::read(container, link.index)?;
+        let state = self.wanted_state(container, &before, &now)?;
+        let changes = now.changes(&before, &state);
+        state_file::record(context, &self.data_dir, journal, &state)?;
+        let step = Step { container: container.clone(), changes };
+        let _ = journal.undo(&step, |step| step.changes.reversed().apply(&step.container));
+        step.changes.apply(container)?;
+        Ok(Made::nothing())
+    }
+
+    /// Without a stored state, as when upstream's plugin made it, the tables are those that the rules name.
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let name = &self.ifname;
+        let container = context.container()?;
+        let Some(link) = container.find_recent_link(name)? else {
+            drifts.unless(false, || format!("interface {name}: wanted in the container, found none"));
+            return Ok(());
+        };
+        let state = state_file::find::<SourceState>(context, &self.data_dir)?;
+        let now = Now::read(container, link.index)?;
+        for address in &self.addresses {
+            self.verify_rule(address, state.as_ref(), &now, drifts);
+        }
+        let Some(state) = state else { return Ok(()) };
+        let found = RouteIndex::of(&now.routes);
+        for StoredRoute(wanted) in &state.added {
+            drifts.unless(found.has(wanted), || {
+                format!("route of {name}: wanted {}, found [{}]", text(wanted), now.routes_to(wanted))
+            });
+        }
+        for StoredRoute(moved) in &state.moved {
+            drifts.unless(!found.has(moved), || {
+                format!("route of {name}: wanted {} not in the main table, found it there", text(moved))
+            });
+        }
+        Ok(())
+    }
+}
+
+impl SourceRouting {
+    fn link(&self, container: &Netlink, context: &ApplyContext) -> Result<Link> {
+        let absent = || {
+            let text = format!("Cannot find network interface {}: Link not found in {}", self.ifname, context.sandbox);
+            Error::conflict(text).hint("a plugin that makes the interface has to come before this one in the list")
+        };
+        container.find_recent_link(&self.ifname)?.ok_or_else(absent)
+    }
+
+    /// The state after this ADD. Addresses keep the table that an earlier ADD chose for them.
+    fn wanted_state(&self, container: &Netlink, before: &SourceState, now: &Now) -> Result<SourceState> {
+        let mut tables = FreeTables::from(FIRST_TABLE, container, &now.rules)?;
+        let mut rules = Rules { all: now.rules.all.clone() };
+        let mut state = SourceState { index: now.index, ..SourceState::default() };
+        for one in &self.addresses {
+            let from = host(one.address);
+            let earlier = before.rules.iter().find(|stored| stored.from == from && self.takes(stored.table));
+            let stored = match (earlier, self.tables) {
+                (Some(earlier), _) => earlier.clone(),
+                (None, SourceTables::Fixed(table)) => stored_rule(from, table, &rules),
+                (None, SourceTables::Automatic { .. }) => stored_rule(from, tables.take()?, &rules),
+            };
+            rules.all.push(stored.rule());
+            state.rules.push(stored);
+        }
+        if let SourceTables::Automatic { add_source_hints } = self.tables {
+            let mut addresses = Vec::new();
+            for (address, rule) in self.addresses.iter().zip(&state.rules) {
+                addresses.push((*address, rule.table));
+            }
+            let main = now.main_routes(before);
+            let WantedRoutes { added, removed } =
+                source_tables::wanted(&addresses, now.index, &main, add_source_hints)?;
+            state.added = StoredRoute::all(added);
+            state.moved = StoredRoute::all(removed);
+        }
+        Ok(state)
+    }
+
+    /// Whether the configuration allows an address to keep this table.
+    fn takes(&self, table: u32) -> bool {
+        match self.tables {
+            SourceTables::Fixed(fixed) => fixed == table,
+            SourceTables::Automatic { .. } => table >= FIRST_TABLE,
+        }
+    }
+
+    fn verify_rule(&self, one: &SourceAddress, state: Option<&SourceState>, now: &Now, drifts: &mut Drifts) {
+        let from = host(one.address);
+        let stored = state.and_then(|state| state.rules.iter().find(|rule| rule.from == from));
+        let table = match (self.tables, stored) {
+            (SourceTables::Fixed(table), _) => Some(table),
+            (SourceTables::Automatic { .. }, stored) => stored.map(|rule| rule.table),
+        };
+        let of_source = now.rules.all.iter().filter(|rule| rule.source == Some(from) && !rule.has_more);
+        let found: Vec<u32> = of_source.map(|rule| rule.table).collect();
+        let is_there = match table {
+            Some(table) => found.contains(&table),
+            None => found.iter().any(|table| self.takes(*table)),
+        };
+        drifts.unless(is_there, || {
+            let wanted = table.map_or_else(|| "a table of its own".to_owned(), |table| table.to_string());
+            let found: Vec<String> = found.iter().map(ToString::to_string).collect();
+            let found = limit::first(&found, " ");
+            format!("routing rule of {}: wanted from {from} lookup {wanted}, found [{found}]", self.ifname)
+        });
+    }
+}
+
+impl fmt::Display for SourceRouting {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let addresses: Vec<String> = self.addresses.iter().map(|one| one.address.ip().to_string()).collect();
+        let addresses = limit::first(&addresses, ", ");
+        let name = &self.ifname;
+        match self.tables {
+            SourceTables::Fixed(table) => write!(f, "packets from {addresses} routed by table {table}")?,
+            SourceTables::Automatic { add_source_hints } => {
+                write!(f, "packets from {addresses} routed by a free table per address, with the routes of {name}")?;
+                f.write_str(if add_source_hints { "; its subnets stay in the main table" } else { "" })?;
+            }
+        }
+        write!(f, "; the changes are stored in {}", self.data_dir.display())
+    }
+}
+
+/// The changes of this ADD, for the journal.
+#[derive(Clone)]
+struct Step {
+    container: Netlink,
+    changes: RoutingChanges,
+}
+
+impl fmt::Display for Step {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.changes.fmt(f)
+    }
+}
+
+/// The rules of the container, and the routes of the interface in all tables.
+struct Now {
+    index: u32,
+    rules: Rules,
+    routes: Vec<RouteCopy>,
+}
+
+impl Now {
+    fn read(container: &Netlink, index: u32) -> Result<Now> {
+        Ok(Now { index, rules: Rules::read(container)?, routes: container.route_copies_of(index)? })
+    }
+
+    /// The interface's routes in the main table, and those that an earlier ADD has removed from it.
+    fn main_routes(&self, before: &SourceState) -> Vec<RouteCopy> {
+        let ours = index(&before.added);
+        let mut main = Vec::new();
+        for route in &self.routes {
+            if route.route().table == MAIN_TABLE && !ours.has(route) {
+                main.push(route.clone());
+            }
+        }
+        if before.index == self.index {
+            let found = RouteIndex::of(&self.routes);
+            main.extend(before.moved.iter().map(|StoredRoute(moved)| moved).filter(|moved| !found.has(moved)).cloned());
+        }
+        main
+    }
+
+    /// The changes from the present to the wanted state. Of what is there, only what the earlier state lists is removed.
+    fn changes(&self, before: &SourceState, wanted: &SourceState) -> RoutingChanges {
+        let mut changes = RoutingChanges::default();
+        for stored in &wanted.rules {
+            if !self.rules.has(&stored.rule()) {
+                changes.add_rules.push(stored.rule());
+            }
+        }
+        for stored in &before.rules {
+            if !wanted.rules.contains(stored) && self.rules.has(&stored.rule()) {
+                changes.delete_rules.push(stored.rule());
+            }
+        }
+        let found = RouteIndex::of(&self.routes);
+        for StoredRoute(route) in &wanted.added {
+            if !found.has(route) {
+                changes.add_routes.push(route.clone());
+            }
+        }
+        let is_wanted = index(&wanted.added);
+        for StoredRoute(route) in &before.added {
+            if !is_wanted.has(route) {
+                changes.delete_routes.extend(found.find(route).cloned());
+            }
+        }
+        for StoredRoute(moved) in &wanted.moved {
+            changes.delete_routes.extend(found.find(moved).cloned());
+        }
+        if before.index == self.index {
+            let stays_moved = index(&wanted.moved);
+            for StoredRoute(moved) in &before.moved {
+                if !stays_moved.has(moved) && !found.has(moved) {
+                    changes.add_routes.push(moved.clone());
+                }
+            }
+        }
+        changes
+    }
+
+    /// For messages: the routes to the same destination.
+    fn routes_to(&self, wanted: &RouteCopy) -> String {
+        let mut texts = Vec::new();
+        for route in &self.routes {
+            if route.route().dst == wanted.route().dst {
+                texts.push(text(route));
+            }
+        }
+        limit::first(&texts, ", ")
+    }
+}
+
+fn index(stored: &[StoredRoute]) -> RouteIndex<'_> {
+    RouteIndex::of(stored.iter().map(|StoredRoute(copy)| copy))
+}
+
+fn text(copy: &RouteCopy) -> String {
+    layer3::text(copy.route())
+}
+
+fn stored_rule(from: IpNetwork, table: u32, rules: &Rules) -> StoredRule {
+    let family = if from.is_ipv4() { Family::V4 } else { Family::V6 };
+    StoredRule { from, table, priority: rules.free_priority(family) }
+}
+
+/// The address alone, as a prefix.
+fn host(address: IpNetwork) -> IpNetwork {
+    let length = if address.is_ipv4() { 32 } else { 128 };
+    IpNetwork::new(address.ip(), length).unwrap_or(address)
+}
+
+fn release(context: &ReleaseContext) -> Result<()> {
+    if state_file::release(context, &data_dir(&context.conf), give_back)? {
+        return Ok(());
+    }
+    match &context.netns {
+        NetnsLookup::Present(netns) => remove_rules_of_upstream(context, netns),
+        _ => Ok(()),
+    }
+}
+
+fn sweep(context: &GcContext) -> Result<()> {
+    state_file::sweep(context, &data_dir(&context.conf), give_back)
+}
+
+/// Gives back what the state lists, as far as it is still as ADD left it. The routes return to the main table if the interface
+/// still exists.
+fn give_back(state: &SourceState, ifname: &str, netns: &Netns) -> Result<()> {
+    let _lock = lock_netns::of(netns, LOCKED_FOR)?;
+    let container = Netlink::inside(netns)?;
+    let mut changes = RoutingChanges::default();
+    let is_there = container.find_link(ifname)?.is_some_and(|link| link.index == state.index);
+    let mut returned = RoutingChanges::default();
+    let now = if is_there {
+        Now::read(&container, state.index)?
+    } else {
+        Now { index: state.index, rules: Rules::read(&container)?, routes: Vec::new() }
+    };
+    for stored in &state.rules {
+        if now.rules.has(&stored.rule()) {
+            changes.delete_rules.push(stored.rule());
+        }
+    }
+    let found = RouteIndex::of(&now.routes);
+    for StoredRoute(added) in &state.added {
+        changes.delete_routes.extend(found.find(added).cloned());
+    }
+    for StoredRoute(moved) in &state.moved {
+        if is_there && !found.has(moved) {
+            returned.add_routes.push(moved.clone());
+        }
+    }
+    returned.give_back(&container)?;
+    Ok(changes.apply(&container)?)
+}
+
+/// Removes the rules that upstream's plugin made for this attachment: it stores nothing, so they are recognised by what it always
+/// makes. Their source is an address of the interface, they have nothing but a table, which is none of the kernel's own, and no
+/// program named itself in them, as ip(8) does.
+fn remove_rules_of_upstream(context: &ReleaseContext, netns: &Netns) -> Result<()> {
+    let container = Netlink::inside(netns)?;
+    let Some(link) = container.find_link(&context.tag.ifname)? else { return Ok(()) };
+    let addresses: Vec<IpNetwork> = container.addresses(link.index)?.iter().map(|one| host(one.address)).collect();
+    let is_upstreams = |rule: &&RoutingRule| {
+        let is_own_source = rule.source.is_some_and(|source| addresses.contains(&source));
+        is_own_source && !rule.has_more && rule.protocol == UPSTREAMS_PROTOCOL && rule.table != MAIN_TABLE
+    };
+    let _lock = lock_netns::of(netns, LOCKED_FOR)?;
+    let delete_rules = Rules::read(&container)?.all.iter().filter(is_upstreams).cloned().collect();
+    RoutingChanges { delete_rules, ..RoutingChanges::default() }.apply(&container)?;
+    Ok(())
+}
+
+/// The protocol number of a rule whose program names none.
+#[doc(alias = "RTPROT_UNSPEC")]
+const UPSTREAMS_PROTOCOL: u8 = 0;

@@ -1,0 +1,58 @@
+//! Routes in state files.
+
+use cnikit_netlink::RouteCopy;
+use serde::{Deserialize, Serialize};
+
+use crate::address::layer3;
+use crate::identity::alias::hex;
+
+/// A route with all its properties.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(try_from = "RouteTexts", into = "RouteTexts")]
+pub(crate) struct StoredRoute(pub(crate) RouteCopy);
+
+impl StoredRoute {
+    /// The routes as they are stored.
+    pub(crate) fn all(copies: impl IntoIterator<Item = RouteCopy>) -> Vec<StoredRoute> {
+        copies.into_iter().map(StoredRoute).collect()
+    }
+}
+
+/// A route as it is stored.
+#[derive(Serialize, Deserialize)]
+struct RouteTexts {
+    /// For readers only.
+    #[serde(default)]
+    route: String,
+    /// The kernel's message, in hexadecimal digits.
+    message: String,
+}
+
+impl From<StoredRoute> for RouteTexts {
+    fn from(StoredRoute(copy): StoredRoute) -> RouteTexts {
+        RouteTexts { route: layer3::text(copy.route()), message: hex(&copy.to_bytes()) }
+    }
+}
+
+impl TryFrom<RouteTexts> for StoredRoute {
+    type Error = String;
+
+    fn try_from(texts: RouteTexts) -> Result<StoredRoute, String> {
+        let copy = unhex(&texts.message).and_then(|bytes| RouteCopy::from_bytes(&bytes));
+        match copy {
+            Some(copy) => Ok(StoredRoute(copy)),
+            None => Err(format!("{:?} is not a route", texts.message)),
+        }
+    }
+}
+
+fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len() / 2);
+    for at in (0..text.len()).step_by(2) {
+        bytes.push(u8::from_str_radix(&text[at..at + 2], 16).ok()?);
+    }
+    Some(bytes)
+}
