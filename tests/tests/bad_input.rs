@@ -643,13 +643,13 @@ fn values_of_sbr() -> Vec<Bad> {
         sbr("/table", json!(0), "table 0 is not a routing table"),
         sbr("/table", json!(-1), "table -1 is not a routing table"),
         sbr("/table", json!(1_u64 << 32), "table 4294967296 is not a routing table"),
-        sbr("/table", json!("100"), "table"),
+        bad(SBR, "ADD", [("/table", json!("100"))], 6, "table"),
         sbr("/gateways", json!(["bad"]), "invalid static gateway IP address: bad"),
         sbr("/gateways", json!(["10.0.0.1/24"]), "invalid static gateway IP address: 10.0.0.1/24"),
         sbr("/gateways", json!(["10.0.0.1", "10.0.0.2"]), "multiple IPv4 addresses: 10.0.0.1 and 10.0.0.2"),
         sbr("/gateways", json!(["fd00::1", "fd00::2"]), "multiple IPv6 addresses: fd00::1 and fd00::2"),
         sbr("/gateways", json!(["10.0.0.1", "fd00::1", "10.0.0.2"]), "more than 2 entries (one IPv4, one IPv6)"),
-        sbr("/addSourceHints", json!("yes"), "addSourceHints"),
+        bad(SBR, "ADD", [("/addSourceHints", json!("yes"))], 6, "addSourceHints"),
     ]
 }
 

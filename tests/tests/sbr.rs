@@ -8,7 +8,7 @@ use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once, undisturbed, world};
 use serde_json::{Value, json};
 
 /// sbr with these keys, on this host, behind a plugin that made `eth0` with addresses and routes of both families.
-fn sbr(host: &Host, keys: Value) -> Subject {
+fn sbr(host: &Host, keys: &Value) -> Subject {
     let mut subject = subject("sbr", json!({"dataDir": "$DIR/sbr"})).after(ROUTED_INTERFACE, routed_interface());
     subject = subject.at(host.dir());
     for (key, value) in keys.as_object().unwrap() {
@@ -32,21 +32,21 @@ impl Scene {
     /// With more in the container.
     fn with(line: &str) -> Scene {
         let host = Host::new();
-        let container = sbr(&host, json!({})).container(&host);
+        let container = sbr(&host, &json!({})).container(&host);
         container.sh(line);
         Scene { inside: HostSnapshot::inside(&container), container, host }
     }
 
-    fn sbr(&self, keys: Value) -> Subject {
+    fn sbr(&self, keys: &Value) -> Subject {
         sbr(&self.host, keys)
     }
 
-    fn add(&self, keys: Value) -> Value {
+    fn add(&self, keys: &Value) -> Value {
         self.sbr(keys).add(&self.host, "c-one", &self.container)
     }
 
     fn del(&self) {
-        self.sbr(json!({})).call(&self.host, "DEL", "c-one", &self.container.path(), &[]).ok();
+        self.sbr(&json!({})).call(&self.host, "DEL", "c-one", &self.container.path(), &[]).ok();
     }
 
     fn has(&self, line: &str, text: &str) -> bool {
@@ -60,7 +60,7 @@ impl Scene {
 }
 
 /// A bridge of the host's with this name, whose container's interface has these addresses.
-fn bridge(host: &Host, name: &str, number: u8, routes: Value) -> Subject {
+fn bridge(host: &Host, name: &str, number: u8, routes: &Value) -> Subject {
     let addresses = json!([
         {"address": format!("10.{number}.0.2/24"), "gateway": format!("10.{number}.0.1")},
         {"address": format!("fd00:{number}::2/64"), "gateway": format!("fd00:{number}::1")}]);
@@ -90,8 +90,8 @@ impl TwoBridges {
         let world = world(&host);
         let container = host.container();
         let defaults = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
-        on(&bridge(&host, "br-one", 77, defaults), "eth0").add(&host, "c-one", &container);
-        let second = on(&bridge(&host, "br-two", 78, json!([])), "net1");
+        on(&bridge(&host, "br-one", 77, &defaults), "eth0").add(&host, "c-one", &container);
+        let second = on(&bridge(&host, "br-two", 78, &json!([])), "net1");
         let result = second.add(&host, "c-one", &container);
         for line in [UNTIL_DETECTED, "ip route add default via 192.0.2.1", "ip route add default via 2001:db8:9::1"] {
             world.sh(line);
@@ -140,14 +140,14 @@ fn replies_leave_by_the_interface_that_the_request_came_in_by() {
 #[test]
 fn a_repeated_add_adds_nothing_and_one_with_other_keys_changes_what_differs() {
     let scene = Scene::new();
-    scene.add(json!({}));
+    scene.add(&json!({}));
     let once = HostSnapshot::inside(&scene.container);
-    scene.add(json!({}));
+    scene.add(&json!({}));
     HostSnapshot::inside(&scene.container).assert_unchanged_since(&once, &[], "after a second ADD");
-    scene.add(json!({"gateways": ["10.77.0.9"]}));
+    scene.add(&json!({"gateways": ["10.77.0.9"]}));
     assert!(scene.has("ip route show table 100", "default via 10.77.0.9"));
     assert!(!scene.has("ip route show table 100", "default via 10.77.0.1"));
-    scene.add(json!({"table": 300}));
+    scene.add(&json!({"table": 300}));
     assert!(scene.has("ip rule", "from 10.77.0.2 lookup 300 proto 203"));
     assert!(!scene.has("ip rule", "lookup 100"));
     assert!(scene.has("ip route", "default via 10.77.0.1"), "what was moved is back");
@@ -159,7 +159,7 @@ fn a_repeated_add_adds_nothing_and_one_with_other_keys_changes_what_differs() {
 #[test]
 fn static_gateways_replace_those_of_the_addresses() {
     let scene = Scene::new();
-    scene.add(json!({"gateways": ["fd00:77::9", "10.77.0.9"]}));
+    scene.add(&json!({"gateways": ["fd00:77::9", "10.77.0.9"]}));
     for (table, gateway) in [(100, "10.77.0.9"), (101, "fd00:77::9")] {
         let family = if table == 100 { "-4" } else { "-6" };
         let default = scene.container.sh(&format!("ip {family} route show default table {table}"));
@@ -172,7 +172,7 @@ fn static_gateways_replace_those_of_the_addresses() {
 #[test]
 fn source_hints_keep_the_subnets_in_the_main_table() {
     let scene = Scene::new();
-    scene.add(json!({"addSourceHints": true}));
+    scene.add(&json!({"addSourceHints": true}));
     assert!(scene.has("ip route", "10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2"));
     assert!(scene.has("ip -6 route", "fd00:77::/64 dev eth0 proto 203 src fd00:77::2"));
     assert!(!scene.has("ip route", "default") && !scene.has("ip -6 route", "default"));
@@ -189,7 +189,7 @@ fn tables_and_priorities_of_other_programs_are_neither_taken_nor_removed() {
          ip route add 192.0.2.0/24 dev eth0 table 102; ip route add 2001:db8::/64 dev eth0 table 103; \
          ip rule add from 10.77.0.2 lookup 110 priority 400; ip rule add from all fwmark 7 lookup 104 priority 399",
     );
-    scene.add(json!({}));
+    scene.add(&json!({}));
     assert!(scene.has("ip rule", "398:	from 10.77.0.2 lookup 105 proto 203"), "{}", scene.container.sh("ip rule"));
     assert!(scene.has("ip -6 rule", "from fd00:77::2 lookup 106 proto 203"), "{}", scene.container.sh("ip -6 rule"));
     for line in ["ip rule add from 10.77.0.2 lookup 105", "ip route add 192.0.2.9 dev eth0 table 105"] {
@@ -214,7 +214,7 @@ fn two_interfaces_of_one_container_at_once_have_tables_of_their_own() {
     let other = on(&subject("sbr", json!({"dataDir": "$DIR/sbr", "name": "other", "prevResult": second})), "net1");
     let other = other.at(scene.host.dir());
     std::thread::scope(|scope| {
-        let one = scope.spawn(|| scene.add(json!({})));
+        let one = scope.spawn(|| scene.add(&json!({})));
         other.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).ok();
         one.join().unwrap();
     });
@@ -251,7 +251,7 @@ fn routes_are_copied_and_given_back_with_all_their_properties() {
     };
     let before = of(true);
     assert!(before.len() >= 10, "{before:?}");
-    scene.add(json!({}));
+    scene.add(&json!({}));
     assert_eq!(of(false), before);
     assert_eq!(scene.container.sh("ip route; ip -6 route show table main | grep -v ^fe80 || :").trim(), "");
     scene.del();
@@ -268,7 +268,7 @@ fn routes_of_other_interfaces_stay_though_they_share_a_destination() {
          ip -6 route append default via fd00:79::1 && \
          ip route add 10.5.0.0/16 nexthop via 10.77.0.1 dev eth0 nexthop via 10.79.0.1 dev net1",
     );
-    scene.add(json!({}));
+    scene.add(&json!({}));
     let main = scene.container.sh("ip route; ip -6 route");
     for wanted in
         ["default via 10.79.0.1 dev net1 metric 9", "default via 10.79.0.9", "default via fd00:79::1 dev net1"]
@@ -286,7 +286,7 @@ fn routes_of_other_interfaces_stay_though_they_share_a_destination() {
 #[test]
 fn what_another_program_has_changed_since_stays() {
     let scene = Scene::new();
-    scene.add(json!({}));
+    scene.add(&json!({}));
     scene.container.sh("ip rule del from 10.77.0.2 && ip rule add from 10.77.0.2 lookup 100 priority 32765 && \
          ip route replace default via 10.77.0.7 table 100 && ip route add default via 10.77.0.8 dev eth0 onlink");
     scene.del();
@@ -298,17 +298,17 @@ fn what_another_program_has_changed_since_stays() {
 #[test]
 fn a_del_gives_back_what_it_can_where_the_interface_is_down_or_gone() {
     let down = Scene::new();
-    down.add(json!({}));
+    down.add(&json!({}));
     down.container.sh("ip link set eth0 down");
     down.del();
     assert!(!down.has("ip rule", "proto 203") && !down.has("ip -6 rule", "proto 203"));
     let gone = Scene::new();
-    gone.add(json!({}));
+    gone.add(&json!({}));
     gone.container.sh("ip link del eth0");
     gone.del();
     assert!(!gone.has("ip rule", "proto 203") && !gone.has("ip -6 rule", "proto 203"));
     let readdressed = Scene::new();
-    readdressed.add(json!({}));
+    readdressed.add(&json!({}));
     readdressed.container.sh("ip address del 10.77.0.2/24 dev eth0");
     readdressed.del();
     assert!(!readdressed.has("ip rule", "proto 203"));
@@ -319,7 +319,7 @@ fn a_del_gives_back_what_it_can_where_the_interface_is_down_or_gone() {
 fn an_add_that_fails_late_leaves_the_container_as_it_was() {
     let scene = Scene::new();
     // The kernel refuses a group as gateway, after other routes were added.
-    let said = scene.sbr(json!({"gateways": ["224.0.0.1"]}));
+    let said = scene.sbr(&json!({"gateways": ["224.0.0.1"]}));
     let (code, text) = said.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
     assert!(code == 100 && text.contains("add route"), "{code} {text}");
     scene.assert_given_back("after a failed ADD");
@@ -328,9 +328,9 @@ fn an_add_that_fails_late_leaves_the_container_as_it_was() {
 #[test]
 fn gc_gives_back_what_is_not_valid_and_leaves_the_others() {
     let scene = Scene::new();
-    scene.add(json!({}));
+    scene.add(&json!({}));
     let gc = |valid: Value| {
-        scene.sbr(json!({})).call(&scene.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
+        scene.sbr(&json!({})).call(&scene.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
     };
     gc(json!([{"containerID": "c-one", "ifname": "eth0"}]));
     assert!(scene.has("ip rule", "proto 203"));
@@ -343,7 +343,7 @@ fn no_address_of_the_interface_in_the_result_changes_nothing() {
     let scene = Scene::new();
     let host_only = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0"}],
         "ips": [{"address": "10.77.0.2/24", "interface": 0}]});
-    let subject = scene.sbr(json!({}));
+    let subject = scene.sbr(&json!({}));
     subject.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[("prevResult", host_only)]).ok();
     HostSnapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after ADD");
 }
@@ -352,21 +352,21 @@ fn no_address_of_the_interface_in_the_result_changes_nothing() {
 fn no_file_comes_to_be_where_the_namespace_was() {
     let scene = Scene::new();
     let path = scene.host.dir().join("namespace-that-is-gone");
-    scene.sbr(json!({})).call(&scene.host, "DEL", "c-one", path.to_str().unwrap(), &[]).ok();
+    scene.sbr(&json!({})).call(&scene.host, "DEL", "c-one", path.to_str().unwrap(), &[]).ok();
     assert!(!path.exists());
-    scene.sbr(json!({})).call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    scene.sbr(&json!({})).call(&scene.host, "DEL", "c-one", "", &[]).ok();
 }
 
 #[test]
 fn a_file_of_a_later_version_is_refused_by_add_and_no_obstacle_to_del() {
     let scene = Scene::new();
-    let result = scene.add(json!({}));
+    let result = scene.add(&json!({}));
     let dir = scene.host.dir().join("sbr");
     let file = std::fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replacen(r#""version":1"#, r#""version":2"#, 1)).unwrap();
     for verb in ["ADD", "CHECK"] {
-        let subject = scene.sbr(json!({}));
+        let subject = scene.sbr(&json!({}));
         let prev = [("prevResult", result.clone())];
         let (_, said) = subject.call(&scene.host, verb, "c-one", &scene.container.path(), &prev).refused();
         assert!(said.contains("version 2"), "{verb}: {said}");

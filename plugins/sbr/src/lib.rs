@@ -14,7 +14,7 @@ use std::net::IpAddr;
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::source_routing::{self, SourceAddress, SourceRouting, SourceTables};
 use cnikit::types::Ip;
-use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Error, Result, Status};
+use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Result, Status};
 use serde::Deserialize;
 
 /// sbr's configuration, validated.
@@ -31,18 +31,11 @@ impl ChainedPlugin for SbrPlugin {
 
     fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan> {
         let ifname = at.tag.ifname.clone();
-        if prev.ips.is_empty() {
-            return Err(Error::config(format!("No IP addresses supplied on interface: {ifname}"))
-                .hint("a plugin that gives the interface an address has to come before this one in the list"));
-        }
         let mut addresses: Vec<SourceAddress> = Vec::new();
         for ip in &prev.ips {
             if is_own(at, prev, ip) && !addresses.iter().any(|one| one.address.ip() == ip.address.ip()) {
                 addresses.push(self.source_address(ip));
             }
-        }
-        if addresses.is_empty() {
-            return Ok(Plan::default());
         }
         let data_dir = source_routing::data_dir(&at.conf);
         Ok(Plan::of(SourceRouting { ifname, addresses, tables: self.tables, data_dir }))

@@ -93,6 +93,10 @@ impl Resource for SourceRouting {
     }
 
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        if context.record.ips.is_empty() {
+            return Err(Error::config(format!("No IP addresses supplied on interface: {}", self.ifname))
+                .hint("a plugin that gives the interface an address has to come before this one in the list"));
+        }
         if let Err(error) = limit::count("addresses", self.addresses.len(), MOST_ADDRESSES) {
             return Err(Error::config(format!("{}: {error}, and each has a rule", self.ifname)));
         }
@@ -106,6 +110,9 @@ impl Resource for SourceRouting {
         let container = context.container()?;
         let link = self.link(container, context)?;
         let before = state_file::find::<SourceState>(context, &self.data_dir)?.unwrap_or_default();
+        if self.addresses.is_empty() && before == SourceState::default() {
+            return Ok(Made::nothing());
+        }
         let now = Now::read(container, link.index)?;
         let state = self.wanted_state(container, &before, &now)?;
         let changes = now.changes(&before, &state);
@@ -216,9 +223,10 @@ impl SourceRouting {
 
 impl fmt::Display for SourceRouting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<String> = self.addresses.iter().map(|one| one.address.ip().to_string()).collect();
-        let addresses = limit::first(&addresses, ", ");
         let name = &self.ifname;
+        let addresses: Vec<String> = self.addresses.iter().map(|one| one.address.ip().to_string()).collect();
+        let addresses =
+            if addresses.is_empty() { format!("no address of {name}") } else { limit::first(&addresses, ", ") };
         match self.tables {
             SourceTables::Fixed(table) => write!(f, "packets from {addresses} routed by table {table}")?,
             SourceTables::Automatic { add_source_hints } => {
