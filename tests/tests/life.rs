@@ -90,7 +90,7 @@ fn del_succeeds_in_every_poor_form_of_tuning_and_gives_everything_back() {
 
 #[test]
 fn del_succeeds_in_every_poor_form_of_sbr_and_gives_everything_back() {
-    life::survives_poor_dels(&source_routing(bin()));
+    life::survives_incomplete_dels(&source_routing(bin()));
 }
 
 #[test]
