@@ -441,7 +441,7 @@ fn every_kind_of_resource_is_in_the_list() {
     for file in sources("crates/resources/src") {
         let resources = read(&file).matches("\nimpl Resource for ").count();
         let module = if file.ends_with("mod.rs") { file.parent().unwrap() } else { &file };
-        let kind = format!("{}::KIND,", module.file_stem().unwrap().display());
+        let kind = format!(" {}::KIND,", module.file_stem().unwrap().display());
         assert_eq!(
             list.contains(&kind),
             resources == 1,
