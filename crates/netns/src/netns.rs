@@ -54,7 +54,7 @@ impl Netns {
     ///
     /// # Errors
     /// `/dev/null` cannot be opened.
-    pub fn nowhere(path: impl AsRef<Path>) -> Result<Self, Error> {
+    pub fn unopened(path: impl AsRef<Path>) -> Result<Self, Error> {
         let failed = |source: io::Error| Error::new("open", "/dev/null".to_owned(), source);
         let file = File::open("/dev/null").map_err(failed)?;
         Ok(Self::held(file.into(), path.as_ref().to_owned()))

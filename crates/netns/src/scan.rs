@@ -67,7 +67,7 @@ struct Seen {
 
 impl NetnsScan {
     /// Scans all processes. `each` is called with the number of processes done and their total.
-    pub fn look(scope: Scope, mut each: impl FnMut(usize, usize)) -> NetnsScan {
+    pub fn scan(scope: Scope, mut each: impl FnMut(usize, usize)) -> NetnsScan {
         let mut scan = NetnsScan::scan_once(scope, &mut each);
         for _ in 1..MAX_SCANS {
             if !scan.incomplete {
@@ -95,7 +95,7 @@ impl NetnsScan {
     }
 
     /// Whether the namespace with this cookie still exists; see [`Netns::cookie`].
-    pub fn fate(&self, cookie: u64) -> NetnsStatus {
+    pub fn status(&self, cookie: u64) -> NetnsStatus {
         if self.cookies.contains(&cookie) {
             return NetnsStatus::Lives;
         }

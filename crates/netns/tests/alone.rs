@@ -58,7 +58,7 @@ fn a_panic_inside_goes_on_outside() {
 
 fn a_way_in_that_is_none_leaves_the_thread_where_it_was() {
     let own = Netns::own().unwrap();
-    assert!(Netns::nowhere("/gone").unwrap().enter(|_| ()).is_err());
+    assert!(Netns::unopened("/gone").unwrap().enter(|_| ()).is_err());
     assert!(own.is_own().unwrap());
 }
 

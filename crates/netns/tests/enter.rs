@@ -90,7 +90,7 @@ fn two_hundred_threads_enter_at_once_and_each_is_where_it_should_be() {
 
 #[test]
 fn nowhere_can_be_named_and_not_entered() {
-    let nowhere = Netns::nowhere("/gone/for/ever").unwrap();
+    let nowhere = Netns::unopened("/gone/for/ever").unwrap();
     assert_eq!(nowhere.path(), std::path::Path::new("/gone/for/ever"));
     assert!(nowhere.enter(|_| ()).is_err());
 }

@@ -13,7 +13,7 @@ static ALONE: Mutex<()> = Mutex::new(());
 
 fn look(scope: Scope) -> NetnsScan {
     let _alone = ALONE.lock();
-    NetnsScan::look(scope, |_, _| {})
+    NetnsScan::scan(scope, |_, _| {})
 }
 
 /// What was not seen, without covered mounts of other programs: they are never seen, and do not matter here.
@@ -27,16 +27,16 @@ fn one_is_found_as_long_as_a_file_a_mount_or_a_socket_holds_it() {
     let path = dir.path().join("a name");
     let netns = make::fresh(&path).unwrap();
     let cookie = netns.cookie().unwrap();
-    assert_eq!(look(Scope::PidNamespace).fate(cookie), NetnsStatus::Lives, "a file and a mount hold it");
+    assert_eq!(look(Scope::PidNamespace).status(cookie), NetnsStatus::Lives, "a file and a mount hold it");
     let socket = netns.enter(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
     drop(netns);
-    assert_eq!(look(Scope::PidNamespace).fate(cookie), NetnsStatus::Lives, "a mount holds it, and a socket");
+    assert_eq!(look(Scope::PidNamespace).status(cookie), NetnsStatus::Lives, "a mount holds it, and a socket");
     let alone = ALONE.lock();
     make::remove(&path).unwrap();
     drop(alone);
-    assert_eq!(look(Scope::PidNamespace).fate(cookie), NetnsStatus::Lives, "a socket holds it");
+    assert_eq!(look(Scope::PidNamespace).status(cookie), NetnsStatus::Lives, "a socket holds it");
     drop(socket);
-    assert_eq!(look(Scope::PidNamespace).fate(cookie), NetnsStatus::Dead, "nothing holds it");
+    assert_eq!(look(Scope::PidNamespace).status(cookie), NetnsStatus::Dead, "nothing holds it");
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn ones_own_is_alive_and_what_cannot_be_seen_is_said() {
     let own = Netns::own().unwrap().cookie().unwrap();
     let narrow = look(Scope::PidNamespace);
     let wide = look(Scope::Machine);
-    assert_eq!((narrow.fate(own), wide.fate(own)), (NetnsStatus::Lives, NetnsStatus::Lives));
+    assert_eq!((narrow.status(own), wide.status(own)), (NetnsStatus::Lives, NetnsStatus::Lives));
     let first = fs::read_link("/proc/self/ns/pid").unwrap().to_str() == Some("pid:[4026531836]");
     let says = wide.unseen().any(|what| what.contains("PID namespace"));
     assert_eq!(says, !first, "{:?}", wide.unseen().collect::<Vec<_>>());

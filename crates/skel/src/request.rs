@@ -530,7 +530,7 @@ impl Call {
                     .detail(path.clone())
                     .hint("pass the container's namespace; CNI_NETNS_OVERRIDE=1 if this is meant"))
             }
-            _ if !traits.enters_netns => Ok(Netns::nowhere(path)?),
+            _ if !traits.enters_netns => Ok(Netns::unopened(path)?),
             NetnsLookup::NotNetns { why, .. } => {
                 Err(Error::environment(format!("CNI_NETNS {path:?} is not a network namespace: {why}"))
                     .hint("set CNI_NETNS to the container's namespace, such as /run/netns/NAME or /proc/PID/ns/net"))

@@ -65,7 +65,7 @@ pub(crate) fn gc(common: &Common, out: Output, args: &cli::Gc) -> Result {
 fn verdicts(common: &Common, list: &NetworkList, runtime: &Runtime, args: &cli::Gc) -> Result<Vec<Verdict>> {
     let mut candidates = Vec::new();
     for cached in runtime.cache.attachments()? {
-        if let Some(attachment) = cached.whose(&list.name) {
+        if let Some(attachment) = cached.attachment_of(&list.name) {
             candidates.push(Candidate { attachment, lost: cached.lost_namespace(), cached });
         }
     }
@@ -132,7 +132,7 @@ impl Candidate {
         if inspector.is_of_this_boot(&cached.metadata) != Some(true) {
             return self.delete(lost);
         }
-        match scan.fate(cookie) {
+        match scan.status(cookie) {
             NetnsStatus::Lives => self.keep(format!("{lost}, but something holds the namespace itself")),
             NetnsStatus::Unknown(unseen) => self.keep(format!("{lost}, but it may live on: {unseen}")),
             NetnsStatus::Dead => self.delete(lost),

@@ -166,7 +166,7 @@ impl NodeScan {
         cookie: u64,
         reservation: &Reservation,
     ) -> (Verdict, String) {
-        let status = self.namespaces.fate(cookie);
+        let status = self.namespaces.status(cookie);
         if status == NetnsStatus::Lives {
             return held(format!("its namespace lives (cookie {cookie})"));
         }

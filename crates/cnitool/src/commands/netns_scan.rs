@@ -8,7 +8,7 @@ use crate::output::progress::Progress;
 /// Scans all processes, so it takes the longer the more there are.
 pub(crate) fn scan(scope: ScanScope) -> NetnsScan {
     let mut progress = Progress::of("looking for living namespaces");
-    let scan = NetnsScan::look(scope.scope(), |done, of| progress.count(done, of));
+    let scan = NetnsScan::scan(scope.scope(), |done, of| progress.count(done, of));
     progress.end();
     scan
 }

@@ -15,7 +15,7 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     let runtime = environment::runtime(common);
     let mut all = runtime.cache.attachments()?;
     if let Some(network) = &args.network {
-        all.retain(|cached| cached.whose(network).is_some());
+        all.retain(|cached| cached.attachment_of(network).is_some());
     }
     let mut to_restore = Vec::new();
     let mut skipped = Vec::new();

@@ -73,8 +73,8 @@ pub(crate) fn load_or_cached_list(
         Err(failure) => failure,
     };
     for cached in environment::cache(common).attachments().unwrap_or_default() {
-        if let Some(whose) = cached.whose(network)
-            && is_wanted(&whose)
+        if let Some(attachment) = cached.attachment_of(network)
+            && is_wanted(&attachment)
             && let Ok(list) = cached.list()
         {
             warn(&[format!("{}; going by the configuration that was kept", failure.text)]);

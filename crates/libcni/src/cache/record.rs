@@ -162,7 +162,7 @@ fn readable(entry: Entry, state: State, file: PathBuf, written: SystemTime) -> C
 impl CachedAttachment {
     /// Container and interface, if it is an attachment of this network. If the file cannot be read they are from its name, which
     /// may be another network's if names have dashes.
-    pub fn whose(&self, network: &str) -> Option<ValidAttachment> {
+    pub fn attachment_of(&self, network: &str) -> Option<ValidAttachment> {
         let (container_id, ifname) = match self.state {
             State::Unreadable => {
                 let name = self.file.file_name()?.to_str()?;

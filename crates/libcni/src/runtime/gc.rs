@@ -101,18 +101,18 @@ impl Runtime {
 /// The attachment for a DEL, if this cached one is of the network and not valid. A file that cannot be read counts as valid as long
 /// as it may belong to a container that has a valid attachment.
 fn stale(list: &NetworkList, valid: &[ValidAttachment], cached: &CachedAttachment) -> Option<Attachment> {
-    let whose = cached.whose(&list.name)?;
+    let attachment = cached.attachment_of(&list.name)?;
     let name = cached.file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     for one in valid {
         let is_same = match cached.state {
             // Its name may be split in several ways.
             State::Unreadable => name.starts_with(&file_name::from_parts(&list.name, &one.container_id, "")),
-            _ => *one == whose,
+            _ => *one == attachment,
         };
         if is_same {
             return None;
         }
     }
-    let ValidAttachment { container_id, ifname } = whose;
+    let ValidAttachment { container_id, ifname } = attachment;
     Some(Attachment { container_id, ifname, ..cached.for_del() })
 }

@@ -292,10 +292,10 @@ fn valid(network: &Network, containers: &[&str], cached: &[CachedAttachment]) ->
         all.push(ValidAttachment { container_id: (*id).to_owned(), ifname: network.ifname.clone() });
     }
     for known in cached {
-        if let Some(whose) = known.whose(&network.list.name)
-            && containers.contains(&whose.container_id.as_str())
+        if let Some(attachment) = known.attachment_of(&network.list.name)
+            && containers.contains(&attachment.container_id.as_str())
         {
-            all.push(whose);
+            all.push(attachment);
         }
     }
     all.sort();

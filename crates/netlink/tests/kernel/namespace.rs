@@ -71,6 +71,6 @@ fn a_namespace_that_no_link_leads_to_has_no_number_and_being_asked_gives_it_none
 #[test]
 fn what_is_no_namespace_is_refused_by_name() {
     let (_here_netns, here) = inside();
-    let error = here.namespace_id(&Netns::nowhere("/run/gone").unwrap()).unwrap_err();
+    let error = here.namespace_id(&Netns::unopened("/run/gone").unwrap()).unwrap_err();
     assert_eq!((error.errno, error.object.as_str()), (libc::EINVAL, "/run/gone"), "{error}");
 }
