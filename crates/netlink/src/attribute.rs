@@ -1,6 +1,6 @@
 //! Encodes and decodes netlink attributes: length and type in host byte order, a value, padding to four bytes.
 //!
-//! The messages of rtnetlink have types of their own in netlink-packet-route. These lists are for the protocols of netfilter.
+//! The messages of rtnetlink have typed attributes in netlink-packet-route. These lists are for the protocols of netfilter.
 
 /// The length of an attribute's header.
 const HEADER: usize = 4;
@@ -25,7 +25,7 @@ impl Attributes {
         Self(Vec::with_capacity(CAPACITY))
     }
 
-    /// A list that is encoded already, such as one that was received.
+    /// A list from its encoded bytes, such as a received one.
     #[inline]
     pub fn raw(list: &[u8]) -> Self {
         Self(list.to_vec())
@@ -82,10 +82,12 @@ impl Attributes {
     }
 }
 
-/// The attributes of a list: type without flags, and value. Ends at the first that does not fit, as the kernel's own reader does.
+/// The attributes of a list: type without flags, and value. Ends at the first attribute that does not fit, as the kernel's parser
+/// does.
 ///
-/// Attributes are read one by one instead of as whole typed messages: what a newer kernel adds or changes elsewhere in a message
-/// then prevents no reading. The iterator of netlink-packet-core takes a fifth more instructions for a chain of 100 rules.
+/// Attributes are read one by one instead of as whole typed messages, so that attributes which a newer kernel adds or changes
+/// elsewhere in a message do not make it unreadable. The iterator of netlink-packet-core takes a fifth more instructions for a
+/// chain of 100 rules.
 #[inline]
 pub fn attributes(mut list: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {

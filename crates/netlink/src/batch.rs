@@ -7,13 +7,13 @@ use crate::{Error, KernelRoute, LinkChange, Netlink, NewAddress, Result, VlanRan
 
 /// Changes that go to the kernel in one datagram, in order, each with its own acknowledgement.
 ///
-/// One system call instead of many; no transaction: what was done before a refusal stays done, and what comes after it
-/// is tried all the same.
+/// A batch saves system calls, but is not a transaction: when the kernel refuses a change, the earlier changes stay in effect
+/// and the later ones are still attempted.
 #[derive(Debug, Default)]
 #[must_use = "nothing is sent before Netlink::send"]
 pub struct Batch {
     requests: Vec<Request>,
-    /// The first change that cannot be expressed in a message. Then nothing is sent.
+    /// The error of the first change that cannot be expressed in a message. If there is one, nothing is sent.
     invalid: Option<Error>,
 }
 
@@ -43,21 +43,22 @@ impl Batch {
         self.requests.push(address.request(index));
     }
 
-    /// Adds an address unless it exists already, with any flags.
+    /// Adds an address unless it exists already, whatever flags it has.
     pub fn add_address_if_absent(&mut self, index: u32, address: &NewAddress) {
         self.requests.push(Request { forgives: Forgives::Present, ..address.request(index) });
     }
 
     /// Adds a route; an existing route to the same destination with the same priority is an error.
     ///
-    /// If `route` mixes address families in a way that no message can say, [`Netlink::send`] sends nothing and says so.
+    /// If `route` mixes address families in a way that no message can express, [`Netlink::send`] sends nothing and returns that
+    /// error.
     pub fn add_route(&mut self, route: &KernelRoute) {
         self.push(route.addition());
     }
 
-    /// Adds a route, in addition to one to the same destination with the same priority that leads elsewhere; an existing route
-    /// by the same gateway and link is an error. Of two such routes the newer one is used (IPv4), or they share the traffic
-    /// (IPv6).
+    /// Adds a route even if one to the same destination with the same priority exists, as long as that one has another gateway
+    /// or link; an existing route with the same gateway and link is an error. Of two such routes the newer one is used (IPv4),
+    /// or they share the traffic (IPv6).
     pub fn add_route_beside(&mut self, route: &KernelRoute) {
         self.push(route.addition_beside());
     }
@@ -77,16 +78,16 @@ impl Batch {
         self.requests.push(neighbour::deletion(index, address));
     }
 
-    /// Adds a bridge port to all of these VLANs, in one message; the flags of a VLAN that it is in already are changed.
+    /// Adds a bridge port to all of these VLANs in one message. If the port is in a VLAN already, its flags there are changed.
     ///
-    /// The kernel takes them one by one: with a refusal, those before it stay.
+    /// The kernel adds the VLANs one by one: if it refuses one, those before it stay.
     #[doc(alias = "IFLA_BRIDGE_VLAN_INFO")]
     pub fn add_vlans(&mut self, port: u32, ranges: &[VlanRange]) {
         self.push(vlan::addition(port, ranges));
     }
 
-    /// Removes a bridge port from all VLANs of a range, whatever the flags, in one message; VLANs that it is not in are not an
-    /// error.
+    /// Removes a bridge port from all VLANs of a range in one message, whatever their flags. VLANs that the port is not in are
+    /// not an error.
     pub fn delete_vlans(&mut self, port: u32, range: VlanRange) {
         self.push(vlan::deletion(port, range));
     }

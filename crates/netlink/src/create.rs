@@ -1,4 +1,4 @@
-//! New links.
+//! Creating veth pairs and bridges.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -12,20 +12,20 @@ use rtnetlink::{LinkBridge, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth,
 use crate::netlink::{Forgives, Request};
 use crate::{Link, Mac, Netlink, Result};
 
-/// A pair of links, of which what enters one leaves the other. See veth(4).
+/// A veth pair to be created. See veth(4).
 #[derive(Clone, Debug)]
 pub struct NewVeth {
-    /// The end in the namespace of the socket; it is down at first.
+    /// The name of the end in the namespace of the socket; this end is down at first.
     pub name: String,
-    /// Its hardware address; otherwise the kernel rolls dice.
+    /// The hardware address of this end; if `None`, the kernel chooses a random one.
     pub mac: Option<Mac>,
-    /// Of both ends, in bytes; otherwise 1500.
+    /// The MTU of both ends, in bytes; if `None`, 1500.
     pub mtu: Option<u32>,
-    /// How many queues each end has, each way; otherwise the kernel makes one for each processor that the machine could ever
-    /// have, shows each in sysfs, at both ends, and uses one.
+    /// The number of transmit and of receive queues of each end. If `None`, the kernel makes one for each possible CPU of the
+    /// machine, adds each to sysfs at both ends, and uses one.
     #[doc(alias = "IFLA_NUM_TX_QUEUES")]
     pub queues: Option<u32>,
-    /// The number of the bridge that the end here becomes a port of.
+    /// The index of the bridge that this end becomes a port of.
     pub master: Option<u32>,
     /// The other end.
     pub peer: Peer,
@@ -37,25 +37,26 @@ pub struct NewVeth {
 pub struct Peer {
     /// Its name.
     pub name: String,
-    /// Its hardware address; otherwise the kernel rolls dice.
+    /// Its hardware address; if `None`, the kernel chooses a random one.
     pub mac: Option<Mac>,
-    /// Where it is made; it need not be moved there, which would cost 15 ms.
+    /// The namespace in which it is created. Creating it here and moving it there would cost 15 ms more.
     pub netns: Netns,
 }
 
-/// A bridge. See ip-link(8).
+/// A bridge to be created. See ip-link(8).
 #[derive(Clone, Debug, Default)]
 pub struct NewBridge {
     /// Its name.
     pub name: String,
-    /// Its hardware address; otherwise the kernel chooses a random one, and takes that of a port until one is set.
+    /// Its hardware address. If `None`, the kernel chooses a random one, and replaces it by the address of a port until an
+    /// address is set.
     pub mac: Option<Mac>,
-    /// In bytes, as long as the bridge has no port: then it takes the smallest MTU of its ports. Only a later change to
-    /// another value ([`crate::LinkChange::mtu`]) stays.
+    /// Its MTU in bytes. It holds only as long as the bridge has no port; afterwards the bridge takes the smallest MTU of its
+    /// ports. Only a later change to another value ([`crate::LinkChange::mtu`]) is permanent.
     pub mtu: Option<u32>,
-    /// Whether it filters by VLAN; otherwise it does not. A kernel built without this refuses it.
+    /// Whether it filters by VLAN; if `None`, it does not. A kernel built without `CONFIG_BRIDGE_VLAN_FILTERING` refuses this.
     pub vlan_filtering: Option<bool>,
-    /// Whether it learns from frames to link-local groups; otherwise it does. A kernel before 5.0 ignores this. See
+    /// Whether it learns from frames to link-local groups; if `None`, it does. A kernel before 5.0 ignores this. See
     /// [`Link::link_local_learning`].
     pub link_local_learning: Option<bool>,
 }
@@ -99,24 +100,24 @@ impl Netlink {
 
     /// Creates a veth pair in one message; the peer is in its namespace and has its name from the first moment.
     ///
-    /// Returns the end here as it was when it was new; most kernels do not report its [`Link::port`] then.
+    /// Returns this end as the kernel reported it at its creation; most kernels do not report its [`Link::port`] then.
     ///
     /// # Errors
-    /// Either name is taken ([`Error::exists`](crate::Error::exists); the kernel does not say which), the master does not
-    /// exist, the kernel has no veth ([`Error::unsupported`](crate::Error::unsupported)), or `CAP_NET_ADMIN` is missing in
-    /// either namespace.
+    /// Either name is in use ([`Error::exists`](crate::Error::exists); the kernel does not report which one), the master does
+    /// not exist, the kernel does not support veth ([`Error::unsupported`](crate::Error::unsupported)), or `CAP_NET_ADMIN` is
+    /// missing in either namespace.
     #[doc(alias = "veth")]
     pub fn create_veth(&self, veth: &NewVeth) -> Result<Link> {
         let object = format!("{} with peer {} in {}", veth.name, veth.peer.name, veth.peer.netns.path().display());
         let link = self.create("create veth", object, veth.message(), &veth.name)?;
-        // The echo was written before the link became a port.
+        // The kernel wrote the echo before it made the link a port.
         Ok(Link { master: veth.master, ..link })
     }
 
     /// Creates a bridge, which is down at first, and returns it.
     ///
     /// # Errors
-    /// Its name is taken ([`Error::exists`](crate::Error::exists)), the kernel has no bridges
+    /// Its name is in use ([`Error::exists`](crate::Error::exists)), the kernel does not support bridges
     /// ([`Error::unsupported`](crate::Error::unsupported)) or refuses a setting, or `CAP_NET_ADMIN` is missing.
     pub fn create_bridge(&self, bridge: &NewBridge) -> Result<Link> {
         self.create("create bridge", bridge.name.clone(), bridge.message(), &bridge.name)
@@ -154,8 +155,8 @@ impl Netlink {
         self.created(Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing }, name)
     }
 
-    /// Carries out a request that makes a link, and returns that as the kernel echoed it; kernels before 6.2 echo no
-    /// new link, so there it is read.
+    /// Sends a request that creates a link, and returns the link as the kernel echoed it. Kernels before 6.2 do not echo new
+    /// links; there the link is read by its name.
     fn created(&self, request: Request, name: &str) -> Result<Link> {
         for message in self.ask(request)? {
             if let Some(link) = Link::parse(&message)
@@ -212,7 +213,7 @@ impl NewBridge {
     }
 }
 
-/// The settings that all links have in common that are made here.
+/// Adds the settings that all new links have in common: hardware address and MTU.
 pub(crate) fn dressed<T>(
     mut builder: LinkMessageBuilder<T>,
     mac: Option<Mac>,
@@ -231,7 +232,7 @@ pub(crate) fn dressed<T>(
 mod tests {
     use super::*;
 
-    /// What older kernels make of a request: they do not see that an echo is wanted.
+    /// A request without `NLM_F_ECHO`, which is how older kernels treat every request.
     fn unechoed(message: LinkMessage) -> Request {
         let operation = "create";
         let object = String::new();

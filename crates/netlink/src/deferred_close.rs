@@ -1,30 +1,31 @@
-//! A descriptor that the kernel is left to close.
+//! Leave the last close of a descriptor to the kernel.
 
 use std::io::IoSlice;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, ControlMessage, MsgFlags, SockFlag, SockType, sendmsg, socketpair};
 
-/// Keeps a descriptor open until it is dropped itself, and leaves the last closing to the kernel then, which does it in a thread
-/// of its own and a moment later. The process that closes the descriptor does not wait.
+/// Keeps a descriptor open until this value is dropped, and leaves its last close to the kernel, which does it a moment later in
+/// a kernel worker. The process itself does not wait.
 ///
-/// A descriptor that was sent and not received yet is kept by the socket that it waits in. One that waits in a socket that
-/// itself waits there, and that no other process has, can never be received: the kernel finds such sockets and closes all that
-/// they hold. Since Linux 6.9 a kernel worker does that; before, the process that closes the other end does it, and waits.
+/// A descriptor that was sent over a Unix socket and not received yet is held open by the receiving socket (unix(7),
+/// `SCM_RIGHTS`). Here the receiving socket is sent to itself as well. Once both ends are closed, no process can receive either
+/// of them; the kernel's garbage collector finds such sockets and closes all descriptors in them. Since Linux 6.9 a kernel worker
+/// does that; before, the process that closes the second end does it, and waits.
 #[doc(alias = "SCM_RIGHTS")]
 #[doc(alias = "unix_gc")]
 pub(crate) struct DeferredClose {
-    /// The one that keeps both is closed first: the end of the other one has the kernel look, and by then no process may have
-    /// this one.
+    /// The receiving socket and the sending one, closed in this order: closing the second one starts the garbage collection, and
+    /// by then no process may have the receiving one open.
     _ends: (OwnedFd, OwnedFd),
 }
 
 impl DeferredClose {
     pub(crate) fn of(descriptor: BorrowedFd<'_>) -> nix::Result<Self> {
-        let (sender, keeper) = socketpair(AddressFamily::Unix, SockType::Datagram, None, SockFlag::SOCK_CLOEXEC)?;
-        let kept = [descriptor.as_raw_fd(), keeper.as_raw_fd()];
-        let rights = [ControlMessage::ScmRights(&kept)];
+        let (sender, receiver) = socketpair(AddressFamily::Unix, SockType::Datagram, None, SockFlag::SOCK_CLOEXEC)?;
+        let descriptors = [descriptor.as_raw_fd(), receiver.as_raw_fd()];
+        let rights = [ControlMessage::ScmRights(&descriptors)];
         sendmsg::<()>(sender.as_raw_fd(), &[IoSlice::new(b"\n")], &rights, MsgFlags::empty(), None)?;
-        Ok(Self { _ends: (keeper, sender) })
+        Ok(Self { _ends: (receiver, sender) })
     }
 }

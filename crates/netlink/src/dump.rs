@@ -1,4 +1,4 @@
-//! Dumps, which are repeated until they are complete.
+//! Dump requests, which are repeated until the answer is complete and consistent.
 
 use std::io;
 use std::time::Duration;
@@ -21,7 +21,7 @@ const SEQUENCE: std::ops::Range<usize> = 8..12;
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Dumped<T> {
     Whole(T),
-    /// It changed while it was read, was lost in part, or another one was under way.
+    /// To be repeated: the dumped state changed meanwhile, messages were lost, or another dump was running.
     Again(NetlinkError),
     Refused(NetlinkError),
 }
@@ -53,8 +53,8 @@ impl Socket {
 
     /// As [`Socket::dump`], for a dump that is too large to be collected: each message is passed to `take` as it arrives.
     ///
-    /// Where the dump has to be repeated, the value so far is replaced by the default of `T`, and `take` gets the messages from
-    /// the first one again.
+    /// When the dump is repeated, the value so far is replaced by the default of `T`, and `take` gets the messages from the
+    /// first one again.
     ///
     /// # Errors
     /// As [`Socket::dump`].
@@ -116,7 +116,7 @@ pub(crate) fn keep(messages: &mut Vec<Vec<u8>>, message: &[u8]) {
 }
 
 impl<T> Dump<T> {
-    /// Takes the messages for this port and sequence number. Returns whether there were others.
+    /// Takes the messages for this port and sequence number. Returns whether there were messages that are not part of the dump.
     pub(crate) fn take_all(&mut self, ours: (u32, u32), datagram: &[u8], take: &mut impl FnMut(&mut T, &[u8])) -> bool {
         let mut others = false;
         for frame in frames(datagram) {

@@ -1,4 +1,4 @@
-//! What went wrong, with which object, and what the kernel said about it.
+//! The error of a netlink operation.
 
 use std::fmt;
 use std::io;
@@ -7,14 +7,14 @@ use nix::errno::Errno;
 
 use crate::NetlinkError;
 
-/// A failed operation: the deed, its object, the kernel's error number and, if it gave one, its explanation.
+/// A failed operation: its name, its object, the kernel's error number and, if the kernel gave one, its explanation.
 #[derive(Debug)]
 pub struct Error {
-    /// What was tried, as words: `create veth`.
+    /// The operation, such as `create veth`.
     pub operation: String,
-    /// With what: `vethab12 on br0`.
+    /// The object of the operation, such as `vethab12 on br0`.
     pub object: String,
-    /// The error number of errno(3); 0 for other errors, such as an answer that cannot be read.
+    /// The error number of errno(3); 0 for errors without one, such as an answer that cannot be parsed.
     pub errno: i32,
     /// The text of the kernel's extended acknowledgement.
     #[doc(alias = "NLMSGERR_ATTR_MSG")]
@@ -22,7 +22,7 @@ pub struct Error {
     source: io::Error,
 }
 
-/// What the functions of this crate return.
+/// The result of the functions of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 impl Error {
@@ -32,23 +32,23 @@ impl Error {
         Self { operation: operation.to_owned(), object: object.into(), errno, kernel: None, source }
     }
 
-    /// The kernel's refusal of one message.
+    /// The error for one message that the kernel refused.
     pub fn refused(operation: &str, object: impl Into<String>, refusal: &NetlinkError) -> Self {
         let source = io::Error::from_raw_os_error(refusal.errno);
         Self { kernel: refusal.text.clone(), ..Self::new(operation, object, source) }
     }
 
-    /// An error of our own, for which the kernel was not asked.
+    /// An error found before anything was sent to the kernel, with its reason.
     pub fn ours(operation: &str, object: impl Into<String>, why: impl Into<String>) -> Self {
         Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidInput, why.into()))
     }
 
-    /// Something that the kernel sent and that makes no sense here.
+    /// The error for a message of the kernel that cannot be parsed.
     pub(crate) fn unreadable(operation: &str, object: impl Into<String>, why: &str) -> Self {
         Self::new(operation, object, io::Error::new(io::ErrorKind::InvalidData, why.to_owned()))
     }
 
-    /// The same error, with another operation and object: those of the caller.
+    /// The same error with the operation and the object of the caller.
     #[must_use]
     pub fn during(self, operation: &str, object: impl Into<String>) -> Self {
         Self { operation: operation.to_owned(), object: object.into(), ..self }
@@ -67,7 +67,7 @@ impl Error {
         self.errno == libc::EEXIST
     }
 
-    /// Whether the change conflicts with the present state: `EINVAL` or `EBUSY`.
+    /// Whether the change conflicts with the current state: `EINVAL` or `EBUSY`.
     #[doc(alias = "EBUSY")]
     pub fn is_at_odds(&self) -> bool {
         [libc::EINVAL, libc::EBUSY].contains(&self.errno)
@@ -79,7 +79,8 @@ impl Error {
         self.errno == libc::ETIMEDOUT
     }
 
-    /// Whether this kernel, or this kind of object, does not support it: `EOPNOTSUPP`, or no such protocol or family.
+    /// Whether this kernel or this kind of object does not support the operation: `EOPNOTSUPP`, `EPROTONOSUPPORT` or
+    /// `EAFNOSUPPORT`.
     #[doc(alias = "EOPNOTSUPP")]
     pub fn unsupported(&self) -> bool {
         [libc::EOPNOTSUPP, libc::EPROTONOSUPPORT, libc::EAFNOSUPPORT].contains(&self.errno)

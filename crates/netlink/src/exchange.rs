@@ -1,4 +1,4 @@
-//! Requests and their answers.
+//! Send requests and collect their answers.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,12 +12,12 @@ use crate::frame::{self, Frame, NetlinkError, frames};
 use crate::socket::{TIMEOUT, lost, timed_out};
 use crate::{Error, Result, Socket};
 
-/// What came back for one datagram.
+/// The answers of the kernel to one datagram.
 #[derive(Debug, Default)]
 pub struct Exchanged {
-    /// The messages that are not acknowledgements, whole with their headers, in the order in which they came.
+    /// The messages that are not acknowledgements, with their headers, in order of arrival.
     pub messages: Vec<Vec<u8>>,
-    /// The refusals, each with the sequence number of the message refused, in the order in which they came.
+    /// The refusals, each with the sequence number of the refused message, in order of arrival.
     pub errors: Vec<(u32, NetlinkError)>,
 }
 
@@ -25,10 +25,10 @@ impl Socket {
     /// Sends ONE datagram of one or many messages, and collects the answers until each sequence number in `awaited` has been
     /// acknowledged, refused or answered.
     ///
-    /// Headers and sequence numbers are the caller's. A message with `NLM_F_ACK` is awaited until it is acknowledged; one
-    /// without it, which has to be a request for one object, until that object arrives. The kernel processes the messages in
-    /// order. When it refused one and left out the acknowledgements of others, as `nf_tables` may when it aborts a transaction,
-    /// this returns without them.
+    /// The caller provides headers and sequence numbers. A message with `NLM_F_ACK` is awaited until it is acknowledged; a
+    /// message without it must be a request for one object, and is awaited until that object arrives. The kernel processes the
+    /// messages in order. If it refuses one and sends no acknowledgements of others, as `nf_tables` may when it aborts a
+    /// transaction, the function returns without these.
     ///
     /// # Errors
     /// send(2) or recv(2) fails, or no answer arrives in time. A refusal by the kernel is not an error of this function: it is
@@ -64,8 +64,9 @@ impl Socket {
 
 /// The answers to one datagram that have arrived so far.
 pub(crate) struct Answers {
-    /// Our messages, and whether each asked for an acknowledgement.
+    /// The sequence numbers of the sent messages, each with whether it has `NLM_F_ACK`.
     ours: BTreeMap<u32, bool>,
+    /// The sequence numbers that are still awaited.
     open: Vec<u32>,
     /// Answers may have been lost.
     lost: bool,

@@ -1,4 +1,4 @@
-//! The envelope of netlink: messages in a datagram, attributes in a message, the text in a refusal.
+//! Parse netlink datagrams into messages, and error messages into errors.
 
 use netlink_packet_core::{NLM_F_ACK_TLVS, NLM_F_CAPPED, NetlinkBuffer, parse_i32};
 
@@ -7,16 +7,16 @@ use crate::attribute::value;
 /// Length of a `nlmsghdr`.
 pub(crate) const HEADER: usize = 16;
 
-/// Message types below 16 belong to netlink itself; see netlink(7).
+/// A message without content. Types below 16 are netlink's control messages; see netlink(7).
 pub(crate) const NOOP: u16 = 1;
-/// An acknowledgement, or with a number other than zero a refusal.
+/// An acknowledgement if its error number is zero, otherwise a refusal.
 pub(crate) const ERROR: u16 = 2;
 /// The end of a dump.
 pub(crate) const DONE: u16 = 3;
 /// The kernel lost messages.
 pub(crate) const OVERRUN: u16 = 4;
 
-/// What the code of a refusal takes, before its attributes or the message refused.
+/// Length of the error number at the beginning of an [`ERROR`] or [`DONE`] message, in bytes.
 const CODE: usize = 4;
 /// `NLMSGERR_ATTR_MSG` of `linux/netlink.h`.
 const TEXT: u16 = 1;
@@ -31,7 +31,7 @@ pub(crate) struct Frame<'a> {
     pub(crate) bytes: &'a [u8],
 }
 
-/// The messages in a datagram; ends where no whole message follows.
+/// The messages in a datagram; ends where no complete message follows.
 pub(crate) fn frames(datagram: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
@@ -60,7 +60,7 @@ pub struct NetlinkError {
 }
 
 impl Frame<'_> {
-    /// What a message of type [`ERROR`] or [`DONE`] refuses; `None` if it says that all is well.
+    /// The error in a message of type [`ERROR`] or [`DONE`]; `None` if its error number is zero.
     pub(crate) fn refusal(&self) -> Option<NetlinkError> {
         let body = self.bytes.get(HEADER..)?;
         let code = parse_i32(body.get(..CODE)?).ok()?;
@@ -68,8 +68,9 @@ impl Frame<'_> {
         (code != 0).then(|| NetlinkError { errno: code.saturating_neg(), text: text() })
     }
 
-    /// Where the attributes begin: behind the code, and in an [`ERROR`] behind the message (or only its header) that
-    /// it answers. Flagged, since old kernels send none.
+    /// The attributes of the extended acknowledgement. They follow the error number; in an [`ERROR`] message they follow the
+    /// refused message, of which the kernel may send the header only (`NLM_F_CAPPED`). Old kernels send no attributes and do not
+    /// set `NLM_F_ACK_TLVS`.
     fn explanation<'b>(&self, body: &'b [u8]) -> Option<&'b [u8]> {
         let refused = body.get(CODE..)?;
         let skip = match self.kind {
@@ -81,7 +82,7 @@ impl Frame<'_> {
     }
 }
 
-/// A text of the kernel, without the zero byte at its end.
+/// A string of the kernel, without the NUL at its end.
 pub(crate) fn words(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes.strip_suffix(&[0]).unwrap_or(bytes)).into_owned()
 }

@@ -4,9 +4,9 @@
 //!
 //! - [`Netlink`]: a handle on one namespace. Its methods read and change [`Link`]s, [`Address`]es, [`KernelRoute`]s,
 //!   [`RoutingRule`]s and [`Neighbour`]s.
-//! - [`Batch`]: several changes in one message.
+//! - [`Batch`]: several changes in one datagram.
 //! - [`Error`]: the operation, its object, and the kernel's error number and explanation (extended acknowledgement).
-//! - [`Socket`]: the transport below, for other netlink protocols.
+//! - [`Socket`]: the transport, also for other netlink protocols.
 //! - [`nfnetlink`] and [`attribute`]: the messages of netfilter.
 //!
 //! Design decision: a blocking socket of our own per namespace, with the message types of rtnetlink and netlink-packet-route.

@@ -46,83 +46,82 @@ const LINK_HEADER: usize = 16;
 #[doc(alias = "interface")]
 #[doc(alias = "ifinfomsg")]
 pub struct Link {
-    /// Its number, never assigned twice in the life of a namespace, unless it is requested.
+    /// The interface index. The kernel never assigns one twice in the life of a namespace, unless it is requested.
     #[doc(alias = "ifindex")]
     pub index: u32,
-    /// Its name proper.
+    /// The interface name.
     pub name: String,
-    /// A free text, which outlives a change of name.
+    /// The alias, an arbitrary text that is independent of the name.
     #[doc(alias = "IFLA_IFALIAS")]
     pub alias: Option<String>,
-    /// Further names, which may be longer than 15 bytes.
+    /// Alternative names, which may be longer than 15 bytes.
     #[doc(alias = "IFLA_ALT_IFNAME")]
     pub altnames: Vec<String>,
-    /// Its hardware address, if that is one of six bytes.
+    /// The hardware address, if it has six bytes.
     #[doc(alias = "IFLA_ADDRESS")]
     pub mac: Option<Mac>,
-    /// In bytes.
+    /// The MTU in bytes.
     pub mtu: u32,
-    /// The least MTU that its kind takes.
+    /// The smallest MTU that links of its kind accept.
     #[doc(alias = "IFLA_MIN_MTU")]
     pub min_mtu: u32,
-    /// The greatest MTU that its kind takes, if it has one. What is below it may carry less.
+    /// The largest MTU that links of its kind accept, if there is a limit. The link below it may allow less.
     #[doc(alias = "IFLA_MAX_MTU")]
     pub max_mtu: Option<u32>,
-    /// `veth`, `bridge`; hardware and loopback have none.
+    /// The kind, such as `veth` or `bridge`; hardware and loopback have none.
     #[doc(alias = "IFLA_INFO_KIND")]
     pub kind: Option<String>,
-    /// Whether it is set up (`IFF_UP`); whether it passes packets is in `running`.
+    /// Whether the link is administratively up (`IFF_UP`); `running` tells whether it passes packets.
     #[doc(alias = "IFF_UP")]
     pub up: bool,
-    /// Whether it is set to receive all packets. A bridge's ports take all of them without this flag.
+    /// Whether `IFF_PROMISC` is set. The ports of a bridge receive all packets without this flag.
     #[doc(alias = "IFF_PROMISC")]
     pub promiscuous: bool,
-    /// Whether it is set to receive the packets of all groups.
+    /// Whether the link is set to receive the packets of all multicast groups.
     #[doc(alias = "IFF_ALLMULTI")]
     pub all_multicast: bool,
-    /// How many packets its queue takes, 0 if it has none.
+    /// The length of the transmit queue in packets; 0 if there is none.
     #[doc(alias = "IFLA_TXQLEN")]
     pub tx_queue_length: u32,
-    /// For how many users, kernel and packet sockets included, it takes all packets.
+    /// How many users have requested promiscuous mode, the kernel and packet sockets included.
     #[doc(alias = "IFLA_PROMISCUITY")]
     pub promiscuity: u32,
-    /// Whether packets pass: the operational state is `UP`, or it is `UNKNOWN` and there is a carrier.
+    /// Whether packets can pass: the operational state is `UP`, or it is `UNKNOWN` and there is a carrier.
     pub running: bool,
-    /// Whether there is a carrier, on this link or on the one below it. Known at once, where
-    /// `running` may come a moment later.
+    /// Whether this link, or the one below it, has a carrier. The kernel updates this at once, `running` possibly a moment later.
     #[doc(alias = "IFF_LOWER_UP")]
     pub carrier: bool,
-    /// The operational state in the words of ip(8), `UP`, `DOWN`, `LOWERLAYERDOWN`, …; see RFC 2863.
+    /// The operational state (RFC 2863) as ip(8) writes it: `UP`, `DOWN`, `LOWERLAYERDOWN`, …
     #[doc(alias = "IFLA_OPERSTATE")]
     pub operstate: String,
-    /// The number of the bridge, bond or VRF that it is a port of.
+    /// The index of the bridge, bond or VRF that the link is a port of.
     #[doc(alias = "IFLA_MASTER")]
     pub master: Option<u32>,
-    /// The number of the link below it; for a veth that of its peer, in the namespace of the peer.
+    /// The index of the link below it; for a veth that of its peer, in the namespace of the peer.
     #[doc(alias = "IFLA_LINK")]
     pub lower: Option<u32>,
-    /// The namespace of `lower`, by the number that this namespace has for that one; `None` if it is this one.
+    /// The nsid of the namespace of `lower`, see [`crate::Netlink::namespace_id`]; `None` if `lower` is in this namespace.
     #[doc(alias = "IFLA_LINK_NETNSID")]
     pub lower_netns: Option<i32>,
-    /// The number of the group that it is in; 0 is none.
+    /// The group of the link; 0 is the default group.
     #[doc(alias = "IFLA_GROUP")]
     pub group: u32,
-    /// What it is set to as a port of a bridge.
+    /// The settings of a bridge port, if the link is one.
     pub port: Option<Port>,
-    /// What is particular to it as a macvlan, an ipvlan or a VLAN.
+    /// The settings of a macvlan, an ipvlan or a VLAN, if the link is one.
     pub upper: Option<UpperKind>,
-    /// Of a VRF: the table that packets of its ports are routed by.
+    /// VRFs only: the routing table for packets of the VRF's ports.
     #[doc(alias = "IFLA_VRF_TABLE")]
     pub vrf_table: Option<u32>,
-    /// Of a bridge: whether it filters by VLAN.
+    /// Bridges only: whether the bridge filters by VLAN.
     #[doc(alias = "IFLA_BR_VLAN_FILTERING")]
     pub vlan_filtering: Option<bool>,
-    /// Of a bridge: the VLAN that new ports are in, 0 if in none. A kernel built without `CONFIG_BRIDGE_VLAN_FILTERING`
-    /// has nothing to say here.
+    /// Bridges only: the VLAN that new ports are added to; 0 if none. A kernel built without `CONFIG_BRIDGE_VLAN_FILTERING` does
+    /// not report it.
     #[doc(alias = "IFLA_BR_VLAN_DEFAULT_PVID")]
     pub default_vlan: Option<u16>,
-    /// Of a bridge: whether it learns source MACs from frames to the link-local groups `01:80:c2:00:00:00` to `0f`, which
-    /// pass no rule of netfilter before. Linux 5.0 or newer; an older kernel always does and does not say so.
+    /// Bridges only: whether the bridge learns source MACs from frames to the link-local groups `01:80:c2:00:00:00` to `0f`.
+    /// These frames pass no netfilter rule before. Reported by Linux 5.0 and newer; older kernels always learn from them.
     #[doc(alias = "BR_BOOLOPT_NO_LL_LEARN")]
     pub link_local_learning: Option<bool>,
 }
@@ -131,19 +130,19 @@ pub struct Link {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "bridge_slave")]
 pub struct Port {
-    /// Whether a packet may leave by the port that it came in by.
+    /// Whether the bridge may send a packet out of the port on which it received it (hairpin mode).
     #[doc(alias = "IFLA_BRPORT_MODE")]
     pub hairpin: bool,
-    /// Whether it speaks to ports only that are not isolated.
+    /// Whether the port is isolated: it exchanges packets only with ports that are not.
     #[doc(alias = "IFLA_BRPORT_ISOLATED")]
     pub isolated: bool,
-    /// 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking.
+    /// The STP state: 0 disabled, 1 listening, 2 learning, 3 forwarding, 4 blocking.
     #[doc(alias = "IFLA_BRPORT_STATE")]
     pub state: u8,
 }
 
 impl Link {
-    /// Reads an `RTM_NEWLINK` message; `None` if it is something else.
+    /// Parses an `RTM_NEWLINK` message; `None` if it is something else.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let body = message.get(HEADER..)?;
         let header = LinkHeader::parse(body).ok()?;
@@ -194,7 +193,7 @@ impl Link {
         }
     }
 
-    /// Reads what is particular to the kind of link, and to that of its master.
+    /// Parses the attributes of the link's kind and of its master's kind.
     fn take_info(&mut self, info: &[u8]) {
         let find = |wanted| value(info, wanted);
         self.kind = find(INFO_KIND).map(words);
@@ -214,7 +213,7 @@ impl Link {
     }
 }
 
-/// Reads a `br_boolopt_multi`: the values of the options, and a mask of those that the kernel knows.
+/// Parses a `br_boolopt_multi`: the values of the options, and a mask of those that the kernel supports.
 fn link_local_learning(options: &[u8]) -> Option<bool> {
     let (values, known) = options.split_at_checked(4)?;
     let is_known = parse_u32(known).ok()? & NO_LL_LEARN != 0;

@@ -1,4 +1,4 @@
-//! Settings of links.
+//! Changing the settings of links.
 
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkMessage};
@@ -9,45 +9,44 @@ use crate::{Mac, Netlink, Result};
 
 const NO_OPTION: BridgeBooleanOptionFlags = BridgeBooleanOptionFlags::empty();
 
-/// What is to be different about a link; `None` leaves a setting alone. All of it goes in one message.
+/// New settings for a link, sent in one message; `None` leaves a setting unchanged.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkChange {
     /// Up or down.
     #[doc(alias = "IFF_UP")]
     pub up: Option<bool>,
-    /// A free text of at most 254 bytes; an empty one removes it. The kernel takes none for a link that is not there
-    /// yet, so it cannot be part of a creation.
+    /// The alias, an arbitrary text of at most 254 bytes; an empty text removes it. The kernel accepts no alias in the message
+    /// that creates a link.
     #[doc(alias = "IFLA_IFALIAS")]
     pub alias: Option<String>,
-    /// In bytes. That of a bridge follows its ports no longer, once it was changed.
+    /// The MTU in bytes. Once the MTU of a bridge was changed, it does not follow its ports any longer.
     pub mtu: Option<u32>,
     /// The hardware address.
     pub mac: Option<Mac>,
-    /// The number of the bridge, bond or VRF that it becomes a port of; 0 takes it out.
+    /// The index of the bridge, bond or VRF that the link becomes a port of; 0 removes it from its master.
     #[doc(alias = "IFLA_MASTER")]
     pub master: Option<u32>,
-    /// Whether it takes all packets.
+    /// Whether the link receives all packets.
     #[doc(alias = "IFF_PROMISC")]
     pub promiscuous: Option<bool>,
-    /// Whether it takes the packets of all groups.
+    /// Whether the link receives the packets of all multicast groups.
     #[doc(alias = "IFF_ALLMULTI")]
     pub all_multicast: Option<bool>,
-    /// How many packets its queue takes.
+    /// The length of the transmit queue in packets.
     #[doc(alias = "IFLA_TXQLEN")]
     pub tx_queue_length: Option<u32>,
-    /// Whether a packet may leave by the bridge's port that it came in by. The kernel refuses this
-    /// ([`crate::Error::unsupported`]) for a link that is no port *before* this message: `master` belongs in an earlier
-    /// one.
+    /// Whether the bridge may send a packet out of the port on which it received it (hairpin mode). The kernel refuses this
+    /// ([`crate::Error::unsupported`]) for a link that is not a port *before* this message: set `master` in an earlier one.
     #[doc(alias = "IFLA_BRPORT_MODE")]
     pub hairpin: Option<bool>,
-    /// Whether it speaks only to ports that are not isolated. Refused like `hairpin`.
+    /// Whether the port is isolated: it exchanges packets only with ports that are not. Refused like `hairpin`.
     #[doc(alias = "IFLA_BRPORT_ISOLATED")]
     pub isolated: Option<bool>,
-    /// Of a bridge: whether it learns from frames to link-local groups. A kernel before 5.0 ignores this. Not together with
-    /// `hairpin` and `isolated`, which are settings of ports. See [`crate::Link::link_local_learning`].
+    /// Bridges only: whether the bridge learns from frames to link-local groups. A kernel before 5.0 ignores this. It cannot be
+    /// combined with `hairpin` and `isolated`, which are settings of ports. See [`crate::Link::link_local_learning`].
     #[doc(alias = "BR_BOOLOPT_NO_LL_LEARN")]
     pub link_local_learning: Option<bool>,
-    /// The number of the group that it is in, by which it can be deleted together with others; 0 is none.
+    /// The group of the link; 0 is the default group. [`Netlink::delete_group`] deletes all links of a group at once.
     #[doc(alias = "IFLA_GROUP")]
     pub group: Option<u32>,
     /// The name.
@@ -57,10 +56,10 @@ pub struct LinkChange {
 impl Netlink {
     /// Changes a link's settings in one message.
     ///
-    /// The kernel applies them one by one.
+    /// The kernel applies the settings one by one.
     ///
     /// # Errors
-    /// There is no such link ([`crate::Error::is_absent`]), or the kernel refuses a setting: those before it stay in effect.
+    /// There is no such link ([`crate::Error::is_absent`]), or the kernel refuses a setting; those before it stay in effect.
     #[doc(alias = "RTM_SETLINK")]
     #[doc(alias = "RTM_NEWLINK")]
     pub fn change(&self, index: u32, change: &LinkChange) -> Result<()> {

@@ -11,14 +11,14 @@ use crate::{Error, Link, Netlink, Result};
 
 /// `IFLA_TARGET_NETNSID` of `linux/if_link.h`.
 const TARGET_NETNSID: u16 = 46;
-/// The longest name proper; longer ones are alternative names.
+/// The maximum length of an interface name in bytes; only alternative names can be longer.
 const LONGEST_NAME: usize = 15;
 
 impl Netlink {
     /// The link with this name or alternative name.
     ///
     /// # Errors
-    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
+    /// There is no such link ([`Error::is_absent`]), or the request fails.
     #[doc(alias = "RTM_GETLINK")]
     pub fn link(&self, name: &str) -> Result<Link> {
         self.read_link(by_name(name), name)
@@ -27,7 +27,7 @@ impl Netlink {
     /// The link with this name or alternative name; `None` if there is none.
     ///
     /// # Errors
-    /// The kernel cannot be asked, or its answer cannot be parsed.
+    /// The request fails, or the kernel's answer cannot be parsed.
     pub fn find_link(&self, name: &str) -> Result<Option<Link>> {
         absent_is_none(self.link(name))
     }
@@ -35,7 +35,7 @@ impl Netlink {
     /// The link with this index.
     ///
     /// # Errors
-    /// There is no such link ([`Error::is_absent`]), or the kernel cannot be asked.
+    /// There is no such link ([`Error::is_absent`]), or the request fails.
     pub fn link_at(&self, index: u32) -> Result<Link> {
         self.read_link(LinkUnspec::new_with_index(index).build(), &format!("number {index}"))
     }
@@ -49,7 +49,7 @@ impl Netlink {
     }
 
     /// As [`Netlink::find_link`], but returns the link as it was last read, unless this handle has changed any link since.
-    /// Changes by other programs are not seen.
+    /// Changes by other programs are not noticed.
     ///
     /// # Errors
     /// As [`Netlink::find_link`].
@@ -91,7 +91,7 @@ impl Netlink {
         message.attributes.push(LinkAttribute::LinkInfo(vec![LinkInfo::Kind(InfoKind::from(kind))]));
         message.attributes.push(without_statistics());
         let messages = self.dump(&RouteNetlinkMessage::GetLink(message), "list links", kind)?;
-        // A kernel that does not know the kind (its module is not loaded) sends all links.
+        // If the module of the kind is not loaded, the kernel does not filter and sends all links.
         let of_kind = |link: &Link| link.kind.as_deref() == Some(kind);
         Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_kind).collect())
     }
@@ -111,8 +111,8 @@ impl Netlink {
         Ok(messages.iter().filter_map(|message| Link::parse(message)).filter(of_master).collect())
     }
 
-    /// The link with this index in another namespace, which is named by the id that this namespace has for it, see
-    /// [`Link::lower_netns`]. `None` if there is no such link, or the namespace is no longer held by a process or a mount.
+    /// The link with this index in another namespace, which is given by its nsid, see [`Link::lower_netns`]. `None` if there is
+    /// no such link, or no process or mount holds the namespace any longer.
     ///
     /// # Errors
     /// The kernel refuses the request otherwise, or its answer cannot be parsed.
@@ -129,7 +129,7 @@ impl Netlink {
             Request { message, flags: 0, operation, object: object.clone(), link: None, forgives: Forgives::Nothing };
         let answers = match self.ask(request) {
             Ok(answers) => answers,
-            // Here EINVAL means only that the id belongs to no existing namespace.
+            // Here EINVAL only means that the nsid belongs to no existing namespace.
             Err(error) if error.is_absent() || error.errno == libc::EINVAL => return Ok(None),
             Err(error) => return Err(error),
         };
@@ -152,7 +152,7 @@ impl Netlink {
 
     /// Deletes a link, and the peer of a veth with it.
     ///
-    /// The kernel returns when all traces of it are gone, which takes 10 to 30 ms.
+    /// The call returns once the kernel has freed the link, which takes 10 to 30 ms.
     ///
     /// # Errors
     /// There is no such link ([`Error::is_absent`]), or the kernel refuses it, as it does for `lo`.
@@ -165,8 +165,8 @@ impl Netlink {
         self.ask(request).map(drop)
     }
 
-    /// Deletes all links of a group, whatever program made them, with the peers of veths. It hardly takes the kernel longer than
-    /// one link.
+    /// Deletes all links of a group, whatever program created them, and the peers of veths. It takes the kernel hardly longer
+    /// than the deletion of one link.
     ///
     /// # Errors
     /// There is no link in the group ([`Error::is_absent`]), or the kernel refuses it.
@@ -208,7 +208,9 @@ fn absent_is_none(found: Result<Link>) -> Result<Option<Link>> {
     }
 }
 
-/// The kernel finds a link by either kind of name under either attribute. The attributes differ in their largest lengths.
+/// A message that names a link by its name or an alternative name.
+///
+/// The kernel looks up both sorts of names for either attribute; the attributes differ only in their maximum length.
 fn by_name(name: &str) -> LinkMessage {
     let kind = if name.len() > LONGEST_NAME { ALT_IFNAME } else { IFNAME };
     let text = [name.as_bytes(), &[0]].concat();
@@ -217,7 +219,7 @@ fn by_name(name: &str) -> LinkMessage {
     message
 }
 
-/// Leaves out the counters, which are half of a link's message and not used here.
+/// The attribute that makes the kernel leave out the counters, which are half of a link's message and not used here.
 fn without_statistics() -> LinkAttribute {
     LinkAttribute::ExtMask(vec![LinkExtentMask::SkipStats])
 }

@@ -9,7 +9,7 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Mac(pub [u8; 6]);
 
-/// A text that is no MAC address.
+/// The error for a text that is not a MAC address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotAMac(String);
 
@@ -28,8 +28,8 @@ impl Mac {
 impl FromStr for Mac {
     type Err = NotAMac;
 
-    /// Reads six bytes of two hexadecimal digits each, all with `:` or all with `-` between them; or three words of four
-    /// digits with `.` between them.
+    /// Parses six bytes of two hexadecimal digits each, separated by `:` or by `-`, or three groups of four digits, separated by
+    /// `.`.
     fn from_str(text: &str) -> Result<Self, NotAMac> {
         let separator = ['-', '.'].into_iter().find(|separator| text.contains(*separator)).unwrap_or(':');
         let halves = |word| if separator == '.' { halves(word) } else { vec![word] };
@@ -39,7 +39,7 @@ impl FromStr for Mac {
     }
 }
 
-/// Two bytes of a word of four digits; of any other, nothing that could be read.
+/// Splits a group of four digits into its two bytes. For a group of another length [`byte`] fails on one of the parts.
 fn halves(word: &str) -> Vec<&str> {
     match word.split_at_checked(2) {
         Some((first, second)) => vec![first, second],
@@ -47,7 +47,7 @@ fn halves(word: &str) -> Vec<&str> {
     }
 }
 
-/// One byte; `from_str_radix` alone would take a sign too.
+/// Parses one byte of two digits; `from_str_radix` alone would accept a sign too.
 fn byte(text: &str) -> Option<u8> {
     let digits = text.len() == 2 && text.bytes().all(|digit| digit.is_ascii_hexdigit());
     digits.then(|| u8::from_str_radix(text, 16).ok())?

@@ -1,4 +1,4 @@
-//! The numbers that a namespace has for others.
+//! The ids (nsid) that a network namespace has for other ones.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -14,15 +14,15 @@ use crate::{Error, Netlink, Result};
 
 /// `NETNSA_NSID` of `linux/net_namespace.h`.
 const NSID: u16 = 1;
-/// Length of an `rtgenmsg`, filled up to where attributes may begin.
+/// Length of an `rtgenmsg`, padded to the alignment of attributes.
 const NAMESPACE_HEADER: usize = 4;
 
 impl Netlink {
-    /// The id that the namespace of this socket has for `netns`, which [`crate::Link::lower_netns`] refers to.
+    /// The id (nsid) that the namespace of this socket has for `netns`; [`crate::Link::lower_netns`] is such an id.
     ///
-    /// `None` if it has none yet: the kernel assigns it when it first describes a link here that leads there, so read the link
-    /// before. It lasts as long as both namespaces. Each namespace has ids of its own, and usually none for itself. See
-    /// ip-netns(8), `list-id`.
+    /// `None` if there is none yet: the kernel assigns the id when it first describes a link here whose lower link or peer is in
+    /// `netns`, so read that link before. The id exists as long as both namespaces. Each namespace has ids of its own, and
+    /// usually none for itself. See ip-netns(8), `list-id`.
     ///
     /// # Errors
     /// The kernel refuses the request, or its answer has no id.
@@ -37,12 +37,12 @@ impl Netlink {
         let message = RouteNetlinkMessage::GetNsId(message);
         let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
         let id = self.ask(request)?.iter().find_map(|answer| number(answer)).ok_or(unreadable)?;
-        // -1 stands for none.
+        // -1 is NETNSA_NSID_NOT_ASSIGNED.
         Ok((id >= 0).then_some(id))
     }
 }
 
-/// Reads an `RTM_NEWNSID` message.
+/// Parses an `RTM_NEWNSID` message.
 fn number(message: &[u8]) -> Option<i32> {
     let value = value(message.get(HEADER + NAMESPACE_HEADER..)?, NSID)?;
     parse_i32(value).ok()

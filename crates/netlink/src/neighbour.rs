@@ -1,4 +1,4 @@
-//! Neighbours: which hardware address an IP address has on a link.
+//! Neighbours: the entries of the ARP and neighbour discovery caches.
 
 use std::net::IpAddr;
 
@@ -23,14 +23,14 @@ const NEIGHBOUR_HEADER: usize = 12;
 #[doc(alias = "ndmsg")]
 #[doc(alias = "ARP")]
 pub struct Neighbour {
-    /// The number of the link that it is on.
+    /// The index of the link.
     pub index: u32,
-    /// Its IP address.
+    /// The IP address.
     pub address: IpAddr,
-    /// Its hardware address, if it answered.
+    /// The hardware address, if the neighbour answered.
     #[doc(alias = "NDA_LLADDR")]
     pub mac: Option<Mac>,
-    /// Bits: 1 incomplete, 2 reachable, 4 stale, 8 delay, 16 probe, 32 failed, 64 no ARP, 128 permanent.
+    /// The state, as bits: 1 incomplete, 2 reachable, 4 stale, 8 delay, 16 probe, 32 failed, 64 no ARP, 128 permanent.
     #[doc(alias = "NUD_REACHABLE")]
     pub state: u16,
 }
@@ -53,7 +53,7 @@ impl Netlink {
     /// Removes a neighbour.
     ///
     /// # Errors
-    /// The kernel refuses it. A neighbour or a link that does not exist is not an error.
+    /// The kernel refuses the request. A neighbour or a link that does not exist is not an error.
     #[doc(alias = "RTM_DELNEIGH")]
     pub fn delete_neighbour(&self, index: u32, address: IpAddr) -> Result<()> {
         self.ask(deletion(index, address)).map(drop)
@@ -76,7 +76,7 @@ pub(crate) fn deletion(index: u32, address: IpAddr) -> Request {
 }
 
 impl Neighbour {
-    /// Reads an `RTM_NEWNEIGH` message; `None` if it is something else, such as an entry of a bridge.
+    /// Parses an `RTM_NEWNEIGH` message; `None` if it is something else, such as an entry of a bridge's forwarding database.
     pub(crate) fn parse(message: &[u8]) -> Option<Self> {
         let body = message.get(HEADER..)?;
         let header = NeighbourHeader::parse(body).ok()?;

@@ -1,4 +1,4 @@
-//! The handle on one namespace, which carries out requests.
+//! The handle on one network namespace.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -12,17 +12,17 @@ use crate::{Error, Link, Result, Socket};
 
 /// `NETLINK_ROUTE` of `linux/netlink.h`.
 const ROUTE: isize = 0;
-/// How many links are remembered: more than a call reads one by one, and few enough to be searched.
+/// How many links are cached: more than one verb reads one by one, and few enough for a linear search.
 const REMEMBERED: usize = 8;
 
 /// The links, addresses, routes and neighbours of one network namespace. Clones share the socket.
 ///
-/// The socket is opened inside the namespace and works there from wherever it is used.
+/// The socket is opened inside the namespace and keeps working on it, whichever namespace the calling thread is in.
 #[derive(Clone)]
 #[doc(alias = "rtnetlink")]
 pub struct Netlink {
     socket: Rc<RefCell<Socket>>,
-    /// The last few links that were read, as they were then, unless this handle changed any since.
+    /// The links that were read last, as they were then; emptied when this handle changes any link.
     recent: Rc<RefCell<Vec<Link>>>,
 }
 
@@ -47,17 +47,18 @@ impl Netlink {
         Self { socket: Rc::new(RefCell::new(socket)), recent: Rc::default() }
     }
 
-    /// Runs `work` with the socket; `work` must not come back to this handle.
+    /// Runs `work` with the socket. `work` must not use this handle: the socket is borrowed meanwhile.
     pub(crate) fn with_socket<T>(&self, work: impl FnOnce(&mut Socket) -> T) -> T {
         work(&mut self.socket.borrow_mut())
     }
 
-    /// Carries out one request and returns the messages of the answer, without the acknowledgement.
+    /// Sends one request and returns the messages of the answer, without the acknowledgement.
     pub(crate) fn ask(&self, request: Request) -> Result<Vec<Vec<u8>>> {
         self.carry_out(&[request])
     }
 
-    /// Sends all requests in one datagram. The first refusal that its request does not forgive is the error.
+    /// Sends all requests in one datagram and returns the messages of the answer. The error is the first refusal that its request
+    /// does not count as success ([`Forgives`]).
     pub(crate) fn carry_out(&self, requests: &[Request]) -> Result<Vec<Vec<u8>>> {
         let Some(first) = requests.first() else { return Ok(Vec::new()) };
         if requests.iter().any(|request| changes_links(&request.message)) {
@@ -84,7 +85,7 @@ impl Netlink {
         Ok(exchanged.messages)
     }
 
-    /// Remembers a link as it was just read.
+    /// Caches a link that was just read.
     pub(crate) fn remember(&self, link: &Link) {
         let mut recent = self.recent.borrow_mut();
         recent.retain(|one| one.index != link.index && one.name != link.name);
@@ -93,12 +94,12 @@ impl Netlink {
         recent.push(link.clone());
     }
 
-    /// A link as it was read last, unless this handle changed any link since.
+    /// The cached link that `is_it` accepts, unless this handle has changed any link since.
     pub(crate) fn remembered(&self, is_it: impl Fn(&Link) -> bool) -> Option<Link> {
         self.recent.borrow().iter().find(|link| is_it(link)).cloned()
     }
 
-    /// Adds the link of the refused request to the error: its name, or its number if it does not exist any more.
+    /// Adds the link of the refused request to the error: its name, or its index if it does not exist any more.
     fn name_the_link(&self, error: Error, link: Option<u32>) -> Error {
         let Some(index) = link else { return error };
         let name = match self.find_link_at(index) {
@@ -110,7 +111,7 @@ impl Netlink {
         error.during(&operation, &object)
     }
 
-    /// Reads everything that `message` asks for.
+    /// Sends a dump request and returns its messages.
     pub(crate) fn dump(&self, message: &RouteNetlinkMessage, operation: &str, object: &str) -> Result<Vec<Vec<u8>>> {
         let request = pack(message, NLM_F_REQUEST | NLM_F_DUMP, 0);
         self.with_socket(|socket| socket.dump(&request)).map_err(|error| error.during(operation, object))
@@ -121,11 +122,11 @@ impl Netlink {
 #[derive(Debug)]
 pub(crate) struct Request {
     pub(crate) message: RouteNetlinkMessage,
-    /// Beside `NLM_F_REQUEST`, and `NLM_F_ACK` for a change.
+    /// The flags in addition to `NLM_F_REQUEST` and, for a change, `NLM_F_ACK`.
     pub(crate) flags: u16,
     pub(crate) operation: &'static str,
     pub(crate) object: String,
-    /// The link that the object is on; it is named behind the object.
+    /// The index of the link that the object belongs to. An error names it after the object.
     pub(crate) link: Option<u32>,
     pub(crate) forgives: Forgives,
 }
@@ -155,8 +156,8 @@ impl Request {
     }
 }
 
-/// Whether a request only reads. It is answered or refused, so it needs no acknowledgement, which would be one more message to
-/// read.
+/// Whether a request only reads. Such a request is answered or refused, so an acknowledgement would only be one more message to
+/// receive.
 fn is_question(message: &RouteNetlinkMessage) -> bool {
     use RouteNetlinkMessage::{GetLink, GetNsId, GetRoute};
     matches!(message, GetLink(_) | GetNsId(_) | GetRoute(_))

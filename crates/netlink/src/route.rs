@@ -1,4 +1,4 @@
-//! Routes.
+//! Routes of the kernel.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -36,21 +36,22 @@ const ONLINK: u8 = 4;
 /// `RTNH_F_DEAD` and `RTNH_F_LINKDOWN`.
 const DEAD: u8 = 1 | 16;
 
-/// The table that packets are routed by when no rule says otherwise.
+/// The main routing table, which is used unless a routing rule selects another one.
 #[doc(alias = "RT_TABLE_MAIN")]
 pub const MAIN_TABLE: u32 = 254;
-/// The protocol number of routes that ip(8) adds and that a routing daemon may replace.
+/// The protocol number of the routes that ip(8) adds. A routing daemon may replace such routes.
 #[doc(alias = "RTPROT_BOOT")]
 const BOOT: u8 = 3;
 /// The type of ordinary routes.
 #[doc(alias = "RTN_UNICAST")]
 const UNICAST: u8 = 1;
-/// The table of what the host takes as its own, and the type of its routes for that.
+/// The table of the addresses that the host accepts as its own.
 #[doc(alias = "RT_TABLE_LOCAL")]
 const LOCAL_TABLE: u32 = 255;
+/// The type of routes to the host itself.
 #[doc(alias = "RTN_LOCAL")]
 const LOCAL: u8 = 2;
-/// Of routes to everybody on a link, to the nearest router, to groups.
+// The types of routes to broadcast, anycast and multicast addresses.
 const BROADCAST: u8 = 3;
 const ANYCAST: u8 = 4;
 const MULTICAST: u8 = 5;
@@ -64,44 +65,44 @@ pub enum Family {
     V6,
 }
 
-/// A route; one with several next hops is read as so many routes. See ip-route(8).
+/// A route. A route with several next hops is read as one route per next hop. See ip-route(8).
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[doc(alias = "rtmsg")]
 pub struct KernelRoute {
-    /// Where to; `0.0.0.0/0` and `::/0` are the default routes.
+    /// The destination; `0.0.0.0/0` and `::/0` are the default routes.
     pub dst: IpNetwork,
-    /// The router; without one the destination is on the link. An IPv4 route may have an IPv6 gateway.
+    /// The gateway; `None` if the destination is on the link. An IPv4 route may have an IPv6 gateway.
     #[doc(alias = "via")]
     pub gateway: Option<IpAddr>,
-    /// The number of the link that packets leave by.
+    /// The index of the output link.
     #[doc(alias = "RTA_OIF")]
     pub index: Option<u32>,
-    /// The address that packets leave with, if their sender chose none.
+    /// The preferred source address, for packets whose sender chose none.
     #[doc(alias = "RTA_PREFSRC")]
     pub source: Option<IpAddr>,
-    /// 254 is the main table, 255 the local one.
+    /// The routing table: 254 is the main table, 255 the local one.
     pub table: u32,
-    /// 0 everywhere, 253 this link, 254 this host. `None` chooses as ip(8) does: the link for an IPv4 route without
-    /// gateway, else everywhere; in a deletion any.
+    /// The scope: 0 global, 253 link, 254 host. `None` chooses as ip(8) does: link for an IPv4 route without gateway, otherwise
+    /// global; in a deletion it matches any scope.
     pub scope: Option<u8>,
-    /// Of several routes to one destination that with the lowest is used.
+    /// The metric: of several routes to one destination the kernel uses the one with the lowest.
     #[doc(alias = "metric")]
     pub priority: Option<u32>,
-    /// In bytes; 0 and `None` are the link's.
+    /// The path MTU in bytes; 0 and `None` mean the MTU of the link.
     pub mtu: Option<u32>,
-    /// The largest TCP segment to announce, in bytes.
+    /// The TCP MSS to advertise, in bytes.
     pub advmss: Option<u32>,
-    /// Who added it: 2 the kernel, 3 ip(8), 4 an administrator.
+    /// The origin of the route: 2 the kernel, 3 ip(8), 4 an administrator.
     #[doc(alias = "RTPROT_BOOT")]
     pub protocol: u8,
-    /// The gateway is on the link, whatever its address looks like.
+    /// The gateway is on the link, even if no address of the link covers it.
     #[doc(alias = "RTNH_F_ONLINK")]
     pub onlink: bool,
-    /// Nothing gets out by it: its link is down or has no carrier. Only the kernel sets this flag.
+    /// The route cannot be used: its link is down or has no carrier. Only the kernel sets this flag.
     #[doc(alias = "RTNH_F_DEAD")]
     #[doc(alias = "RTNH_F_LINKDOWN")]
     pub dead: bool,
-    /// 1 unicast, 2 local, 3 broadcast, 6 blackhole, 7 unreachable.
+    /// The type: 1 unicast, 2 local, 3 broadcast, 6 blackhole, 7 unreachable.
     #[doc(alias = "RTN_UNICAST")]
     pub kind: u8,
 }
@@ -126,13 +127,14 @@ impl KernelRoute {
         }
     }
 
-    /// Whether it is a unicast route of the main table; local, broadcast and multicast routes are the kernel's own.
+    /// Whether it is a unicast route of the main table. The kernel adds local, broadcast and multicast routes itself.
     pub fn is_ordinary(&self) -> bool {
         self.table == MAIN_TABLE && self.kind == UNICAST
     }
 
-    /// Whether it is a local, broadcast, anycast or multicast route: the kernel's own routes. The table does not tell: of an
-    /// IPv4 route that was looked up the kernel may name the main one.
+    /// Whether it is a local, broadcast, anycast or multicast route, which the kernel adds itself.
+    ///
+    /// The type decides, not the table: in the answer to a look-up the kernel may report the main table for such an IPv4 route.
     #[doc(alias = "RTN_LOCAL")]
     pub fn is_of_host(&self) -> bool {
         [LOCAL, BROADCAST, ANYCAST, MULTICAST].contains(&self.kind)
@@ -156,7 +158,7 @@ impl Netlink {
         self.list_routes(family, Vec::new(), "")
     }
 
-    /// The routes of both families and all tables that lead over a link. The kernel filters them.
+    /// The routes over a link, of both families and in all tables. The kernel filters them.
     ///
     /// # Errors
     /// As [`Netlink::routes`].
@@ -178,7 +180,7 @@ impl Netlink {
         let family = if dst.is_ipv4() { Family::V4 } else { Family::V6 };
         let listed = self.list_routes(family, vec![RouteAttribute::Table(table)], &format!("to {dst}"));
         let mut routes = match listed {
-            // A table comes into being with its first route.
+            // A table does not exist before its first route is added.
             Err(error) if error.is_absent() => Vec::new(),
             listed => listed?,
         };
@@ -210,7 +212,7 @@ impl Netlink {
 
     /// The destinations that the host accepts as its own: its addresses of a family, and whole networks such as `127.0.0.0/8`.
     ///
-    /// `fib daddr type local` of nft(8) and `--dst-type LOCAL` of iptables(8) match the same.
+    /// These are the destinations that `fib daddr type local` of nft(8) and `--dst-type LOCAL` of iptables(8) match.
     ///
     /// # Errors
     /// As [`Netlink::routes`].
@@ -223,10 +225,11 @@ impl Netlink {
 
     /// The route that packets to this address would take, with its prefix as `dst`; `None` if there is none.
     ///
-    /// It is one look-up, however many routes there are: if the address has a route of its own, it is this one.
+    /// It is one look-up, however many routes there are. A route to exactly this address takes precedence over any shorter
+    /// prefix.
     ///
     /// # Errors
-    /// The kernel refuses the request for another reason than that the address is unreachable.
+    /// The kernel refuses the request, for another reason than that the address is unreachable.
     #[doc(alias = "RTM_F_FIB_MATCH")]
     pub fn route_for(&self, address: IpAddr) -> Result<Option<KernelRoute>> {
         let message = RouteMessageBuilder::<IpAddr>::new().destination_prefix(address, host_prefix(address));
@@ -241,7 +244,7 @@ impl Netlink {
         let object = format!("to {address}");
         let operation = "look up route";
         match self.ask(Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing }) {
-            // Nothing leads there, or a blackhole does.
+            // There is no route, or it is a blackhole, unreachable or prohibit route.
             Err(error) if NO_WAY.contains(&error.errno) => Ok(None),
             found => Ok(found?.iter().find_map(|message| parse(message)?.into_iter().next())),
         }
@@ -321,7 +324,7 @@ impl KernelRoute {
         Ok(Request { message, flags, operation, object, link, forgives: Forgives::Nothing })
     }
 
-    /// What ip(8) would choose. IPv6 knows no scopes of routes.
+    /// The scope that ip(8) would choose. IPv6 routes have no scopes.
     fn default_scope(&self) -> RouteScope {
         if self.dst.is_ipv4() && self.gateway.is_none() && self.kind == UNICAST {
             RouteScope::Link
@@ -372,7 +375,7 @@ impl KernelRoute {
         metrics
     }
 
-    /// In the words of ip(8), up to where the link's name follows.
+    /// The route as ip(8) writes it, up to the word before the link's name.
     pub(crate) fn describe(&self) -> String {
         let mut text = self.dst.to_string();
         let mut add = |word: &str, value: Option<String>| {
@@ -391,14 +394,14 @@ impl KernelRoute {
     }
 }
 
-/// What a look-up is refused with where no packet gets through.
+/// The error numbers of a route look-up that found no usable route.
 const NO_WAY: [i32; 5] = [libc::ENETUNREACH, libc::EHOSTUNREACH, libc::ESRCH, libc::EACCES, libc::EINVAL];
 
 fn host_prefix(address: IpAddr) -> u8 {
     if address.is_ipv4() { 32 } else { 128 }
 }
 
-/// Reads an `RTM_NEWROUTE` message, a route for each next hop; `None` if it is something else.
+/// Parses an `RTM_NEWROUTE` message into one route per next hop; `None` if it is something else.
 pub(crate) fn parse(message: &[u8]) -> Option<Vec<KernelRoute>> {
     let body = message.get(HEADER..)?;
     let header = RouteHeader::parse(body).ok()?;
@@ -434,7 +437,7 @@ impl KernelRoute {
                 self.dst = dst.unwrap_or(self.dst);
             }
             GATEWAY => self.gateway = parse_ip(value).ok(),
-            // Two bytes of address family stand before the address.
+            // An `rtvia` begins with two bytes of address family.
             VIA => self.gateway = value.get(2..).and_then(|ip| parse_ip(ip).ok()),
             PREFSRC => self.source = parse_ip(value).ok(),
             OIF => self.index = parse_u32(value).ok(),
@@ -453,7 +456,7 @@ impl KernelRoute {
         }
     }
 
-    /// One route for each `rtnexthop` in `hops`, alike in all that the hops have in common.
+    /// One route per `rtnexthop` in `hops`, with the attributes that they share.
     fn each_way(&self, hops: &[u8]) -> Vec<Self> {
         let mut rest = hops;
         let mut routes = Vec::new();

@@ -1,4 +1,4 @@
-//! The transport: one blocking socket, opened in its namespace, and the events that it hears.
+//! The transport: one blocking socket, opened in its namespace, and the events that it receives.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -15,36 +15,42 @@ use crate::deferred_close::DeferredClose;
 use crate::frame::frames;
 use crate::{Error, Result};
 
-/// How long an answer may take, all attempts at a dump included. The kernel answers at once; this is against hanging.
+/// The longest time that an answer may take, all attempts at a dump included. The kernel answers at once; the limit only prevents
+/// that a call hangs.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
-/// The longest datagram: the kernel builds dumps of up to 32 KiB, and nothing that it says of one thing comes near to that.
-/// More than twice as much would be memory that comes from the system, and goes back to it, at a price.
+/// The size of the receive buffer, which is the longest datagram that can be received, in bytes.
+///
+/// The kernel builds dumps in datagrams of up to 32 KiB, and its description of a single object is much shorter than that. A
+/// buffer of more than 128 KiB would cost time: the allocator gets it from the kernel and returns it for each socket.
 const LONGEST: usize = 64 << 10;
-/// Room for acknowledgements and events that wait to be read, and for a large transaction to be sent.
+/// The size of the receive queue, for acknowledgements and events that wait to be read, and of the send buffer, for a large
+/// transaction; in bytes.
 const QUEUE: usize = 4 << 20;
-/// A netlink socket of any protocol; it works in the namespace that it was opened in, wherever it is used from.
+/// A netlink socket of any protocol. It works on the namespace that it was opened in, whichever namespace the calling thread is
+/// in.
 ///
 /// See netlink(7). Extended acknowledgements, capped acknowledgements and strict checking of dump requests are on.
 pub struct Socket {
     inner: netlink_sys::Socket,
-    /// The kernel's address for this socket, by which answers to us are told from the events of others.
+    /// The port of this socket (`nl_pid`). Answers to our requests have it in their headers; events that other programs cause do
+    /// not.
     pub(crate) port: u32,
     sequence: u32,
-    /// Whether events went by unread while an answer was awaited.
+    /// Whether events were discarded while an answer was awaited.
     pub(crate) missed: bool,
-    /// What was received last. Never written but by the kernel: only the pages that it fills cost anything.
+    /// The datagram that was received last. Only the kernel writes to it, so only the pages that it fills are ever allocated.
     pub(crate) buffer: Vec<u8>,
-    /// Whether closing it takes so long that no caller should wait for it.
+    /// Whether closing the socket takes so long that no caller should wait for it.
     ends_slowly: bool,
-    /// At its end, what outlives `inner`, and so stands behind it.
+    /// Set on drop if the kernel is to close the socket. It must be dropped after `inner`, so it is declared after it.
     last: Option<DeferredClose>,
 }
 
-/// What [`Socket::listen`] heard.
+/// The outcome of [`Socket::listen`].
 pub(crate) enum Heard {
     /// At least one datagram of events, split into messages.
     Events(Vec<Vec<u8>>),
-    /// Events were lost, or were more than the queue holds: the caller has to read the state again.
+    /// Events were discarded, or did not fit into the queue: the caller has to read the state again.
     Lost,
     /// The deadline passed.
     Nothing,
@@ -54,17 +60,17 @@ impl Socket {
     /// Opens a socket in the namespace of the calling thread, for `NETLINK_ROUTE` (0), `NETLINK_NETFILTER` (12), …
     ///
     /// # Errors
-    /// socket(2), bind(2) or setsockopt(2) fails: no descriptor is left, or the kernel lacks the protocol
+    /// socket(2), bind(2) or setsockopt(2) fails: no descriptor is left, or the kernel does not support the protocol
     /// ([`Error::unsupported`]).
     #[doc(alias = "NETLINK_ROUTE")]
     pub fn here(protocol: isize) -> Result<Self> {
         open(protocol).map_err(|source| Error::new("open a netlink socket", "", source))
     }
 
-    /// Opens a socket inside `netns`, which is entered only for this, as [`Netns::enter`] does.
+    /// Opens a socket inside `netns`. The namespace is entered only for this, with [`Netns::enter`].
     ///
     /// # Errors
-    /// The namespace cannot be entered, or as [`Socket::here`].
+    /// The namespace cannot be entered, or an error of [`Socket::here`].
     pub fn inside(netns: &Netns, protocol: isize) -> Result<Self> {
         let failed = |source: io::Error| Error::new("open a netlink socket in", netns.path().to_string_lossy(), source);
         let outside = |error: cnikit_netns::Error| match error.errno() {
@@ -74,21 +80,23 @@ impl Socket {
         netns.enter(|_| open(protocol)).map_err(outside)?.map_err(failed)
     }
 
-    /// The same socket, closed later by the kernel: closing a netfilter socket waits until rules that any process removed are
-    /// freed, 8 to 16 ms. All answers have arrived by then, so nothing depends on when it is closed.
+    /// The same socket, but on drop its close is left to the kernel.
+    ///
+    /// Closing a netfilter socket waits until the rules that any process removed are freed, which takes 8 to 16 ms. All answers
+    /// have arrived by then, so nothing depends on when the socket is closed.
     #[must_use]
     pub fn ending_slowly(mut self) -> Self {
         self.ends_slowly = true;
         self
     }
 
-    /// The sequence number for the next message; never 0, which events have.
+    /// The sequence number for the next message; never 0, the sequence number of events.
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         self.sequence
     }
 
-    /// Has the events of a multicast group sent to this socket from now on.
+    /// Subscribes to the events of a multicast group.
     #[doc(alias = "NETLINK_ADD_MEMBERSHIP")]
     pub(crate) fn join(&mut self, group: u32) -> io::Result<()> {
         self.inner.add_membership(group)
@@ -98,7 +106,7 @@ impl Socket {
         self.inner.drop_membership(group)
     }
 
-    /// Waits for events, which are messages that do not answer us.
+    /// Waits for events: messages that are not answers to our requests.
     pub(crate) fn listen(&mut self, deadline: Deadline) -> Result<Heard> {
         if std::mem::take(&mut self.missed) {
             return Ok(Heard::Lost);
@@ -111,7 +119,7 @@ impl Socket {
         }
     }
 
-    /// Throws away the events so far. A full queue has no room for the next answer, which the kernel would drop.
+    /// Discards the events received so far. If the queue is full, the kernel drops the next answer.
     pub(crate) fn drain(&mut self) {
         self.missed = false;
         let now = Deadline::after(Duration::ZERO);
@@ -123,7 +131,7 @@ impl Socket {
         }
     }
 
-    /// The size limit of one datagram in bytes (`SO_SNDBUF`).
+    /// The size limit of a sent datagram in bytes (`SO_SNDBUF`).
     ///
     /// # Errors
     /// getsockopt(2) fails.
@@ -134,9 +142,9 @@ impl Socket {
 
     /// Raises the size limit of a datagram to this many bytes; `false` if the kernel does not allow it, as in a user namespace.
     pub fn allow(&mut self, bytes: usize) -> bool {
-        // Beside the datagram the kernel keeps some bytes for itself.
+        // The limit includes some bytes that the kernel needs in addition to the datagram.
         let wanted = bytes + 4_096;
-        // What the kernel sets is twice what it is asked for.
+        // The kernel sets twice the requested size, so the resulting size is compared.
         let is_enough = |socket: &Self| socket.send_buffer().is_ok_and(|size| size >= wanted);
         is_enough(self) || (setsockopt(&self.inner, sockopt::SndBufForce, &wanted).is_ok() && is_enough(self))
     }
@@ -151,12 +159,12 @@ impl Socket {
         }
     }
 
-    /// Reads one datagram of the kernel into the buffer, or fails with `ETIMEDOUT`.
+    /// Receives one datagram from the kernel into the buffer, or fails with `ETIMEDOUT`.
     pub(crate) fn receive(&mut self, deadline: Deadline) -> io::Result<usize> {
         loop {
             self.buffer.clear();
             match self.inner.recv_from(&mut self.buffer, libc::MSG_DONTWAIT | libc::MSG_TRUNC) {
-                // Any process may write to a netlink socket; only the kernel has port 0.
+                // Any process may send to a netlink socket; only the kernel has port 0.
                 Ok((_, sender)) if sender.port_number() != 0 => {}
                 Ok((size, _)) if size > LONGEST => return Err(Errno::EMSGSIZE.into()),
                 Ok((size, _)) => return Ok(size),
@@ -183,7 +191,7 @@ impl Socket {
 }
 
 impl Drop for Socket {
-    /// Where the kernel cannot be left to end it, we wait.
+    /// If the close cannot be left to the kernel, it happens here and waits.
     fn drop(&mut self) {
         if self.ends_slowly {
             self.last = DeferredClose::of(self.inner.as_fd()).ok();
@@ -197,7 +205,8 @@ fn open(protocol: isize) -> io::Result<Socket> {
     socket.set_ext_ack(true)?;
     socket.set_cap_ack(true)?;
     socket.set_netlink_get_strict_chk(true)?;
-    // The forced sizes need CAP_NET_ADMIN in the first user namespace; without it the system's limit is the size.
+    // SO_RCVBUFFORCE and SO_SNDBUFFORCE need CAP_NET_ADMIN in the initial user namespace; without it the sizes are limited by
+    // the sysctls rmem_max and wmem_max.
     setsockopt(&socket, sockopt::RcvBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::RcvBuf, &QUEUE))?;
     setsockopt(&socket, sockopt::SndBufForce, &QUEUE).or_else(|_| setsockopt(&socket, sockopt::SndBuf, &QUEUE))?;
     Ok(Socket {
@@ -211,14 +220,15 @@ fn open(protocol: isize) -> io::Result<Socket> {
     })
 }
 
-/// Room for so many bytes. That there is none is an error, after which an ADD is still undone, and not the end of the process.
+/// Allocates a buffer of this many bytes. A failed allocation is an error instead of an abort of the process, so that an ADD can
+/// still be undone.
 fn room(bytes: usize) -> io::Result<Vec<u8>> {
     let mut buffer = Vec::new();
     buffer.try_reserve_exact(bytes).map_err(|_| Errno::ENOMEM)?;
     Ok(buffer)
 }
 
-/// The queue ran over: something that was sent to us is gone.
+/// Whether the receive queue overflowed (`ENOBUFS`): messages to this socket were lost.
 pub(crate) fn lost(error: &io::Error) -> bool {
     error.raw_os_error() == Some(libc::ENOBUFS)
 }

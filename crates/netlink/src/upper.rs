@@ -1,4 +1,4 @@
-//! Creating links on top of another: macvlan, ipvlan and VLAN.
+//! Creating links on top of another link: macvlan, ipvlan and VLAN.
 
 use std::os::fd::{AsFd, AsRawFd};
 
@@ -12,42 +12,45 @@ use crate::create::dressed;
 use crate::netlink::{Forgives, Request};
 use crate::{Link, Mac, Netlink, Result, UpperKind, VlanProtocol};
 
-/// A link on top of another, to be made. See ip-link(8).
+/// A link on top of another link, to be created. See ip-link(8).
 #[derive(Clone, Debug)]
 pub struct NewUpper {
     /// Its name.
     pub name: String,
-    /// Its own number; otherwise the next one that is free. A number of one's own is for kernels before 6.15: they refuse a name
-    /// that is taken where the socket is, and not only where the link comes to be, unless they are told a number.
+    /// The interface index; if `None`, the kernel chooses the next free one. Kernels before 6.15 need an index: without one they
+    /// refuse a name that is in use in the namespace of the socket, and not only one in use in the namespace of the new link.
     #[doc(alias = "ifindex")]
     pub index: Option<u32>,
-    /// The number of the link that it is on, in the namespace of the socket.
+    /// The index of the link below it, in the namespace of the socket.
     #[doc(alias = "IFLA_LINK")]
     pub lower: u32,
-    /// Where it is made, if not in the namespace of the socket; it need not be moved there, which would cost 15 ms.
+    /// The namespace in which it is created, if not in that of the socket. Creating it here and moving it there would cost 15 ms
+    /// more.
     #[doc(alias = "IFLA_NET_NS_FD")]
     pub netns: Option<Netns>,
-    /// Its hardware address; otherwise the kernel rolls dice, or takes that of the link below.
+    /// The hardware address; if `None`, the kernel chooses a random one or takes that of the link below.
     pub mac: Option<Mac>,
-    /// In bytes; otherwise that of the link below.
+    /// The MTU in bytes; if `None`, that of the link below.
     pub mtu: Option<u32>,
-    /// The number of its group: all of a link that can be said of it before it is there, and that nothing else depends on.
+    /// The group of the link; 0 is the default group. Unlike the alias it can be set in the message that creates the link, and
+    /// nothing else depends on it, so it can mark the link until the alias is set.
     #[doc(alias = "IFLA_GROUP")]
     pub group: u32,
-    /// It is up at once.
+    /// Whether the link is up at once.
     pub up: bool,
-    /// What it is.
+    /// The kind of link and its settings.
     pub upper: UpperKind,
 }
 
 impl Netlink {
-    /// Creates a link on top of another in one message; it is in its namespace and has its name from the first moment.
+    /// Creates a link on top of another link in one message; it is in its namespace and has its name from the first moment.
     ///
-    /// The kernel does not echo a link that is made in another namespace: it can be read there.
+    /// The kernel does not echo a link that is created in another namespace; it can be read there.
     ///
     /// # Errors
-    /// Its name is taken there, or here (see [`NewUpper::index`]; [`Error::exists`](crate::Error::exists)), the lower link does
-    /// not exist or cannot have such links, or this kernel has none ([`Error::unsupported`](crate::Error::unsupported)).
+    /// Its name is in use there, or here (see [`NewUpper::index`]; [`Error::exists`](crate::Error::exists)), the lower link does
+    /// not exist or cannot have such links, or this kernel does not support them
+    /// ([`Error::unsupported`](crate::Error::unsupported)).
     #[doc(alias = "macvlan")]
     #[doc(alias = "ipvlan")]
     #[doc(alias = "vlan")]
@@ -70,8 +73,9 @@ impl Netlink {
         self.ask(Request { message, flags, operation, object, link, forgives: Forgives::Nothing }).map(drop)
     }
 
-    /// Whether this kernel has links of this kind; it loads the module. The kernel is asked for one on top of no link, which it
-    /// refuses in either case, with different errors.
+    /// Whether this kernel supports links of this kind; the kernel loads their module if needed.
+    ///
+    /// The request is to create such a link without a lower link, which the kernel refuses in either case, with different errors.
     ///
     /// # Errors
     /// The kernel refuses the request for another reason, such as a missing `CAP_NET_ADMIN`.

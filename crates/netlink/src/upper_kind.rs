@@ -1,4 +1,4 @@
-//! The kinds of links on top of another, and their modes.
+//! The kinds of links on top of another link, and their modes.
 
 use std::fmt;
 
@@ -17,30 +17,31 @@ const VLAN_PROTOCOL: u16 = 5;
 const ETHERTYPE_8021Q: u16 = 0x8100;
 const ETHERTYPE_8021AD: u16 = 0x88a8;
 
-/// What is particular to a link on top of another.
+/// The kind of a link on top of another link, with the settings of that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum UpperKind {
-    /// It has a MAC of its own.
+    /// A link with its own MAC.
     Macvlan {
-        /// Whom it hears.
+        /// The mode.
         mode: MacvlanMode,
-        /// How many broadcasts may wait for it; otherwise 1000. The link below has the longest queue of all on top of it.
+        /// The length of the broadcast queue in packets; if `None`, 1000. The link below uses the longest one that the macvlans on
+        /// top of it request.
         #[doc(alias = "bcqueuelen")]
         queue: Option<u32>,
     },
-    /// It has the MAC of the link below.
+    /// A link with the MAC of the link below.
     Ipvlan(IpvlanMode),
-    /// It has the frames of one VLAN of the link below, and the MAC of that link.
+    /// A link that carries one VLAN of the link below, with the MAC of that link.
     Vlan {
-        /// The number of the VLAN, at most 4094. 0 tags frames with a priority only.
+        /// The VLAN id, at most 4094. With 0 the tag of the frames has a priority only.
         #[doc(alias = "IFLA_VLAN_ID")]
         id: u16,
-        /// The tag of the frames.
+        /// The protocol of the tag.
         protocol: VlanProtocol,
     },
 }
 
-/// The tag of the frames of a VLAN. A link below may have VLANs of the same number with each of the two.
+/// The protocol of VLAN tags. A link may have VLANs with the same id for both protocols.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "IFLA_VLAN_PROTOCOL")]
 pub enum VlanProtocol {
@@ -51,29 +52,29 @@ pub enum VlanProtocol {
     Dot1ad,
 }
 
-/// Whom a macvlan hears beside what is outside.
+/// The mode of a macvlan: which other macvlans on the same link it can exchange packets with. See ip-link(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "IFLA_MACVLAN_MODE")]
 pub enum MacvlanMode {
-    /// No other macvlan on the same link, not even by way of a switch.
+    /// None, not even through an external switch.
     Private,
-    /// The others by way of a switch that sends frames back.
+    /// All, but only through an external switch that sends frames back to the port that they came from.
     Vepa,
-    /// The others, directly.
+    /// All, directly.
     Bridge,
-    /// There are no others: it takes the link below, and its MAC, for itself.
+    /// The macvlan is the only one on the link, and uses the MAC of the link.
     Passthru,
 }
 
-/// Up to which layer an ipvlan is the link below.
+/// The mode of an ipvlan: the layer up to which its own namespace processes packets. See ip-link(8).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[doc(alias = "IFLA_IPVLAN_MODE")]
 pub enum IpvlanMode {
-    /// Frames: it answers for its addresses by ARP and neighbour discovery.
+    /// Layer 2: the ipvlan answers ARP and neighbour discovery for its addresses.
     L2,
-    /// Packets: the namespace of the link below routes; neither multicast nor broadcasts.
+    /// Layer 3: the namespace of the link below routes; there are no multicasts and no broadcasts.
     L3,
-    /// As `L3`, and that namespace's netfilter sees them.
+    /// As `L3`, and the packets pass the netfilter hooks of the namespace of the link below.
     L3s,
 }
 
@@ -167,7 +168,7 @@ impl fmt::Display for VlanProtocol {
 }
 
 impl UpperKind {
-    /// The name of the kind, as the kernel and ip(8) have it.
+    /// The name of the kind in the kernel and in ip(8).
     pub fn name(self) -> &'static str {
         match self {
             UpperKind::Macvlan { .. } => "macvlan",
@@ -176,7 +177,7 @@ impl UpperKind {
         }
     }
 
-    /// The kernel module that has the kind.
+    /// The kernel module that implements the kind.
     pub fn module(self) -> &'static str {
         match self {
             UpperKind::Vlan { .. } => "8021q",
@@ -189,12 +190,12 @@ impl UpperKind {
         !matches!(self, UpperKind::Macvlan { .. })
     }
 
-    /// Whether the kernel puts such a link, if it is made on another of its kind, beside that one and not on it.
+    /// Whether the kernel puts a link that is created on top of another one of its kind on the link below that one instead.
     pub fn is_flattened(self) -> bool {
         !matches!(self, UpperKind::Vlan { .. })
     }
 
-    /// Reads `IFLA_INFO_DATA` of a link of this kind; `None` if it is of another, or has a mode that is not supported here.
+    /// Parses `IFLA_INFO_DATA` of a link of this kind; `None` if the kind or the mode is not supported here.
     pub(crate) fn parse(kind: &str, data: &[u8]) -> Option<Self> {
         match kind {
             "macvlan" => {

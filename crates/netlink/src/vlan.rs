@@ -23,24 +23,25 @@ const ENTRY: u16 = 1;
 const ENTRY_INFO: u16 = 1;
 const ENTRY_RANGE: u16 = 2;
 
-/// VLANs of a bridge port that are treated alike: neighbours, or just one. See bridge(8), `vlan`.
+/// One VLAN of a bridge port, or several consecutive ones with the same flags. See bridge(8), `vlan`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 #[doc(alias = "bridge_vlan_info")]
 pub struct VlanRange {
-    /// The first, from 1.
+    /// The first VLAN id, 1 or more.
     pub first: u16,
-    /// The last, to 4094; the same as `first` where there is just one.
+    /// The last VLAN id, 4094 or less; the same as `first` for a single VLAN.
     pub last: u16,
-    /// What comes in without a tag is in this VLAN. A port has one such at most, and the kernel refuses it for several.
+    /// Untagged frames that come in at the port are in this VLAN. A port has at most one such VLAN; the kernel refuses the flag for
+    /// a range of several.
     #[doc(alias = "BRIDGE_VLAN_INFO_PVID")]
     pub pvid: bool,
-    /// What goes out loses its tag.
+    /// Frames of this VLAN leave the port untagged.
     #[doc(alias = "BRIDGE_VLAN_INFO_UNTAGGED")]
     pub untagged: bool,
 }
 
 impl VlanRange {
-    /// Every VLAN that there is, tagged.
+    /// All VLANs, tagged.
     pub const ALL: VlanRange = VlanRange { first: 1, last: 4094, pvid: false, untagged: false };
 
     /// One VLAN for untagged frames, in both directions.
@@ -60,7 +61,7 @@ impl VlanRange {
     }
 }
 
-/// In the words of bridge(8): `100 PVID untagged`, `200-210`.
+/// The range as bridge(8) writes it: `100 PVID untagged`, `200-210`.
 impl fmt::Display for VlanRange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.first)?;
@@ -73,8 +74,8 @@ impl fmt::Display for VlanRange {
 }
 
 impl Netlink {
-    /// The VLANs of a bridge port in ascending order; neighbouring ones with the same flags are one range. The kernel filters
-    /// by port.
+    /// The VLANs of a bridge port in ascending order; consecutive ones with the same flags are one range. The kernel filters by
+    /// port.
     ///
     /// # Errors
     /// [`crate::Error::unsupported`] if the kernel is older than Linux 5.6 or built without `CONFIG_BRIDGE_VLAN_FILTERING`.
@@ -88,7 +89,7 @@ impl Netlink {
     }
 }
 
-/// Puts a port into all of these with one message. One that it is in already is then tagged, or not, as is said here.
+/// A request that adds a port to all of these VLANs. If the port is in a VLAN already, its flags are changed to those given here.
 ///
 /// # Errors
 /// A range that ends before it begins.
@@ -98,7 +99,7 @@ pub(crate) fn addition(port: u32, ranges: &[VlanRange]) -> Result<Request> {
     Ok(request("add VLANs of", RouteNetlinkMessage::SetLink(message(port, infos)), port))
 }
 
-/// Takes a port out of all of these; the kernel passes over those that it is not in.
+/// A request that removes a port from a range of VLANs; the kernel ignores those that the port is not in.
 ///
 /// # Errors
 /// A range that ends before it begins.
@@ -119,7 +120,8 @@ fn message(port: u32, infos: Vec<AfSpecBridge>) -> LinkMessage {
     message
 }
 
-/// An `RTM_GETVLAN` for one port: a `nlmsghdr`, whose sequence number is filled in as it is sent, and a `br_vlan_msg`.
+/// An `RTM_GETVLAN` request for one port: an `nlmsghdr`, whose sequence number [`Socket::dump`](crate::Socket::dump) fills in, and
+/// a `br_vlan_msg`.
 fn question(port: u32) -> Vec<u8> {
     let length = u32::try_from(HEADER + VLAN_HEADER).unwrap_or_default();
     let flags = NLM_F_REQUEST | NLM_F_DUMP;
@@ -140,7 +142,7 @@ impl VlanRange {
         if self.is_one() { Ok(()) } else { Err(refused()) }
     }
 
-    /// One VLAN as it is; several as the first and the last of a range.
+    /// The attributes for this range: one for a single VLAN, otherwise one for the first VLAN and one for the last.
     fn infos(self) -> Vec<BridgeVlanInfo> {
         let mut flags = BridgeVlanInfoFlags::empty();
         flags.set(BridgeVlanInfoFlags::Pvid, self.pvid);
@@ -154,7 +156,7 @@ impl VlanRange {
         vec![info(begin, self.first), info(end, self.last)]
     }
 
-    /// Reads the entries of an `RTM_NEWVLAN` message.
+    /// Parses the entries of an `RTM_NEWVLAN` message.
     pub(crate) fn parse_all(message: &[u8]) -> Vec<VlanRange> {
         let mut ranges = Vec::new();
         for (kind, entry) in attributes(message.get(HEADER + VLAN_HEADER..).unwrap_or_default()) {
@@ -193,7 +195,7 @@ mod tests {
         for batch in [added, removed] {
             assert!(wire::messages(batch).unwrap_err().to_string().contains("20-10"));
         }
-        // An `RTM_NEWVLAN` with one entry, which goes from VLAN 20 to VLAN 10.
+        // An `RTM_NEWVLAN` message with one entry, whose range begins at VLAN 20 and ends at VLAN 10.
         let entry = [20, 0, 1, 0, 8, 0, 1, 0, 0, 0, 20, 0, 6, 0, 2, 0, 10, 0, 0, 0];
         assert_eq!(wire::vlans(&[&[0; HEADER + VLAN_HEADER][..], &entry].concat()), []);
     }

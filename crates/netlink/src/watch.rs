@@ -1,4 +1,4 @@
-//! Waiting until a link or its addresses are as they should be, by the kernel's events.
+//! Waiting for a state of a link or of its addresses, by the kernel's events.
 
 use nix::errno::Errno;
 
@@ -11,10 +11,10 @@ use cnikit_process::Deadline;
 const LINK_EVENTS: u32 = 1;
 const IPV6_ADDRESS_EVENTS: u32 = 9;
 
-/// Where the link's number stands in an event: `ifinfomsg` and `ifaddrmsg` have it at the same place.
+/// The position of the link's index in an event; it is the same in `ifinfomsg` and `ifaddrmsg`.
 const INDEX: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
 
-/// What is waited for.
+/// The link that is waited for, the multicast groups of its events, and the operation for errors.
 struct Subject {
     operation: &'static str,
     groups: &'static [u32],
@@ -22,9 +22,9 @@ struct Subject {
 }
 
 impl Netlink {
-    /// Waits for the kernel's events until `ready` accepts the link, and returns it as it is then.
+    /// Waits for the kernel's events until `ready` accepts the link, and returns the link as it is then.
     ///
-    /// The kernel does not announce that the alias of a link that is down changed.
+    /// The kernel sends no event when the alias of a link that is down changes.
     ///
     /// # Errors
     /// At the deadline, with `ETIMEDOUT` ([`Error::timed_out`](crate::Error::timed_out)) and the last state in the text; at
@@ -37,8 +37,8 @@ impl Netlink {
 
     /// Waits until `ready` accepts the addresses of a link, and returns them as they are then.
     ///
-    /// It wakes up for IPv6 addresses only, which take time to be usable, and when the link itself changes, which `ready` may
-    /// read.
+    /// `ready` is called again after events about the link itself, which `ready` may read, and about its IPv6 addresses, which take
+    /// time to become usable. Changes of IPv4 addresses do not wake it up.
     ///
     /// # Errors
     /// As [`Netlink::wait_link`].
@@ -56,8 +56,10 @@ impl Netlink {
         self.watch(&subject, deadline, || self.addresses(index), |addresses: &Vec<Address>| ready(addresses), describe)
     }
 
-    /// Subscribes before the reading that counts, so that no change falls between; each event about the link has it read again.
-    /// What was queued before a reading is in it, and is thrown away.
+    /// Reads the state, and again after each event about the link, until `ready` accepts it.
+    ///
+    /// The subscription begins before the decisive reading, so that no change between the two is missed. Events that were queued
+    /// before a reading are discarded: their changes are part of that reading.
     fn watch<T>(
         &self,
         subject: &Subject,
@@ -84,7 +86,7 @@ impl Netlink {
         }
     }
 
-    /// Whether there was an event about the link, or may have been one, before the deadline.
+    /// Waits for an event about the link. Returns true also if such an event may have been lost, and false at the deadline.
     fn hear_of(&self, subject: &Subject, deadline: Deadline) -> Result<bool> {
         let wanted = subject.index.to_ne_bytes();
         loop {
@@ -100,7 +102,7 @@ impl Netlink {
     }
 }
 
-/// Membership of multicast groups, as long as this lives.
+/// Membership of multicast groups, which ends when this is dropped.
 struct Subscription<'a> {
     netlink: &'a Netlink,
     groups: &'static [u32],
@@ -121,7 +123,7 @@ impl<'a> Subscription<'a> {
 
 impl Drop for Subscription<'_> {
     fn drop(&mut self) {
-        // If leaving does not succeed, events keep coming, which every exchange passes over.
+        // If leaving a group fails, its events keep arriving, and every exchange ignores them.
         self.groups.iter().for_each(|group| drop(self.netlink.with_socket(|socket| socket.leave(*group))));
         self.netlink.with_socket(Socket::drain);
     }

@@ -1,6 +1,4 @@
-//! Both ways of the wire without a socket: what bytes of the kernel's are read as, and the bytes that it would be sent.
-//!
-//! For a fuzzer, which has bytes and no kernel; not part of what this crate promises.
+//! Parse and encode messages without a socket, for the fuzzers. Not part of the public API.
 
 use crate::dump::{Dump, keep};
 use crate::exchange::Answers;
@@ -9,51 +7,52 @@ use crate::{
     route,
 };
 
-/// What an `RTM_NEWLINK` message says.
+/// Parses an `RTM_NEWLINK` message.
 pub fn link(message: &[u8]) -> Option<Link> {
     Link::parse(message)
 }
 
-/// What an `RTM_NEWADDR` message says.
+/// Parses an `RTM_NEWADDR` message.
 pub fn address(message: &[u8]) -> Option<Address> {
     Address::parse(message)
 }
 
-/// What an `RTM_NEWROUTE` message says, a route for each next hop.
+/// Parses an `RTM_NEWROUTE` message into one route per next hop.
 pub fn routes(message: &[u8]) -> Option<Vec<KernelRoute>> {
     route::parse(message)
 }
 
-/// The copies that an `RTM_NEWROUTE` message is read as.
+/// Parses an `RTM_NEWROUTE` message into route copies.
 pub fn route_copies(message: &[u8]) -> Vec<RouteCopy> {
     RouteCopy::read_all(message)
 }
 
-/// What an `RTM_NEWRULE` message says.
+/// Parses an `RTM_NEWRULE` message.
 pub fn rule(message: &[u8]) -> Option<RoutingRule> {
     RoutingRule::parse(message)
 }
 
-/// What an `RTM_NEWNEIGH` message says.
+/// Parses an `RTM_NEWNEIGH` message.
 pub fn neighbour(message: &[u8]) -> Option<Neighbour> {
     Neighbour::parse(message)
 }
 
-/// What an `RTM_NEWVLAN` message says.
+/// Parses an `RTM_NEWVLAN` message.
 pub fn vlans(message: &[u8]) -> Vec<VlanRange> {
     VlanRange::parse_all(message)
 }
 
-/// The messages that a batch would be sent as, numbered from 1.
+/// The encoded messages of a batch, with sequence numbers from 1.
 ///
 /// # Errors
-/// A change that no message can say.
+/// A change cannot be expressed in a message.
 pub fn messages(batch: Batch) -> Result<Vec<Vec<u8>>> {
     let requests = batch.into_requests()?;
     Ok(requests.iter().zip(1..).map(|(request, sequence)| request.pack(sequence)).collect())
 }
 
-/// What a datagram for this port answers to a question, and whether that is all: see [`Socket::exchange`](crate::Socket::exchange).
+/// The answers to a request in a datagram for this port, and whether they are complete: see
+/// [`Socket::exchange`](crate::Socket::exchange).
 pub fn answered(question: &[u8], awaited: &[u32], port: u32, datagram: &[u8]) -> (Exchanged, bool) {
     let mut answers = Answers::to(question, awaited);
     answers.take(port, datagram);
@@ -61,8 +60,8 @@ pub fn answered(question: &[u8], awaited: &[u32], port: u32, datagram: &[u8]) ->
     (answers.exchanged, complete)
 }
 
-/// What a datagram for this port and sequence number is of a dump: all its messages, or why it has to be read again or
-/// cannot be read; `None` if more is to come.
+/// The messages of a dump in a datagram for this port and sequence number, or the error for which the dump has to be repeated or
+/// fails; `None` if more datagrams follow.
 pub fn dumped(port: u32, sequence: u32, datagram: &[u8]) -> Option<std::result::Result<Vec<Vec<u8>>, NetlinkError>> {
     let mut dump = Dump::default();
     dump.take_all((port, sequence), datagram, &mut keep);

@@ -18,7 +18,7 @@ fn a_bridge_is_made_as_told_and_is_down() {
     assert!(ip(&netns, "-d link show br0").contains("link/ether 0a:00:00:00:00:09"));
 }
 
-/// A kernel may be built without `CONFIG_BRIDGE_VLAN_FILTERING`: then it refuses.
+/// A kernel built without `CONFIG_BRIDGE_VLAN_FILTERING` refuses the setting.
 #[test]
 fn vlan_filtering_is_set_at_birth_or_refused_as_unsupported() {
     let (netns, netlink) = inside();

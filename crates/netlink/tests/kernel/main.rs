@@ -1,4 +1,4 @@
-//! Against the real kernel, each test in namespaces of its own. Needs root.
+//! Tests against the real kernel, each in namespaces of its own. They need root.
 
 mod address;
 mod batch;

@@ -1,4 +1,4 @@
-//! The numbers that namespaces have for each other.
+//! The ids (nsid) that namespaces have for each other.
 
 use cnikit_netns::Netns;
 use cnikit_testkit::own_process::in_own_process;
@@ -20,7 +20,8 @@ fn the_number_of_a_namespace_is_the_one_that_links_into_it_bear() {
     assert_eq!(here.link("veth2").unwrap().lower_netns, numbers[1]);
 }
 
-/// In a process of its own: what another test starts meanwhile would inherit the descriptor, and hold the namespace until its exec.
+/// Runs in a process of its own: a program that another test starts meanwhile would inherit the descriptor, and hold the namespace
+/// until its exec.
 #[test]
 fn a_link_of_another_namespace_is_read_by_its_number_as_long_as_the_namespace_lives() {
     let name = "namespace::a_link_of_another_namespace_is_read_by_its_number_as_long_as_the_namespace_lives";
@@ -46,7 +47,7 @@ fn read_by_its_number() {
 fn each_namespace_counts_for_itself() {
     let (here_netns, here) = inside();
     let (there_netns, there) = inside();
-    // The first numbers of this one go to others, so that equal numbers below would not come by chance.
+    // This namespace assigns its first ids to two other namespaces, so that the ids compared below are not equal by chance.
     let others = [netns(), netns()];
     for (number, other) in others.iter().enumerate() {
         there.create_veth(&veth(&format!("veth{number}"), "eth0", other)).unwrap();

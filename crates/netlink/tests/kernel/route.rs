@@ -198,7 +198,7 @@ fn the_hosts_own_are_its_addresses_and_the_loopback_network() {
         !own.contains(&net("10.1.0.255/32"))
             && !own.iter().any(|network| network.contains("10.1.0.1".parse().unwrap()))
     );
-    // Any other address of IPv6 is taken a moment after it was given.
+    // The kernel accepts any other IPv6 address as its own only a moment after it was added.
     let own = netlink.own_networks(Family::V6).unwrap();
     assert!(own.contains(&net("::1/128")), "{own:?}");
     assert!(own.iter().all(|network| network.prefix() == 128), "{own:?}");

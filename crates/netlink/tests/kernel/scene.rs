@@ -1,4 +1,4 @@
-//! Two fresh namespaces, and ip(8) as the witness.
+//! Fresh namespaces with links, and ip(8) to check their state.
 
 #![expect(clippy::unwrap_used, reason = "a test whose scene cannot be set has failed")]
 
@@ -23,13 +23,13 @@ pub(crate) fn veth(name: &str, peer: &str, netns: &Netns) -> NewVeth {
     NewVeth { name: name.to_owned(), mac: None, mtu: None, queues: None, master: None, peer }
 }
 
-/// A pair `near` and `far` in one namespace.
+/// A veth pair `near` and `far` in one namespace.
 pub(crate) fn pair(netns: &Netns, netlink: &Netlink) -> (Link, Link) {
     let near = netlink.create_veth(&veth("near", "far", netns)).unwrap();
     (near, netlink.link("far").unwrap())
 }
 
-/// A pair in one namespace whose ends are up.
+/// A veth pair in one namespace, both ends up.
 pub(crate) fn pair_up(netns: &Netns, netlink: &Netlink) -> (Link, Link) {
     let (near, far) = pair(netns, netlink);
     let mut batch = Batch::new();
@@ -51,7 +51,7 @@ pub(crate) fn address(text: &str) -> NewAddress {
     NewAddress::from(net(text))
 }
 
-/// What ip(8) says inside `netns`; it must succeed.
+/// Runs ip(8) inside `netns` and returns its output; it must succeed.
 #[expect(clippy::disallowed_methods, reason = "the crate that starts programs is no part of what is tested here")]
 pub(crate) fn ip(netns: &Netns, arguments: &str) -> String {
     let net = format!("--net=/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd());

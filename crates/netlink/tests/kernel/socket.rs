@@ -21,7 +21,7 @@ const REQUEST: u16 = 1;
 const REQUEST_ACK: u16 = 5;
 const REQUEST_DUMP: u16 = 0x301;
 
-/// A message that asks for the link with this number.
+/// An `RTM_GETLINK` request for the link with this index.
 fn get_link(flags: u16, sequence: u32, index: i32) -> Vec<u8> {
     let mut bytes = Vec::new();
     bytes.extend(32_u32.to_ne_bytes());
@@ -106,7 +106,7 @@ fn sixty_four_threads_dump_at_once() {
     });
 }
 
-/// Asks once for all IPv6 addresses; whether the kernel marked what came as interrupted.
+/// Dumps all IPv6 addresses once. Returns whether the kernel marked the dump as interrupted.
 #[expect(clippy::unwrap_used, reason = "a witness that cannot see has failed")]
 fn is_interrupted_without_retries(netns: &Netns) -> bool {
     let socket = netns.enter(|_| netlink_sys::Socket::new(ROUTE).unwrap()).unwrap();

@@ -1,4 +1,4 @@
-//! Links on top of another, where the kernel has them.
+//! Links on top of another link, if the kernel supports them.
 
 use cnikit_netlink::{IpvlanMode, MacvlanMode, NewUpper, UpperKind};
 
@@ -6,7 +6,7 @@ use crate::scene::{inside, ip, pair_up};
 
 const MACVLAN: UpperKind = UpperKind::Macvlan { mode: MacvlanMode::Private, queue: Some(77) };
 
-/// The sorts that this kernel knows. Where it knows one it makes it, and else refuses it as unsupported.
+/// Each kind is created if this kernel supports it, and refused as unsupported otherwise.
 #[test]
 fn one_is_made_in_another_namespace_by_one_message() {
     for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L3s)] {

@@ -1,4 +1,4 @@
-//! Pairs of links.
+//! Veth pairs.
 
 use cnikit_netlink::{Mac, Netlink, NewVeth};
 
@@ -85,6 +85,6 @@ fn sixty_four_threads_make_pairs_at_once() {
             });
         }
     });
-    // Each far namespace died with its thread, and takes its pair along in its own time.
+    // The far namespaces ended with their threads. The kernel deletes their veth pairs a while later.
     assert!(here.links_of_kind("veth").unwrap().len() <= 64);
 }

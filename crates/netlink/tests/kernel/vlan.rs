@@ -7,8 +7,8 @@ use cnikit_netns::Netns;
 
 use crate::scene::{inside, veth};
 
-/// A port of a bridge that filters by VLAN; `None` where this kernel was built without `CONFIG_BRIDGE_VLAN_FILTERING`, which
-/// is what it then has to say.
+/// A port of a bridge that filters by VLAN; `None` if this kernel was built without `CONFIG_BRIDGE_VLAN_FILTERING`, which its
+/// error must then show.
 fn port(netns: &Netns, netlink: &Netlink) -> Option<Link> {
     let bridge = NewBridge { name: "br0".to_owned(), vlan_filtering: Some(true), ..NewBridge::default() };
     let made = netlink.create_bridge(&bridge);

@@ -112,7 +112,7 @@ fn events_left_over_from_waiting_do_not_disturb_later_requests() {
     assert_eq!(netlink.addresses(near.index).unwrap(), []);
 }
 
-/// How many messages the kernel could not deliver to the sockets of this namespace.
+/// The number of messages that the kernel could not deliver to the sockets of this namespace.
 #[expect(clippy::unwrap_used, reason = "a witness that cannot see has failed")]
 fn drops(netns: &cnikit_netns::Netns) -> u32 {
     let table = netns.enter(|_| std::fs::read_to_string("/proc/thread-self/net/netlink").unwrap()).unwrap();
@@ -127,7 +127,7 @@ fn more_events_than_the_queue_holds_have_the_state_read_anew() {
     let other = Netlink::inside(&netns).unwrap();
     let calls = std::cell::Cell::new(0);
     let ready = |link: &cnikit_netlink::Link| {
-        // The first reading comes before anything is listened to.
+        // The first reading happens before the subscription.
         if calls.replace(calls.get() + 1) == 1 {
             for number in 0..8000 {
                 other
@@ -143,7 +143,7 @@ fn more_events_than_the_queue_holds_have_the_state_read_anew() {
     assert_eq!(netlink.links_of_kind("veth").unwrap().len(), 2);
 }
 
-/// Many addresses make the reading long, so that some changes fall in the middle of it.
+/// Many addresses make the reading long, so that some changes happen during it.
 #[test]
 fn a_change_during_a_reading_is_not_missed() {
     let (netns, netlink) = inside();
