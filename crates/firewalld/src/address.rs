@@ -1,4 +1,4 @@
-//! Where a bus listens, as `DBUS_SYSTEM_BUS_ADDRESS` says it.
+//! Server addresses of D-Bus, as in `DBUS_SYSTEM_BUS_ADDRESS`.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -7,15 +7,15 @@ use std::path::PathBuf;
 /// A socket that a bus listens on.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Address {
-    /// A file.
+    /// A socket in the file system.
     Path(PathBuf),
-    /// A name that only a network namespace knows.
+    /// An abstract socket, whose name exists in one network namespace only; see unix(7).
     Abstract(Vec<u8>),
 }
 
 /// The addresses of a list that we can connect to, in its order: `unix:path=/run/bus,guid=0a;unix:abstract=bus`.
 ///
-/// Those of other transports are passed over, as is what makes no sense; see the D-Bus specification, "Server Addresses".
+/// Addresses with other transports and malformed ones are skipped; see the D-Bus specification, "Server Addresses".
 pub(crate) fn addresses(list: &str) -> Vec<Address> {
     list.split(';').filter_map(address).collect()
 }
@@ -36,7 +36,7 @@ fn address(text: &str) -> Option<Address> {
     None
 }
 
-/// The bytes of a value: what is not a letter, a digit or one of a few marks stands there as `%` and two digits.
+/// Decodes a value, in which all bytes except letters, digits and a few marks may be written as `%` and two hexadecimal digits.
 fn unescaped(value: &str) -> Option<Vec<u8>> {
     let mut pieces = value.split('%');
     let mut bytes = pieces.next()?.as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! A connection to a bus.
+//! A connection to a message bus.
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
@@ -13,23 +13,24 @@ use crate::address::{Address, addresses};
 use crate::message::{self, Call, HEADER, Reply, Value};
 use crate::{Cause, Error, Result};
 
-/// Who we are is what the socket says: the method that needs no more than that, also in a user namespace.
+/// Authentication by the credentials of the socket (`EXTERNAL`). With an empty `DATA` the bus takes the user id from the socket
+/// alone, which also works in a user namespace.
 const AUTHENTICATION: &[u8] = b"\0AUTH EXTERNAL\r\nDATA\r\n";
-/// As long as a connection is waited for at once, again and again until the deadline: any number fits the system's clocks.
+/// The longest single wait for a connection; waits are repeated until the deadline. The value only has to fit into a `timeval`.
 const AT_ONCE: Duration = Duration::from_hours(1);
-/// The longest line of a bus before it takes messages.
+/// The longest line of the authentication protocol, in bytes.
 const LONGEST_LINE: usize = 16 << 10;
-/// The bus itself, as one who can be called.
+/// The name under which the bus itself can be called.
 pub(crate) const BUS: &str = "org.freedesktop.DBus";
 const BUS_PATH: &str = "/org/freedesktop/DBus";
 
-/// Nothing is waited for longer than until the deadline, which is that of all that is done with it.
+/// A connection to a bus. Its deadline holds for all calls together.
 #[derive(Debug)]
 pub(crate) struct Bus {
     stream: UnixStream,
     deadline: Deadline,
     serial: u32,
-    /// What has come and is not read yet.
+    /// The bytes that were received and are not parsed yet.
     received: Vec<u8>,
 }
 
@@ -58,7 +59,7 @@ impl Bus {
         Ok(None)
     }
 
-    /// Asks the bus itself.
+    /// Calls a method of the bus itself.
     pub(crate) fn ask(&mut self, member: &str, arguments: &[&str]) -> Result<Value> {
         self.call(&Call { destination: BUS, path: BUS_PATH, interface: BUS, member, arguments })
     }
@@ -82,7 +83,7 @@ impl Bus {
         }
     }
 
-    /// Authenticates, and gets a name on the bus, without which no method can be called.
+    /// Authenticates and calls `Hello`, which must be the first method call of a connection.
     fn introduce(&mut self) -> Result<()> {
         self.authenticate().map_err(|cause| Error::new("introduce ourselves", cause))?;
         self.ask("Hello", &[]).map(drop)
@@ -112,7 +113,7 @@ impl Bus {
         }
     }
 
-    /// The next message that is an answer.
+    /// Receives messages up to the next method return or error.
     fn answer(&mut self) -> std::result::Result<Reply, Cause> {
         let unreadable = || Cause::Unreadable("what came is no message of D-Bus".to_owned());
         loop {
@@ -159,12 +160,13 @@ impl Bus {
     }
 }
 
-/// Interrupted, or the time is over, which is the deadline's to say.
+/// Whether an operation of the socket has to be tried again: it was interrupted, or its timeout passed. Whether the deadline has
+/// passed is checked separately.
 fn passing(error: &io::Error) -> bool {
     [ErrorKind::Interrupted, ErrorKind::WouldBlock].contains(&error.kind())
 }
 
-/// What a socket may wait; `None` is for ever.
+/// The timeout for the next operation of the socket; `None` if there is no deadline.
 fn left(deadline: Deadline) -> io::Result<Option<Duration>> {
     match deadline.remaining() {
         Some(left) if left.is_zero() => Err(ErrorKind::TimedOut.into()),
@@ -172,7 +174,7 @@ fn left(deadline: Deadline) -> io::Result<Option<Duration>> {
     }
 }
 
-/// A socket that is connected. Where as many wait already as may, it waits with them.
+/// Connects to a socket. If its listen queue is full, it waits until there is room or the deadline passes.
 fn stream(address: &Address, deadline: Deadline) -> io::Result<UnixStream> {
     let address = match address {
         Address::Path(path) => UnixAddr::new(path)?,

@@ -1,39 +1,39 @@
-//! What went wrong, and what helps.
+//! The error of a call to firewalld, with a hint.
 
 use std::fmt;
 use std::io;
 
-/// A failed operation: the deed, why it failed, and what can be done about it.
+/// A failed operation, with its cause and a hint.
 #[derive(Debug)]
 pub struct Error {
-    /// What was tried, as words: `add the source 10.0.0.2/32 to zone "trusted" of firewalld`.
+    /// The operation, such as `add the source 10.0.0.2/32 to zone "trusted" of firewalld`.
     pub operation: String,
-    /// Why it failed.
+    /// The cause of the failure.
     pub cause: Cause,
 }
 
-/// Why something failed.
+/// The cause of an [`Error`].
 #[derive(Debug)]
 pub enum Cause {
-    /// The socket of the bus failed us; `TimedOut` if nothing came before the deadline.
+    /// An operation on the socket of the bus failed; `TimedOut` if no answer arrived before the deadline.
     Socket(io::Error),
-    /// The bus, or firewalld, answered with an error.
+    /// The bus or firewalld answered with an error.
     Refused {
-        /// `org.fedoraproject.FirewallD1.Exception`.
+        /// The error name, such as `org.fedoraproject.FirewallD1.Exception`.
         name: String,
-        /// `INVALID_ZONE: nope`.
+        /// The error message, such as `INVALID_ZONE: nope`.
         message: String,
     },
-    /// The source belongs to another zone, and can be in one only.
+    /// The source belongs to this other zone; a source can be in one zone only.
     InZone(String),
-    /// What came is no answer in the language of D-Bus, or what was to be sent cannot be said in it.
+    /// The answer is not a valid D-Bus message, or the call cannot be encoded as one.
     Unreadable(String),
 }
 
-/// What the functions of this crate return.
+/// The result of the functions of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// What helps, by a word of the error's name or of its message; the first that fits.
+/// The hints, each with a word of the error's name or message; the first that matches is used.
 const HINTS: [(&str, &str); 5] = [
     (
         "INVALID_ZONE",
@@ -50,13 +50,13 @@ impl Error {
         Self { operation: operation.into(), cause }
     }
 
-    /// The same error with the context of the caller.
+    /// The same error with the operation of the caller.
     #[must_use]
     pub(crate) fn during(self, operation: impl Into<String>) -> Self {
         Self { operation: operation.into(), ..self }
     }
 
-    /// Whether firewalld does not run.
+    /// Whether the error means that firewalld does not run.
     pub fn is_absent(&self) -> bool {
         self.is_named("NameHasNoOwner") || self.is_named("ServiceUnknown")
     }
@@ -66,12 +66,12 @@ impl Error {
         matches!(&self.cause, Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut)
     }
 
-    /// Whether it is an error of the bus's own of this name.
+    /// Whether it is the error of the bus with this name, without its prefix `org.freedesktop.DBus.Error.`.
     fn is_named(&self, word: &str) -> bool {
         matches!(&self.cause, Cause::Refused { name, .. } if name.strip_prefix("org.freedesktop.DBus.Error.") == Some(word))
     }
 
-    /// Whether it is an exception of firewalld's, whose messages begin with a code.
+    /// Whether it is an exception of firewalld with one of these codes, with which its message begins.
     pub(crate) fn is_exception(&self, codes: &[&str]) -> bool {
         matches!(&self.cause, Cause::Refused { message, .. }
             if codes.contains(&message.split(':').next().unwrap_or_default().trim()))

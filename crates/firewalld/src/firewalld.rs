@@ -1,4 +1,4 @@
-//! The zones of firewalld.
+//! The sources of firewalld's zones.
 
 use cnikit_process::Deadline;
 use ipnetwork::IpNetwork;
@@ -7,41 +7,41 @@ use crate::bus::Bus;
 use crate::message::{Call, Value};
 use crate::{Cause, Error, Result};
 
-/// Where the system's bus is if the environment does not say it.
+/// The address of the system bus if the environment does not have one.
 const SYSTEM_BUS: &str = "unix:path=/var/run/dbus/system_bus_socket";
 /// The name of firewalld on the bus.
 const NAME: &str = "org.fedoraproject.FirewallD1";
 const PATH: &str = "/org/fedoraproject/FirewallD1";
 const ZONES: &str = "org.fedoraproject.FirewallD1.zone";
 
-/// A source that is there already: in this zone by the first code, in any by the second.
+/// The codes for a source that already exists: in this zone, or in any zone.
 const TAKEN: [&str; 2] = ["ZONE_ALREADY_SET", "ZONE_CONFLICT"];
-/// A source that is not in this zone: in none, in another, in none that there is.
+/// The codes for a source that is not in this zone: it is in no zone, or in another one.
 const ELSEWHERE: [&str; 3] = ["UNKNOWN_SOURCE", "NOT_ENABLED", "ZONE_CONFLICT"];
 
-/// A connection to the system's bus, by which firewalld is told the sources of its zones.
+/// A connection to the system bus for reading and changing the sources of firewalld's zones.
 ///
-/// What it is told holds until firewalld is reloaded or ends: it is no part of its kept configuration. A network stands there
-/// as it was written; `10.0.0.2/32` and `10.0.0.2` are two.
+/// Changes are made in the runtime configuration of firewalld, not in the permanent one: they last until firewalld is reloaded or
+/// ends. firewalld compares sources as texts; `10.0.0.2/32` and `10.0.0.2` are two different ones.
 #[derive(Debug)]
 pub struct Firewalld {
     bus: Bus,
 }
 
 impl Firewalld {
-    /// Connects to the bus; `None` if none listens, which says that there is no firewalld either.
+    /// Connects to the bus; `None` if no bus listens, so that there is no firewalld either.
     ///
-    /// `address` is what `DBUS_SYSTEM_BUS_ADDRESS` says: addresses with semicolons between them, of which `unix:path=` and
-    /// `unix:abstract=` are tried in their order. `deadline` holds for all that is done with this connection.
+    /// `address` is the value of `DBUS_SYSTEM_BUS_ADDRESS`: addresses separated by semicolons, of which `unix:path=` and
+    /// `unix:abstract=` are tried in order. `deadline` holds for all calls of this connection together.
     ///
     /// # Errors
-    /// The socket is not of a bus, the bus refuses us, or it does not answer before the deadline.
+    /// The socket does not belong to a bus, the bus refuses the connection, or it does not answer before the deadline.
     #[doc(alias = "DBUS_SYSTEM_BUS_ADDRESS")]
     pub fn connect(address: Option<&str>, deadline: Deadline) -> Result<Option<Self>> {
         Ok(Bus::connect(address.unwrap_or(SYSTEM_BUS), deadline)?.map(|bus| Self { bus }))
     }
 
-    /// Whether firewalld runs. It is not started by this, nor by any other function here.
+    /// Whether firewalld runs. Neither this nor any other function here starts it.
     ///
     /// # Errors
     /// The bus does not answer before the deadline or closes the connection, or its answer cannot be parsed.
@@ -53,10 +53,10 @@ impl Firewalld {
         }
     }
 
-    /// Makes this network a source of the zone, if it is not yet. The zone `""` is firewalld's default.
+    /// Adds this network as a source to the zone, unless the zone has it already. The zone `""` is firewalld's default zone.
     ///
     /// # Errors
-    /// The network is a source of another zone: [`Cause::InZone`] names it. The zone is not there. firewalld does not run
+    /// The network is a source of another zone, which [`Cause::InZone`] names; the zone does not exist; or firewalld does not run
     /// ([`Error::is_absent`]).
     pub fn add_source(&mut self, zone: &str, network: IpNetwork) -> Result<()> {
         let deed = format!("add the source {network} to zone \"{zone}\" of firewalld");
@@ -74,10 +74,11 @@ impl Firewalld {
         })
     }
 
-    /// Has this network no longer be a source of the zone; where it is none, nothing is to be done. That of another zone stays.
+    /// Removes this network from the sources of the zone. It is not an error if the zone does not have it; a source of another
+    /// zone is left alone.
     ///
     /// # Errors
-    /// firewalld does not run ([`Error::is_absent`]), or refuses.
+    /// firewalld does not run ([`Error::is_absent`]), or refuses the call.
     pub fn remove_source(&mut self, zone: &str, network: IpNetwork) -> Result<()> {
         match self.zone("removeSource", &[zone, &network.to_string()]) {
             Err(error) if error.is_exception(&ELSEWHERE) => Ok(()),
@@ -90,7 +91,7 @@ impl Firewalld {
     /// Whether this network is a source of the zone.
     ///
     /// # Errors
-    /// The zone is not there, or firewalld does not run ([`Error::is_absent`]).
+    /// The zone does not exist, or firewalld does not run ([`Error::is_absent`]).
     pub fn query_source(&mut self, zone: &str, network: IpNetwork) -> Result<bool> {
         let deed = || format!("ask firewalld whether {network} is a source of zone \"{zone}\"");
         match self.zone("querySource", &[zone, &network.to_string()]).map_err(|error| error.during(deed()))? {

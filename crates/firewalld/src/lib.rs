@@ -1,7 +1,6 @@
 //! Read and change the sources of firewalld's zones over D-Bus.
 //!
-//! [`Firewalld`] is a connection to the system bus with the calls that plugins need: which zone has an address, and add or
-//! remove one.
+//! [`Firewalld`] is a connection to the system bus with the calls that plugins need: query, add and remove a source.
 //!
 //! Design decision: a small blocking client of our own. A handful of calls with text arguments takes two hundred lines,
 //! never waits longer than its deadline, and needs neither an async runtime nor a C library. It never makes the bus start

@@ -1,18 +1,18 @@
-//! Messages of D-Bus: calls as they are sent, answers as they come. See the D-Bus specification, "Message Protocol".
+//! Encode method calls and parse the answers. See the D-Bus specification, "Message Protocol".
 
-/// The length of a header up to its fields, and of the number in front of them.
+/// The length of a header before its array of fields, including the length of that array.
 pub(crate) const HEADER: usize = 16;
-/// The longest message that is read. Answers of firewalld's are a few hundred bytes.
+/// The longest message that is accepted, in bytes. The answers of firewalld have a few hundred.
 const LONGEST: usize = 1 << 20;
 
 const CALL: u8 = 1;
 const RETURN: u8 = 2;
 const ERROR: u8 = 3;
-/// No program is started to answer the call.
+/// The flag that keeps the bus from starting a program to answer the call.
 const NO_AUTO_START: u8 = 2;
 const VERSION: u8 = 1;
 
-// The fields of a header.
+// The codes of the header fields.
 const PATH: u8 = 1;
 const INTERFACE: u8 = 2;
 const MEMBER: u8 = 3;
@@ -21,7 +21,7 @@ const REPLY_SERIAL: u8 = 5;
 const DESTINATION: u8 = 6;
 const SIGNATURE: u8 = 8;
 
-/// A call whose arguments are texts, none of which may hold a NUL.
+/// A method call whose arguments are strings, without NUL bytes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call<'a> {
     pub(crate) destination: &'a str,
@@ -53,7 +53,7 @@ impl Call<'_> {
         whole.number(body.0.len());
         whole.0.extend(serial.to_le_bytes());
         whole.number(fields.0.len());
-        // The fields begin at a multiple of eight, so what is aligned in them is aligned here.
+        // The fields begin at a multiple of eight bytes, so their inner alignment stays correct.
         whole.0.extend(fields.0);
         whole.align(8);
         whole.0.extend(body.0);
@@ -61,7 +61,7 @@ impl Call<'_> {
     }
 }
 
-/// What is written so far, in little endian.
+/// Encodes values in little endian.
 #[derive(Default)]
 struct Encoder(Vec<u8>);
 
@@ -88,7 +88,7 @@ impl Encoder {
     }
 }
 
-/// The first argument of an answer, if it is one that we ask for.
+/// The first argument of an answer; `Other` if there is none or its type is none of those that our calls return.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Value {
     Text(String),
@@ -96,21 +96,21 @@ pub(crate) enum Value {
     Other,
 }
 
-/// An error that a call was answered with.
+/// The error in the answer to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ErrorReply {
     pub(crate) name: String,
     pub(crate) message: String,
 }
 
-/// The answer to the call with this number.
+/// The answer to a method call: the serial of the call, and its value or error.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Reply {
     pub(crate) to: u32,
     pub(crate) result: std::result::Result<Value, ErrorReply>,
 }
 
-/// The length of the message that begins so; `None` if none does that we would read.
+/// The length of the message that begins with these bytes; `None` if it is not a message of this protocol version or too long.
 pub(crate) fn length(header: &[u8]) -> Option<usize> {
     let header = header.get(..HEADER)?;
     let mut read = Read { bytes: header, place: 4, big: big(header[0])? };
@@ -129,11 +129,11 @@ fn big(mark: u8) -> Option<bool> {
     }
 }
 
-/// What cannot be read.
+/// The error for bytes that are not a valid message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Unreadable;
 
-/// What a whole message answers; `None` if it is no answer.
+/// Parses a complete message; `None` if it is neither a method return nor an error.
 pub(crate) fn answer(message: &[u8]) -> std::result::Result<Option<Reply>, Unreadable> {
     let (kind, to, result) = read(message).ok_or(Unreadable)?;
     match (kind, to) {
@@ -143,7 +143,7 @@ pub(crate) fn answer(message: &[u8]) -> std::result::Result<Option<Reply>, Unrea
     }
 }
 
-/// The kind of a message, the call that it answers, and what it says.
+/// Parses a complete message: its type, the serial of the call that it answers, and its value or error.
 fn read(message: &[u8]) -> Option<(u8, Option<u32>, std::result::Result<Value, ErrorReply>)> {
     let body = length(message).filter(|length| *length == message.len())?;
     let mut read = Read { bytes: message, place: 4, big: big(message[0])? };
@@ -181,7 +181,7 @@ fn read(message: &[u8]) -> Option<(u8, Option<u32>, std::result::Result<Value, E
     Some((kind, to, result))
 }
 
-/// A message, read from its beginning.
+/// Decodes a message from its beginning.
 struct Read<'a> {
     bytes: &'a [u8],
     place: usize,
@@ -211,16 +211,16 @@ impl<'a> Read<'a> {
 
     fn text(&mut self) -> Option<&'a str> {
         let length = self.number()? as usize;
-        self.ended(length)
+        self.nul_terminated(length)
     }
 
     fn signature(&mut self) -> Option<&'a str> {
         let length = usize::from(self.byte()?);
-        self.ended(length)
+        self.nul_terminated(length)
     }
 
-    /// A text of so many bytes, and the NUL behind it.
-    fn ended(&mut self, length: usize) -> Option<&'a str> {
+    /// A string of this many bytes and the NUL after it.
+    fn nul_terminated(&mut self, length: usize) -> Option<&'a str> {
         let text = std::str::from_utf8(self.take(length)?).ok()?;
         (self.byte()? == 0).then_some(text)
     }
@@ -251,7 +251,7 @@ mod tests {
         assert_eq!(answer(&call), Ok(None));
     }
 
-    /// An answer whose body is a number, in either order: it is true for 1.
+    /// An answer with a boolean body, which is the number 1, in either byte order.
     fn sent(big: bool) -> Vec<u8> {
         let number = |value: u32| if big { value.to_be_bytes() } else { value.to_le_bytes() };
         let fields = [&[5, 1, b'u', 0][..], &number(7), &[8, 1, b'g', 0, 1, b'b', 0]].concat();

@@ -1,21 +1,20 @@
-//! Both ways of the wire without a bus: what its bytes are read as, and those that it would be sent.
-//!
-//! For a fuzzer, which has bytes and no bus; not part of what this crate promises.
+//! Parse and encode messages without a bus, for the fuzzers. Not part of the public API.
 
 use crate::address::addresses;
 use crate::message::{self, Call, Reply, Value};
 
-/// How many addresses of a list we could connect to.
+/// The number of addresses in a list whose transport is supported.
 pub fn usable(list: &str) -> usize {
     addresses(list).len()
 }
 
-/// How long the message is that begins so.
+/// The length of the message that begins with these bytes.
 pub fn length(bytes: &[u8]) -> Option<usize> {
     message::length(bytes)
 }
 
-/// What a message answers: to which call, and a text; an error's name and message with a colon between. `None` if it is none.
+/// Parses an answer: the serial of the call, and the value as a text, which for an error is its name and message separated by a
+/// colon. `None` if the message is not an answer.
 pub fn answer(message: &[u8]) -> Option<(u32, String)> {
     let Reply { to, result } = message::answer(message).ok()??;
     let result = match result {
@@ -27,7 +26,7 @@ pub fn answer(message: &[u8]) -> Option<(u32, String)> {
     Some((to, result))
 }
 
-/// The message of a call with these arguments.
+/// Encodes a method call with these arguments.
 pub fn call(serial: u32, arguments: &[&str]) -> Vec<u8> {
     Call { destination: "d.d", path: "/p", interface: "i.i", member: "m", arguments }.encode(serial)
 }

@@ -1,4 +1,4 @@
-//! Against a real bus and a real firewalld, each of the test's own; and against sockets that are none.
+//! Tests against a real bus and a real firewalld, which each test starts for itself, and against sockets that are not a bus.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 use std::io::{Read, Write};
@@ -11,7 +11,7 @@ use cnikit_testkit::{Host, firewalld};
 use ipnetwork::IpNetwork;
 
 const LONG: Duration = Duration::from_secs(30);
-/// It does not end.
+/// A line without an end.
 static LINE: [u8; 100_000] = [b'x'; 100_000];
 const SHORT: Duration = Duration::from_millis(200);
 
@@ -72,7 +72,7 @@ fn what_another_zone_has_stays_there_and_is_named() {
     assert!(matches!(error.cause, Cause::InZone(zone) if zone == "internal"));
     firewalld.remove_source("trusted", network).unwrap();
     assert!(firewalld.query_source("internal", network).unwrap());
-    // The default zone has a name too.
+    // `public` is the name of the default zone.
     firewalld.add_source("", net("10.0.0.3/32")).unwrap();
     assert!(firewalld.query_source("public", net("10.0.0.3/32")).unwrap());
 
@@ -112,7 +112,7 @@ fn a_bus_that_goes_away_is_an_error_and_then_none() {
     let address = bus.address.clone();
     drop(bus);
     refused(firewalld.is_running(), &["ask whether firewalld runs"]);
-    // The file is there still, and nobody listens.
+    // The socket file still exists, but no program listens on it.
     assert!(Firewalld::connect(Some(&address), Deadline::after(LONG)).unwrap().is_none());
     let nowhere = format!("unix:path={}", host.dir().join("nothing").display());
     assert!(Firewalld::connect(Some(&nowhere), Deadline::after(LONG)).unwrap().is_none());
@@ -127,13 +127,13 @@ fn the_first_of_several_addresses_where_one_listens_is_taken() {
     let host = Host::new();
     let bus = firewalld::Bus::listening(&host, "unix:abstract=cnikit%20test");
     let list = format!("tcp:host=localhost,port=1;unix:path={};{}", host.dir().join("none").display(), bus.address);
-    // Such a name is known in one network namespace alone.
+    // An abstract socket exists in one network namespace only.
     let mut firewalld = host.enter(|| connect(&list));
     assert!(!firewalld.is_running().unwrap());
     assert!(Firewalld::connect(Some(&list), Deadline::after(LONG)).unwrap().is_none());
 }
 
-/// Connects to a socket where somebody does this with whoever comes, and has to fail.
+/// Connects to a socket that `answer` serves, which has to fail. Returns the error and the time that it took.
 fn met(answer: impl FnOnce(UnixListener) + Send + 'static) -> (Error, Duration) {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bus");
@@ -148,7 +148,7 @@ fn met(answer: impl FnOnce(UnixListener) + Send + 'static) -> (Error, Duration) 
     (error, took)
 }
 
-/// Reads until the other side goes away.
+/// Reads until the other side closes the connection.
 fn until_the_end(mut stream: impl Read) {
     drop(stream.read_to_end(&mut Vec::new()));
 }
@@ -174,7 +174,7 @@ fn one_who_never_accepts_is_not_waited_for_either() {
     let path = dir.path().join("bus");
     let listener = UnixListener::bind(&path).unwrap();
     let address = format!("unix:path={}", path.display());
-    // Once the queue is full, connecting itself waits.
+    // Once the listen queue is full, connect(2) itself waits.
     nix::sys::socket::listen(&listener, nix::sys::socket::Backlog::new(0).unwrap()).unwrap();
     let queued: Vec<_> = (0..1).map(|_| std::os::unix::net::UnixStream::connect(&path).unwrap()).collect();
     let began = Instant::now();
@@ -188,7 +188,7 @@ fn one_who_is_no_bus_or_wants_us_not_is_told_apart() {
     let says = |words: &'static [u8]| {
         met(move |listener| {
             let mut stream = listener.accept().unwrap().0;
-            // We may have hung up by then.
+            // The client may have closed the connection by then.
             drop(stream.write_all(words));
             until_the_end(stream);
         })
