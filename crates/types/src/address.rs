@@ -1,20 +1,20 @@
-//! Addresses as the documents spell them.
+//! Parse addresses and networks as documents write them.
 
 use std::net::IpAddr;
 
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Deserializer, de::Error};
 
-/// An IPv4-mapped prefix of this many bits is the mapping itself.
+/// The prefix length of the IPv4-mapped addresses, `::ffff:0:0/96`.
 const MAPPED: u8 = 96;
 
 /// Parses an address with its prefix length, such as `10.1.0.5/16`; host bits are kept.
 ///
-/// An IPv4-mapped IPv6 address becomes the IPv4 address that it stands for.
+/// An IPv4-mapped IPv6 address is converted to the IPv4 address.
 ///
 /// # Errors
-/// A text without a prefix length, with an address that does not parse or with a prefix longer than the family has. The error
-/// is a sentence that quotes the text.
+/// The text has no prefix length, its address does not parse, or its prefix length is greater than the family allows. The error is
+/// a sentence that quotes the text.
 #[doc(alias = "CIDR")]
 pub fn parse_cidr(text: &str) -> Result<IpNetwork, String> {
     network(text).ok_or_else(|| format!("{text:?} is not an address with a prefix length, such as 10.1.0.5/16"))
@@ -29,7 +29,7 @@ fn network(text: &str) -> Option<IpNetwork> {
     IpNetwork::new(address, prefix.parse().ok()?).ok().map(canonical)
 }
 
-/// The IPv4 network that an IPv4-mapped one means; any other as it is.
+/// Converts an IPv4-mapped network to the IPv4 network; any other is returned unchanged.
 pub(crate) fn canonical(network: IpNetwork) -> IpNetwork {
     let address = network.ip().to_canonical();
     match network.prefix().checked_sub(MAPPED) {
@@ -38,7 +38,7 @@ pub(crate) fn canonical(network: IpNetwork) -> IpNetwork {
     }
 }
 
-/// Parses an address without a prefix length. An IPv4-mapped IPv6 address becomes the IPv4 address that it stands for.
+/// Parses an address without a prefix length. An IPv4-mapped IPv6 address is converted to the IPv4 address.
 ///
 /// # Errors
 /// A text that is not an IP address. The error is a sentence that quotes the text.
@@ -57,7 +57,7 @@ pub(crate) fn optional_cidr<'de, D: Deserializer<'de>>(deserializer: D) -> Resul
     cidr(deserializer).map(Some)
 }
 
-/// For `deserialize_with`: an address, where the empty text is none, as Go reads it.
+/// For `deserialize_with`: an address; an empty text is `None`, as in Go.
 pub(crate) fn optional<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<IpAddr>, D::Error> {
     let text = String::deserialize(deserializer)?;
     if text.is_empty() {

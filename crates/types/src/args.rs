@@ -2,12 +2,12 @@
 
 use std::collections::HashSet;
 
-/// The pairs of `CNI_ARGS`, `KEY=VALUE;KEY=VALUE`, in their order; of one key the last.
+/// The pairs of `CNI_ARGS`, `KEY=VALUE;KEY=VALUE`, in their order. Of several pairs with one key only the last counts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "CNI_ARGS")]
 pub struct Args(Vec<(String, String)>);
 
-/// The key that tells a plugin to put up with keys it does not know.
+/// The key that makes a plugin ignore keys that it does not support.
 const IGNORE_UNKNOWN: &str = "IgnoreUnknown";
 
 impl Args {
@@ -48,7 +48,7 @@ impl Args {
         None
     }
 
-    /// Whether the caller wants unknown keys to be ignored: `1`, `0`, `true` or `false`, in any case of letters.
+    /// Whether unknown keys are to be ignored. The value is `1`, `0`, `true` or `false`, in any letter case.
     ///
     /// # Errors
     /// Any other value of `IgnoreUnknown`.
@@ -60,7 +60,7 @@ impl Args {
         }
     }
 
-    /// The pairs whose keys are not among `known`, as they were given.
+    /// The pairs whose keys are not in `known`, as `KEY=VALUE`.
     pub fn unknown(&self, known: &[&str]) -> Vec<String> {
         let mut unknown = Vec::new();
         for (key, value) in &self.0 {

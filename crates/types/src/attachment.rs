@@ -14,17 +14,17 @@ pub struct ValidAttachment {
     pub ifname: String,
 }
 
-/// The keys of the list: that of today's specification, then the one that 1.1.0 was published with.
+/// The keys of the list: that of the current specification, then that of the published 1.1.0.
 const KEYS: [&str; 2] = ["cni.dev/valid-attachments", "cni.dev/attachments"];
 
 impl NetConf {
     /// The attachments that GC must leave alone; `None` if neither key is present, which is not the same as an empty list.
     ///
-    /// Both keys' lists are joined: an attachment that is in either is valid. A `null` is an empty list: a runtime sends it
+    /// The lists of both keys are merged: an attachment that is in either is valid. `null` is an empty list; a runtime sends it
     /// when no container is left.
     ///
     /// # Errors
-    /// A list or a member of it has the wrong type or lacks a key. The error's path names it.
+    /// A list or a member of it has the wrong type, or a member lacks a key. The error's path names it.
     pub fn valid_attachments(&self) -> Result<Option<Vec<ValidAttachment>>, ReadError> {
         let mut valid: Vec<ValidAttachment> = Vec::new();
         for key in KEYS {

@@ -1,4 +1,4 @@
-//! What the runtime asks of one attachment: `runtimeConfig`, in the shapes that runtimes really send.
+//! Capability arguments (`runtimeConfig`) of one attachment, in all forms that runtimes send.
 
 use std::net::IpAddr;
 
@@ -8,25 +8,25 @@ use serde_json::{Map, Value};
 
 use crate::{NetConf, ReadError, address, member, read};
 
-/// A port of the host that leads to one of the container.
+/// A port of the host that is forwarded to a port of the container.
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct PortMapping {
-    /// The port on the host; 0 is none.
+    /// The port on the host; 0 if there is none.
     #[serde(default)]
     pub host_port: u16,
     /// The port in the container.
     #[serde(default)]
     pub container_port: u16,
-    /// The transport protocol, TCP if it is not said.
+    /// The transport protocol; TCP by default.
     #[serde(default)]
     pub protocol: Protocol,
-    /// The address of the host on which the port listens; every one if it is not said.
+    /// The address of the host whose port is forwarded; all addresses by default.
     #[serde(default, rename = "hostIP", deserialize_with = "address::optional")]
     pub host_ip: Option<IpAddr>,
 }
 
-/// A transport protocol, read in any case of letters.
+/// A transport protocol; parsed in any letter case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Protocol {
     /// TCP.
@@ -61,17 +61,17 @@ impl<'de> Deserialize<'de> for Protocol {
     }
 }
 
-/// Limits of traffic; 0 is no limit.
+/// Bandwidth limits; 0 means no limit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct Bandwidth {
-    /// Into the container, in bits a second.
+    /// The rate into the container, in bits per second.
     pub ingress_rate: u64,
-    /// What may come at once above the rate, in bits.
+    /// The burst above that rate, in bits.
     pub ingress_burst: u64,
-    /// Out of the container, in bits a second.
+    /// The rate out of the container, in bits per second.
     pub egress_rate: u64,
-    /// What may go at once above the rate, in bits.
+    /// The burst above that rate, in bits.
     pub egress_burst: u64,
 }
 
@@ -79,7 +79,7 @@ pub struct Bandwidth {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct IpRange {
-    /// The network, host bits as written. A range without one means nothing: the IPAM plugin refuses it.
+    /// The network, with its host bits as written. The IPAM plugin refuses a range without it.
     #[serde(default, deserialize_with = "address::optional_cidr")]
     pub subnet: Option<IpNetwork>,
     /// The first address.
@@ -93,7 +93,7 @@ pub struct IpRange {
     pub gateway: Option<IpAddr>,
 }
 
-/// How the container is to resolve names, as runtimes say it: not with the keys of [`Dns`](crate::Dns).
+/// The DNS configuration of the container as runtimes send it, whose keys differ from those of [`Dns`](crate::Dns).
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
 #[serde(default)]
 pub struct RuntimeDns {
@@ -105,15 +105,15 @@ pub struct RuntimeDns {
     pub options: Vec<String>,
 }
 
-/// The capability arguments of a configuration, each read when it is asked for.
+/// The capability arguments of a configuration. Each is parsed when its function is called.
 ///
-/// Keys match in any case, a `null` list is empty, an empty text is not said. The error's path starts with `runtimeConfig`.
+/// Keys match in any letter case, a `null` list is empty, an empty text is `None`. The error's path starts with `runtimeConfig`.
 #[doc(alias = "runtimeConfig")]
 #[derive(Clone, Copy, Debug)]
 pub struct Capabilities<'a>(&'a NetConf);
 
 impl NetConf {
-    /// The capability arguments of this attachment, `runtimeConfig`.
+    /// The capability arguments (`runtimeConfig`).
     pub fn capabilities(&self) -> Capabilities<'_> {
         Capabilities(self)
     }
@@ -159,7 +159,7 @@ impl Capabilities<'_> {
         self.read("portMappings").map(Option::unwrap_or_default)
     }
 
-    /// `bandwidth`: limits of the traffic.
+    /// `bandwidth`: the bandwidth limits.
     ///
     /// # Errors
     /// The value is not an object, or a limit in it is not a number that fits in 64 bits.
@@ -167,7 +167,7 @@ impl Capabilities<'_> {
         self.read("bandwidth")
     }
 
-    /// `dns`: how the container resolves names.
+    /// `dns`: the DNS configuration of the container.
     ///
     /// # Errors
     /// The value is not an object of lists of texts.
@@ -183,7 +183,7 @@ impl Capabilities<'_> {
         self.text("infinibandGUID")
     }
 
-    /// `aliases`: further names of the container. Where they are listed per network, those of this network.
+    /// `aliases`: further names of the container. If they are listed per network, those of this network.
     ///
     /// # Errors
     /// The value is neither a list of texts nor an object of such lists.
@@ -218,7 +218,7 @@ impl Capabilities<'_> {
         Ok(self.read(key)?.filter(|text: &String| !text.is_empty()))
     }
 
-    /// Reads one argument; `None` if it is not there.
+    /// Parses one argument; `None` if it is absent.
     fn read<T: DeserializeOwned>(self, key: &str) -> Result<Option<T>, ReadError> {
         let Some((section, config)) = member::lookup(&self.0.0, "runtimeConfig") else { return Ok(None) };
         let arguments: Map<String, Value> = read(&config).map_err(|error| error.under(section))?;

@@ -1,12 +1,12 @@
-//! The shapes that a result had in older versions: up on reading, down on writing, one file a shape.
+//! Convert results from and to the shapes of older versions, with one file per shape.
 //!
-//! | versions | file | what is different |
+//! | versions | file | difference |
 //! |---|---|---|
 //! | 0.1.0, 0.2.0 | `v0_2` | `ip4` and `ip6` instead of lists, no interfaces |
-//! | 0.3.0, 0.3.1, 0.4.0 | `v0_4` | `ips[].version`, `dns` always there, fewer members of interfaces |
+//! | 0.3.0, 0.3.1, 0.4.0 | `v0_4` | `ips[].version`, `dns` always present, fewer members of interfaces |
 //! | 1.0.0, 1.1.0 | `v1` | the shape of [`CniResult`] |
 //!
-//! Between versions of one shape everything survives.
+//! A conversion between versions of one shape loses nothing.
 
 mod object;
 mod v0_2;
@@ -18,14 +18,14 @@ use serde_json::Value;
 use crate::{CniResult, ReadError, Version, member};
 
 impl CniResult {
-    /// Reads a result of any version and converts it to the newest; `null` is an empty result.
+    /// Parses a result of any version and converts it to the newest one; `null` is an empty result.
     ///
-    /// The document's own `cniVersion` decides which shape it has, `fallback` if that key is missing or empty. The version is
+    /// The shape is that of the document's `cniVersion`, or that of `fallback` if this key is missing or empty. The version is
     /// returned with the result.
     ///
     /// # Errors
-    /// A `cniVersion` that was never published ([`Wrong::Value`](crate::Wrong::Value)) or that is not a text, and a key of the
-    /// result with the wrong type or an invalid value. The error's path names the key.
+    /// `cniVersion` was never published ([`Wrong::Value`](crate::Wrong::Value)) or is not a text, or a key of the result has the
+    /// wrong type or an invalid value. The error's path names the key.
     pub fn read(value: &Value, fallback: Version) -> Result<(Version, CniResult), ReadError> {
         let version = version(value, fallback)?;
         Ok((version, up(version, value)?))
@@ -33,7 +33,7 @@ impl CniResult {
 
     /// The result as a document of `version`, without what that version cannot express.
     ///
-    /// It never fails: 0.1.0 and 0.2.0 keep one address a family, and without any say no more than `dns`.
+    /// It never fails. 0.1.0 and 0.2.0 have one address per family; without any address only `dns` is left.
     pub fn write(&self, version: Version) -> Value {
         down(version, self)
     }

@@ -8,19 +8,19 @@ use serde_json::{Map, Value};
 use crate::document::Duplicate;
 use crate::{ReadError, document, limit, member, read};
 
-/// A plugin's configuration as it came, of whatever version: all of them spell it the same (specification, section 1).
+/// A plugin's configuration of any version; its format is the same in all of them (specification, section 1).
 ///
-/// Nothing of it is lost, so it can be handed to another plugin. Keys are found in any case of letters, and a `null`
-/// counts as absent.
+/// It has all members of the document, so it can be passed to another plugin. Keys match in any letter case, and `null` counts
+/// as absent.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetConf(pub Map<String, Value>);
 
-/// Why a text is no configuration.
+/// The error for a text that is not a configuration.
 #[derive(Debug)]
 pub enum ParseError {
     /// It is not JSON.
     Json(serde_json::Error),
-    /// It is JSON, but not an object; the word says what.
+    /// It is JSON, but not an object; the word is its JSON type.
     NotAnObject(&'static str),
 }
 
@@ -35,7 +35,7 @@ impl NetConf {
     }
 
     /// As [`NetConf::parse`], and lists the keys that one object has more than once, which most likely is a mistake of the
-    /// author. Keys that only programs write are not searched: `prevResult`, and the keys that begin with `cni.dev/`.
+    /// author. Members that only programs write are not searched: `prevResult`, and those whose keys begin with `cni.dev/`.
     ///
     /// # Errors
     /// As [`NetConf::parse`]. A duplicate key is not an error.
@@ -53,12 +53,12 @@ impl NetConf {
         }
     }
 
-    /// The value of `key`, in any case of letters; the last of several.
+    /// The value of `key`, in any letter case; the last one if there are several.
     pub fn get(&self, key: &str) -> Option<&Value> {
         find(&self.0, &[key])
     }
 
-    /// The value at the end of `path`, one key per level. Objects that one key names in several spellings count as merged.
+    /// The value at the end of `path`, one key per level. Objects under several spellings of one key are merged.
     pub fn at(&self, path: &[&str]) -> Option<&Value> {
         find(&self.0, path)
     }
@@ -76,7 +76,7 @@ impl NetConf {
         self.get(key)?.as_str()
     }
 
-    /// Whether `key` is there in any spelling, be it `null`.
+    /// Whether `key` is present in any spelling, even with the value `null`.
     pub(crate) fn has(&self, key: &str) -> bool {
         self.0.keys().any(|own| member::is_key(own, key))
     }
@@ -126,7 +126,7 @@ impl NetConf {
         self.text("type")
     }
 
-    /// The value of `ipam.type`; `None` if it is missing or empty, as in the `"ipam": {}` of some senders.
+    /// The value of `ipam.type`; `None` if it is missing or empty, as in `"ipam": {}`, which some configurations have.
     pub fn ipam_type(&self) -> Option<&str> {
         self.at(&["ipam", "type"])?.as_str().filter(|text| !text.is_empty())
     }
@@ -137,7 +137,8 @@ impl NetConf {
     }
 }
 
-/// Looks the last spelling through first; an earlier one only counts as far as objects are merged.
+/// The value at the end of `path`. The last spelling of a key is searched first; an earlier one counts only if both are objects,
+/// which are merged.
 fn find<'a>(object: &'a Map<String, Value>, path: &[&str]) -> Option<&'a Value> {
     let (key, below) = path.split_first()?;
     for (_, value) in member::spellings(object, key).rev() {

@@ -1,4 +1,4 @@
-//! How a container resolves names.
+//! The DNS configuration of a container.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};
@@ -15,7 +15,7 @@ pub struct Dns {
     pub search: Vec<String>,
     /// Options for the resolver.
     pub options: Vec<String>,
-    /// Members that the specification does not know.
+    /// Members that are not in the specification.
     #[serde(rename = "*")]
     pub extra: Map<String, Value>,
 }

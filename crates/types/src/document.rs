@@ -1,4 +1,4 @@
-//! From JSON text to a [`Value`], as Go's decoder reads it, since configurations in the field lean on that.
+//! Parse JSON text to a [`Value`] as Go's decoder does, because existing configurations depend on its rules.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -12,26 +12,26 @@ use crate::number::NUMBER;
 
 /// Parses one JSON document.
 ///
-/// Of several members with exactly the same key the last one wins, and its position is the last one's, so that the order still
-/// tells which of two spellings came later; objects under one key are merged member by member, and a later `null` keeps the
-/// earlier value. Numbers keep their text. Bytes that are not UTF-8 become U+FFFD.
+/// Of several members with exactly the same key the last one counts, at its position, so that the order still shows which of two
+/// spellings came later. Objects under one key are merged member by member, and a later `null` does not replace the earlier value.
+/// Numbers keep their text. Bytes that are not UTF-8 become U+FFFD.
 ///
 /// # Errors
-/// Text that is not JSON, an empty text, a byte order mark, trailing text, nesting deeper than 128, and more than
+/// The text is not JSON, is empty, has a byte order mark or trailing text, is nested deeper than 128 levels, or has more than
 /// [`limit::VALUES`] values. The error has line and column.
 pub fn parse(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     read(bytes, None, |_| true)
 }
 
-/// Reads what a program wrote, by `serde_json`'s own rules: of several members with one key the last wins.
+/// Parses a document that a program wrote, by the rules of `serde_json`: of several members with one key the last one counts.
 ///
 /// # Errors
-/// It is not JSON, or has more values than [are served](limit::VALUES).
+/// The text is not JSON, or has more than [`limit::VALUES`] values.
 pub fn parse_plainly(bytes: &[u8]) -> Result<Value, serde_json::Error> {
     limit::check_text(bytes).map_err(serde_json::Error::custom)?;
     let text = std::str::from_utf8(bytes).map_err(serde_json::Error::custom)?;
-    // Not by `Value` itself: with the feature `raw_value` of serde_json, it parses a string under a private key of its own as JSON,
-    // and what is in that string was not counted.
+    // The deserializer of `Value` is not used: with the feature `raw_value` of serde_json it parses the string under a private key
+    // as JSON, and the values in that string were not counted.
     read_text(text, Document { merges: false, duplicates: None, ignored: |_| true, path: None })
 }
 
@@ -44,7 +44,7 @@ pub struct Duplicate {
     pub key: String,
 }
 
-/// More of them are not listed: one is enough to refuse a document.
+/// The maximum number of listed duplicates; one is enough to refuse a document.
 const MOST_DUPLICATES: usize = 20;
 
 /// As [`parse`], and lists the first 20 duplicate keys, in the order of the document. Members of the document itself whose key
@@ -70,7 +70,7 @@ fn read(
     read_text(&String::from_utf8_lossy(bytes), Document { merges: true, duplicates, ignored, path: None })
 }
 
-/// Always from a `str`: with a second kind of input, the compiler would inline less of the parser into both.
+/// Parses a text. The input is always a `str`: with a second type of input the compiler would inline less of the parser into both.
 fn read_text(text: &str, document: Document<'_>) -> Result<Value, serde_json::Error> {
     let mut deserializer = serde_json::Deserializer::from_str(text);
     let value = document.deserialize(&mut deserializer)?;
@@ -83,19 +83,19 @@ pub fn is_remark(key: &str) -> bool {
     key.starts_with('_') || key.starts_with("//")
 }
 
-/// Reads the value at a path.
+/// Deserializes the value at a path.
 #[derive(Clone, Copy)]
 struct Document<'a> {
-    /// Objects under one key are merged, as Go's decoder does; otherwise the last one wins.
+    /// Whether objects under one key are merged, as Go's decoder does; otherwise the last one counts.
     merges: bool,
-    /// Where duplicate keys are listed; `None` if they are not.
+    /// The list of duplicate keys; `None` if they are not searched.
     duplicates: Option<&'a RefCell<Vec<Duplicate>>>,
-    /// Which members of the document itself are not searched for them.
+    /// Whether a member of the document itself, given by its key, is not searched for duplicates.
     ignored: fn(&str) -> bool,
     path: Option<&'a Path<'a>>,
 }
 
-/// A path, from its end.
+/// A path as a linked list that begins with its last step.
 struct Path<'a> {
     last: Step<'a>,
     parent: Option<&'a Path<'a>>,
@@ -131,7 +131,7 @@ impl fmt::Display for Path<'_> {
     }
 }
 
-/// The words with which upstream's tuning refuses a sysctl, and what they do not say: which key.
+/// The words with which upstream's tuning refuses a duplicate sysctl, and in addition the key.
 impl fmt::Display for Duplicate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let separator = if self.object.is_empty() { "" } else { " " };
@@ -190,7 +190,8 @@ impl<'de> Visitor<'de> for Document<'_> {
 
     fn visit_map<A: MapAccess<'de>>(self, mut members: A) -> Result<Value, A::Error> {
         let mut object = Map::new();
-        // Where a key comes again: how many members are before that one, and the members from it on. `object` has all keys.
+        // Set at the first key that comes again: the number of members before it, and the members from it on. `object` has all
+        // keys.
         let mut again: Option<(usize, Vec<(String, Value)>)> = None;
         while let Some(key) = members.next_key::<String>()? {
             let path = Path { last: Step::Key(&key), parent: self.path };
@@ -225,7 +226,7 @@ impl<'de> Visitor<'de> for Document<'_> {
     }
 }
 
-/// The number that `serde_json` wrapped into an object, if this first member is one.
+/// The number that `serde_json` represents as an object, if this first member is that of such an object.
 fn number(object: &Map<String, Value>, key: &str, value: &Value) -> Option<Number> {
     (object.is_empty() && key == NUMBER).then(|| value.as_str()?.parse().ok()).flatten()
 }

@@ -4,20 +4,20 @@ use std::fmt;
 
 use serde::{Deserialize, Serialize};
 
-/// What a plugin prints when it fails (specification, section 5, Error).
+/// The error that a plugin prints when it fails (specification, section 5, Error).
 ///
 /// Reading is tolerant: upstream writes no `cniVersion`, and a missing code or text is 0 or empty.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct CniError {
-    /// The version that the configuration asked for.
+    /// The version of the configuration.
     #[serde(rename = "cniVersion", skip_serializing_if = "Option::is_none")]
     pub cni_version: Option<String>,
-    /// What kind of failure, see [`code`].
+    /// The error code, see [`code`].
     pub code: u32,
-    /// The failure in a sentence.
+    /// A short description of the failure.
     pub msg: String,
-    /// More about it.
+    /// A longer description.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<String>,
 }
@@ -33,25 +33,25 @@ impl fmt::Display for CniError {
 
 impl std::error::Error for CniError {}
 
-/// The codes that the specification gives a meaning; those of a plugin's own start at 100.
+/// The error codes of the specification; a plugin's own codes start at 100.
 pub mod code {
-    /// The plugin does not speak the version that was asked for.
+    /// The plugin does not support the version of the configuration.
     pub const INCOMPATIBLE_VERSION: u32 = 1;
     /// A key of the configuration is not supported; the text names it and its value.
     pub const UNSUPPORTED_FIELD: u32 = 2;
-    /// The container is unknown or gone: the runtime need not send a DEL.
+    /// The container is unknown or does not exist any more: the runtime need not send a DEL.
     pub const UNKNOWN_CONTAINER: u32 = 3;
-    /// A `CNI_*` variable is missing or wrong; the text names it.
+    /// A `CNI_*` variable is missing or invalid; the text names it.
     pub const INVALID_ENVIRONMENT: u32 = 4;
     /// Reading or writing failed.
     pub const IO: u32 = 5;
     /// Something could not be decoded.
     pub const DECODE: u32 = 6;
-    /// A value of the configuration cannot be.
+    /// A value of the configuration is invalid.
     pub const INVALID_CONFIG: u32 = 7;
     /// `CNI_NETNS` cannot be used: it is the host's own namespace.
     pub const INVALID_NETNS: u32 = 8;
-    /// A passing difficulty: the runtime may try again later.
+    /// A temporary failure: the runtime may try again later.
     pub const TRY_AGAIN: u32 = 11;
     /// STATUS: the plugin cannot serve an ADD.
     pub const UNAVAILABLE: u32 = 50;

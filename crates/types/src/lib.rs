@@ -1,12 +1,12 @@
 //! The data types of the CNI specification: configuration, result, error codes, versions and the conversions between them.
 //!
-//! Reading is tolerant, as runtimes need it: keys match in any case, `null` is absent, the last duplicate wins, unknown keys
-//! are ignored. Writing is strict: one shape per version, without keys that the version does not have, except unknown keys of
+//! Reading is tolerant, as runtimes need it: keys match in any letter case, `null` is absent, the last duplicate counts, unknown
+//! keys are ignored. Writing is strict: one shape per version, without keys that the version does not have, except unknown keys of
 //! other programs, which are passed on unchanged.
 //!
-//! There is one type for a result, [`CniResult`], in the shape of the newest version. An older document is converted up when
-//! it is read and down when it is written, so only the private `compat` module knows the old shapes.
-//! Numbers and unknown keys are [`serde_json::Value`]s with arbitrary precision, so nothing is rounded.
+//! There is one type for a result, [`CniResult`], in the shape of the newest version. An older document is converted when it is
+//! read and when it is written, so that only the private module `compat` contains the old shapes. Numbers and unknown keys are
+//! [`serde_json::Value`]s with arbitrary precision, so nothing is rounded.
 //!
 //! This crate does no input or output and makes no system calls.
 //!

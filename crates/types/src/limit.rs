@@ -1,33 +1,33 @@
-//! How much of anything is served: far more than networks in use have, and little enough that no input keeps a node busy.
+//! Size limits for all input: far above what real networks need, and low enough that no input keeps a node busy.
 //!
-//! docs/errors.md has the same table. More is refused at once, before anything is made.
+//! docs/errors.md has the same table. Input above a limit is refused at once, before anything is made.
 
 use serde_json::{Map, Value};
 
 use crate::ReadError;
 
-/// Bytes of the document on stdin.
+/// Size of the document on stdin, in bytes.
 pub const STDIN: u64 = 16 << 20;
-/// Members of any one list or object of that document; port mappings and attachments too.
+/// Members of each list or object of that document, port mappings and attachments included.
 pub const MEMBERS: usize = 16_384;
-/// Values in any one JSON document: members of all its lists and objects. Each takes memory, however few bytes it has.
+/// Values in one JSON document: the members of all its lists and objects. Each of them takes memory, even if its text is short.
 pub const VALUES: usize = 1 << 19;
-/// Interfaces, addresses and routes of a result, and addresses that one attachment asks for: so many of each.
+/// Interfaces, addresses and routes of a result, and addresses that one attachment requests: the limit for each of these.
 pub const RESULT: usize = 2_048;
-/// Sets of ranges of host-local: an attachment is given an address of each.
+/// Range sets of host-local; an attachment gets one address of each.
 pub const RANGE_SETS: usize = 256;
-/// Ranges of all those sets together.
+/// Ranges of all range sets together.
 pub const RANGES: usize = 4_096;
-/// Rules that the port mappings of one attachment may need, of one family: a rule for each port, and as many for each
-/// network that its container has addresses of.
+/// Rules per family for the port mappings of one attachment: one rule per port, and one more per port for each network of the
+/// container's addresses.
 pub const PORT_RULES: usize = 65_536;
-/// Bytes that the attachments of one RESTORE take together, each with the configuration that they share.
+/// Size of all attachments of one RESTORE together, each counted with the configuration that they share, in bytes.
 pub const RESTORED: usize = 16 << 20;
-/// Plugins of one network list: each is a program that is run.
+/// Plugins of one network list; each is a program that is run.
 pub const PLUGINS: usize = 256;
-/// Bytes of `msg` and of `details` in an error. What is longer loses its middle.
+/// Size of `msg` and of `details` in an error, in bytes. A longer text loses its middle.
 pub const ERROR: usize = 16 << 10;
-/// Differences or further errors that one error names; of others it says how many there are.
+/// Differences or further errors that one error names. It adds the number of the others.
 pub const NAMED: usize = 100;
 
 /// Checks the size of each list and object in a document.
@@ -48,7 +48,7 @@ pub fn check(document: &Value) -> Result<(), ReadError> {
     }
 }
 
-/// [`check`] of an object.
+/// As [`check`], for an object.
 pub(crate) fn check_object(object: &Map<String, Value>) -> Result<(), ReadError> {
     count("members", object.len(), MEMBERS)?;
     for (key, value) in object {
@@ -68,7 +68,7 @@ pub fn check_text(text: &[u8]) -> Result<(), ReadError> {
     Err(ReadError::value(format!("has more than {VALUES} values, and no more are served")))
 }
 
-/// The values in a text that is JSON: each is the first of a list or an object, or behind a comma.
+/// The number of values in a JSON text: each is the first one of a list or an object, or follows a comma.
 fn values(text: &[u8]) -> usize {
     let mut count = 0;
     let mut bytes = text.iter();
@@ -92,7 +92,7 @@ fn values(text: &[u8]) -> usize {
     count
 }
 
-/// Checks one number.
+/// Checks one number against its limit.
 ///
 /// # Errors
 /// `found` is greater than `most`: `has 5000 routes, and at most 4096 are served`.

@@ -1,10 +1,9 @@
-//! Keys in any case: which members of an object belong to which name.
+//! Find the members of an object by name, in any letter case.
 //!
-//! Go's decoder is the measure, for another plugin reads the same document with it: a key that it takes for `ips` and we do not
-//! would have something requested that we never see.
+//! The rules are those of Go's decoder, because upstream's plugins read the same document with it. If it accepted a key as `ips`
+//! that we do not, a request would be ignored.
 //!
-//! Two documents' rules meet here: the last member wins, and a `null` never takes anything away. Objects that stand under
-//! one name are merged member by member.
+//! The last member of a name counts, `null` never replaces a value, and objects under one name are merged member by member.
 
 use std::borrow::Cow;
 use std::collections::HashMap;
@@ -12,8 +11,8 @@ use std::collections::hash_map::Entry;
 
 use serde_json::{Map, Value};
 
-/// Whether this key is meant by this name: whatever the case of its letters, and for Go's decoder the long s (U+017F) is an s
-/// and the Kelvin sign (U+212A) a k.
+/// Whether a key matches a name, in any letter case. As for Go's decoder, the long s (U+017F) is an s and the Kelvin sign (U+212A)
+/// is a k.
 pub fn is_key(key: &str, name: &str) -> bool {
     let folded = |letter: char| match letter {
         '\u{17f}' => 's',
@@ -23,15 +22,15 @@ pub fn is_key(key: &str, name: &str) -> bool {
     key.eq_ignore_ascii_case(name) || (!key.is_ascii() && key.chars().map(folded).eq(name.chars().map(folded)))
 }
 
-/// All values of one key, in which only what counts is kept: one value, or objects that are merged.
+/// The values of one key that count: one value, or the objects to be merged.
 struct Values {
-    /// Where the last of them is in the document.
+    /// The position of the last value in the document.
     place: usize,
     counting: Vec<Value>,
 }
 
-/// An object of these members. A key that comes again is where it comes last. The time does not grow faster than the number of
-/// members, however often a key comes.
+/// An object of these members. A repeated key is at its last position. The time is linear in the number of members, however often a
+/// key is repeated.
 pub(crate) fn gathered(members: impl IntoIterator<Item = (String, Value)>) -> Map<String, Value> {
     let mut keys: HashMap<String, Values> = HashMap::new();
     for (place, (key, value)) in members.into_iter().enumerate() {
@@ -55,7 +54,7 @@ pub(crate) fn gathered(members: impl IntoIterator<Item = (String, Value)>) -> Ma
     keys.into_iter().map(|(key, values)| (key, merged(values.counting))).collect()
 }
 
-/// One value as it is, several objects as one.
+/// A single value unchanged, several objects merged into one.
 fn merged(mut values: Vec<Value>) -> Value {
     if values.len() == 1 {
         return values.pop().unwrap_or_default();
@@ -69,7 +68,7 @@ fn merged(mut values: Vec<Value>) -> Value {
     gathered(members).into()
 }
 
-/// What the spellings of `name` amount to: the last that is not null, or the objects merged.
+/// The value of `name` in all its spellings, with the key of the last one: the last value that is not null, or the merged objects.
 pub(crate) fn lookup<'a>(object: &'a Map<String, Value>, name: &str) -> Option<(&'a str, Cow<'a, Value>)> {
     let mut found = spellings(object, name).rev();
     let (key, last) = found.next()?;
@@ -84,7 +83,7 @@ pub(crate) fn lookup<'a>(object: &'a Map<String, Value>, name: &str) -> Option<(
     Some((key, Cow::Owned(merged(counting.into_iter().cloned().collect()))))
 }
 
-/// The members whose key is `name` in some spelling, without nulls, in the order of the document.
+/// The members whose key is `name` in any spelling, without those that are null, in the order of the document.
 pub(crate) fn spellings<'a>(
     object: &'a Map<String, Value>,
     name: &str,

@@ -1,13 +1,13 @@
-//! The grammar of names (specification, section 2; limits as measured with upstream).
+//! Checks of names (specification, section 2; limits as measured with upstream).
 
-/// The longest name of an interface, in bytes.
+/// The maximum length of an interface name, in bytes.
 #[doc(alias = "IFNAMSIZ")]
 const LONGEST_IFNAME: usize = 15;
 
-/// Checks a container id: letters, digits, `_`, `.`, `-`, and a letter or digit first; of any length.
+/// Checks a container id. It consists of letters, digits, `_`, `.` and `-`, begins with a letter or digit, and has any length.
 ///
 /// # Errors
-/// An empty id, or one with another character.
+/// The id is empty or has another character.
 pub fn check_container_id(id: &str) -> Result<(), String> {
     match id {
         "" => Err("missing container ID".into()),
@@ -16,10 +16,10 @@ pub fn check_container_id(id: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the name of a network: the rules are those of a container id.
+/// Checks the name of a network. The rules are those of a container id.
 ///
 /// # Errors
-/// An empty name, or one with another character.
+/// The name is empty or has another character.
 pub fn check_network_name(name: &str) -> Result<(), String> {
     match name {
         "" => Err("missing network name".into()),
@@ -31,8 +31,8 @@ pub fn check_network_name(name: &str) -> Result<(), String> {
 /// Checks the name of an interface.
 ///
 /// # Errors
-/// A name that the kernel refuses: an empty one, one longer than 15 bytes, `.`, `..`, and one with `/`, `:` or white space. And
-/// one with `%`, which the kernel would take for a template, or with a control character.
+/// The kernel refuses the name: it is empty, longer than 15 bytes, `.` or `..`, or has `/`, `:` or white space. Or it has a `%`,
+/// with which the kernel would interpret it as a template, or a control character.
 pub fn check_ifname(name: &str) -> Result<(), String> {
     match name {
         "" => Err("interface name is empty".into()),
@@ -48,10 +48,10 @@ pub fn check_ifname(name: &str) -> Result<(), String> {
     }
 }
 
-/// Checks the name of a plugin, `type`: the name of a file, never a path. The rules are those of a container id.
+/// Checks the name of a plugin (`type`), which is the name of a file and never a path. The rules are those of a container id.
 ///
 /// # Errors
-/// An empty name, or one with another character, such as `/`.
+/// The name is empty or has another character, such as `/`.
 pub fn check_plugin_name(name: &str) -> Result<(), String> {
     match name {
         "" => Err("no plugin name provided".into()),

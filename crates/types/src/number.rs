@@ -1,4 +1,4 @@
 //! How `serde_json` represents a number whose text it preserves.
 
-/// How `serde_json` hands over a number that no machine type holds: as an object with this one key.
+/// The only key of the object as which `serde_json` passes a number that fits in no machine type.
 pub(crate) const NUMBER: &str = "$serde_json::private::Number";

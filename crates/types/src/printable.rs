@@ -1,12 +1,13 @@
-//! Text of others on its way to a terminal or a log.
+//! Escape text from other programs for a terminal or a log.
 
 use std::borrow::Cow;
 use std::fmt::Write as _;
 
-/// The text without what a terminal would obey: each control character and each character that changes the direction of writing
-/// becomes its escape as in JSON, `\u001b`. Line feeds and tabs stay.
+/// The text without control characters for a terminal: each control character and each character that changes the direction of
+/// writing is replaced by its JSON escape, such as `\u001b`. Line feeds and tabs stay.
 ///
-/// A JSON document stays the same document: only its keys and strings can have such a character, and there the escape means it.
+/// The meaning of a JSON document does not change: only its keys and strings can have such characters, and there the escape is
+/// equivalent.
 pub fn printable(text: &str) -> Cow<'_, str> {
     if !text.chars().any(is_obeyed) {
         return Cow::Borrowed(text);
@@ -14,7 +15,7 @@ pub fn printable(text: &str) -> Cow<'_, str> {
     let mut escaped = String::with_capacity(text.len() + 16);
     for letter in text.chars() {
         if is_obeyed(letter) {
-            // To a String it cannot fail.
+            // Writing to a String cannot fail.
             let _ = write!(escaped, "\\u{:04x}", u32::from(letter));
         } else {
             escaped.push(letter);

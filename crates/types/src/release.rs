@@ -1,24 +1,24 @@
-//! Version texts as numbers.
+//! Compare versions as numbers.
 
-/// Any `cniVersion` text as numbers, for comparing; ordered by major, minor, micro.
+/// A `cniVersion` as three numbers, ordered by major, minor and micro.
 ///
-/// More lenient than [`Version::exact`](crate::Version::exact): it answers whether a configuration is new enough for a
-/// verb, even if that version was never published.
+/// It is more lenient than [`Version::exact`](crate::Version::exact), because it decides whether a configuration is new enough for
+/// a verb even if that version was never published.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub struct Release {
     /// The first number.
     pub major: i64,
-    /// The second number, 0 if it is not said.
+    /// The second number, 0 if it is missing.
     pub minor: i64,
-    /// The third number, 0 if it is not said.
+    /// The third number, 0 if it is missing.
     pub micro: i64,
 }
 
 impl Release {
-    /// Parses one to three integers between dots; the empty text is 0.1.0.
+    /// Parses one to three integers separated by dots; the empty text is 0.1.0.
     ///
     /// # Errors
-    /// More than three parts, or a part that is not an integer. The error names the part.
+    /// The text has more than three parts, or a part is not an integer. The error names the part.
     pub fn parse(text: &str) -> Result<Release, String> {
         if text.is_empty() {
             return Ok(Release { major: 0, minor: 1, micro: 0 });

@@ -8,22 +8,22 @@ use serde_json::{Map, Value};
 
 use crate::{Dns, ReadError, Route, address, limit, route};
 
-/// What ADD made, and `prevResult` of later calls (specification, section 5).
+/// The result of an ADD, which is also the `prevResult` of later calls (specification, section 5).
 ///
-/// Always in the shape of the newest version; [`CniResult::read`] and [`CniResult::write`] convert. `extra` holds the members
-/// of foreign plugins that the specification does not know, here and in every part, so that they survive a chain.
+/// It always has the shape of the newest version; [`CniResult::read`] and [`CniResult::write`] convert. Here and in every part,
+/// `extra` has the members that are not in the specification, so that those of other plugins are passed on in a chain.
 #[derive(Clone, Debug, Default, PartialEq)]
 #[doc(alias = "Result")]
 pub struct CniResult {
-    /// Interfaces made or found, on both sides.
+    /// The interfaces that were created or used, on the host and in the container.
     pub interfaces: Vec<Interface>,
-    /// Addresses assigned.
+    /// The assigned addresses.
     pub ips: Vec<Ip>,
-    /// Routes made.
+    /// The added routes.
     pub routes: Vec<Route>,
-    /// How the container is to resolve names.
+    /// The DNS configuration of the container.
     pub dns: Dns,
-    /// Members that the specification does not know.
+    /// Members that are not in the specification.
     pub extra: Map<String, Value>,
 }
 
@@ -31,22 +31,22 @@ pub struct CniResult {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
 pub struct Interface {
-    /// Its name, where it is.
+    /// The name, in its namespace.
     pub name: String,
-    /// Its hardware address as text; empty if it is not said.
+    /// The hardware address as text; empty if it is not given.
     pub mac: String,
-    /// Its MTU in bytes.
+    /// The MTU in bytes.
     #[serde(deserialize_with = "route::non_zero")]
     pub mtu: Option<u32>,
-    /// The path of its network namespace, exactly as `CNI_NETNS` gave it; empty on the host.
+    /// The path of the network namespace, exactly as in `CNI_NETNS`; empty on the host.
     pub sandbox: String,
-    /// The absolute path of a socket file that belongs to it (vhost-user); empty if there is none.
+    /// The absolute path of the interface's socket file (vhost-user); empty if there is none.
     #[serde(rename = "socketPath")]
     pub socket_path: String,
-    /// The PCI address of its device; empty if it is not said.
+    /// The PCI address of the device; empty if it is not given.
     #[serde(rename = "pciID")]
     pub pci_id: String,
-    /// Members that the specification does not know.
+    /// Members that are not in the specification.
     #[serde(rename = "*")]
     pub extra: Map<String, Value>,
 }
@@ -54,16 +54,16 @@ pub struct Interface {
 /// One of a result's `ips`.
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Ip {
-    /// Which of `interfaces` has it, from 0; some plugins send -1 for none.
+    /// The index in `interfaces` of the interface with this address, from 0. Some plugins write -1 if there is none.
     #[serde(default)]
     pub interface: Option<i64>,
-    /// The address, host bits and all, with the prefix length of its network.
+    /// The address with its host bits and the prefix length of its network.
     #[serde(deserialize_with = "address::cidr")]
     pub address: IpNetwork,
-    /// The gateway of its network.
+    /// The gateway of the network.
     #[serde(default, deserialize_with = "address::optional")]
     pub gateway: Option<IpAddr>,
-    /// Members that the specification does not know.
+    /// Members that are not in the specification.
     #[serde(rename = "*", default)]
     pub extra: Map<String, Value>,
 }
@@ -76,10 +76,10 @@ impl Ip {
 }
 
 impl CniResult {
-    /// Checks how many interfaces, addresses and routes it has.
+    /// Checks the number of interfaces, addresses and routes.
     ///
     /// # Errors
-    /// The first list that has more than [`limit::RESULT`].
+    /// The first list that has more than [`limit::RESULT`] members.
     pub fn check_size(&self) -> Result<(), ReadError> {
         let lists = [("interfaces", self.interfaces.len()), ("ips", self.ips.len()), ("routes", self.routes.len())];
         for (key, found) in lists {

@@ -8,32 +8,32 @@ use serde_json::{Map, Value};
 
 use crate::address;
 
-/// A route that the container is to have (specification, section 5, `routes`).
+/// A route for the container (specification, section 5, `routes`).
 #[derive(Clone, Debug, PartialEq, Deserialize)]
 pub struct Route {
-    /// Where to, host bits as written.
+    /// The destination, with its host bits as written.
     #[serde(deserialize_with = "address::cidr")]
     pub dst: IpNetwork,
-    /// The next hop; without one the plugin chooses, usually the gateway of the address.
+    /// The next hop; if `None`, the plugin chooses one, usually the gateway of the address.
     #[serde(default, deserialize_with = "address::optional")]
     pub gw: Option<IpAddr>,
-    /// The path's MTU in bytes.
+    /// The path MTU in bytes.
     #[serde(default, deserialize_with = "non_zero")]
     pub mtu: Option<u32>,
-    /// The largest TCP segment to announce, in bytes.
+    /// The TCP MSS to advertise, in bytes.
     #[serde(default, deserialize_with = "non_zero")]
     pub advmss: Option<u32>,
-    /// The lower it is, the more the route is preferred.
+    /// The priority: of several routes to one destination the one with the lowest number is used.
     #[doc(alias = "metric")]
     #[serde(default, deserialize_with = "non_zero")]
     pub priority: Option<u32>,
-    /// The number of the routing table; the main table if it is not said.
+    /// The routing table; by default the main table.
     #[serde(default)]
     pub table: Option<u32>,
-    /// How far away the destination is: 0 global, 253 link, 254 host.
+    /// The scope of the destination: 0 global, 253 link, 254 host.
     #[serde(default)]
     pub scope: Option<u8>,
-    /// Members that the specification does not know.
+    /// Members that are not in the specification.
     #[serde(rename = "*", default)]
     pub extra: Map<String, Value>,
 }
@@ -45,7 +45,7 @@ impl Route {
     }
 }
 
-/// For `deserialize_with`: a number of which 0 means that it is not said.
+/// For `deserialize_with`: a number; 0 is `None`.
 pub(crate) fn non_zero<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<u32>, D::Error> {
     Ok(Some(u32::deserialize(deserializer)?).filter(|value| *value != 0))
 }

@@ -7,17 +7,17 @@ use serde::{Deserialize, Deserializer, Serialize, Serializer, de::Error};
 /// A published version of the CNI specification, oldest first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Hash)]
 pub enum Version {
-    /// 0.1.0: ADD and DEL; also what a document without `cniVersion` speaks.
+    /// 0.1.0: ADD and DEL. Also the version of a document without `cniVersion`.
     V0_1_0,
     /// 0.2.0: the VERSION verb; the result of 0.1.0.
     V0_2_0,
-    /// 0.3.0: lists of plugins and the rich result.
+    /// 0.3.0: lists of plugins, and the result with lists of interfaces, addresses and routes.
     V0_3_0,
-    /// 0.3.1: 0.3.0 with a mistake in its text put right.
+    /// 0.3.1: 0.3.0 with an error in its text corrected.
     V0_3_1,
     /// 0.4.0: the CHECK verb.
     V0_4_0,
-    /// 1.0.0: addresses without `version`, `dns` may be absent.
+    /// 1.0.0: addresses have no `version`, and `dns` may be absent.
     V1_0_0,
     /// 1.1.0: GC and STATUS, more members of interfaces and routes.
     V1_1_0,
@@ -35,10 +35,10 @@ impl Version {
         Version::V1_1_0,
     ];
 
-    /// The newest version, in whose shape results are held in memory.
+    /// The newest version, whose shape results have in memory.
     pub const NEWEST: Version = Version::V1_1_0;
 
-    /// The version as `cniVersion` spells it.
+    /// The text of the version in `cniVersion`.
     pub fn as_str(self) -> &'static str {
         match self {
             Version::V0_1_0 => "0.1.0",
@@ -51,10 +51,10 @@ impl Version {
         }
     }
 
-    /// The version with exactly this spelling; the empty text is 0.1.0.
+    /// The version with exactly this text; the empty text is 0.1.0.
     ///
-    /// Support is a question of spelling, not of numbers: `1.1` is none of ours, although it compares equal to 1.1.0
-    /// as a [`Release`](crate::Release).
+    /// Support depends on the text, not on the numbers: `1.1` is not supported, although it compares equal to 1.1.0 as a
+    /// [`Release`](crate::Release).
     pub fn exact(text: &str) -> Option<Version> {
         if text.is_empty() {
             return Some(Version::V0_1_0);

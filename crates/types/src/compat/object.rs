@@ -1,4 +1,4 @@
-//! Building the objects of a result, members in their natural order.
+//! Build the JSON objects of a result, with their members in the order of the specification.
 
 use std::net::IpAddr;
 
@@ -12,13 +12,13 @@ use crate::{Dns, Route, Version, address::canonical};
 pub(super) struct Object(Map<String, Value>);
 
 impl Object {
-    /// Puts a member in.
+    /// Adds a member.
     pub(super) fn with(mut self, key: &str, value: impl Into<Value>) -> Object {
         self.0.insert(key.to_owned(), value.into());
         self
     }
 
-    /// Puts a member in, if there is a value.
+    /// Adds a member, if there is a value.
     pub(super) fn with_some(self, key: &str, value: Option<impl Into<Value>>) -> Object {
         match value {
             Some(value) => self.with(key, value),
@@ -26,35 +26,35 @@ impl Object {
         }
     }
 
-    /// Puts a text in, unless it is empty.
+    /// Adds a text, unless it is empty.
     pub(super) fn with_text(self, key: &str, text: &str) -> Object {
         self.with_some(key, (!text.is_empty()).then_some(text))
     }
 
-    /// Puts a number in, unless it is 0, which these members cannot say.
+    /// Adds a number, unless it is 0, which means absent for these members.
     pub(super) fn with_number(self, key: &str, number: Option<u32>) -> Object {
         self.with_some(key, number.filter(|number| *number != 0))
     }
 
-    /// Puts an address in as text, if there is one.
+    /// Adds an address as text, if there is one.
     pub(super) fn with_ip(self, key: &str, ip: Option<IpAddr>) -> Object {
         self.with_some(key, ip.map(|ip| ip.to_canonical().to_string()))
     }
 
-    /// Puts a list in, unless it is empty.
+    /// Adds a list, unless it is empty.
     pub(super) fn with_list<T>(self, key: &str, list: &[T], write: impl Fn(&T) -> Value) -> Object {
         self.with_some(key, (!list.is_empty()).then(|| list.iter().map(write).collect::<Vec<Value>>()))
     }
 
-    /// Ends the object with the members that came from elsewhere, but for those whose keys have a meaning in this shape:
-    /// a reader would take them, in any case of letters, for the member itself.
+    /// Adds the members that are not in the specification at the end, except those whose keys have a meaning in this shape, in
+    /// any letter case: a reader would interpret them as the member itself.
     pub(super) fn and(mut self, extra: &Map<String, Value>, meant: &[&str]) -> Object {
         let foreign = extra.iter().filter(|(key, _)| !meant.iter().any(|meant| is_key(key, meant)));
         self.0.extend(foreign.map(|(key, value)| (key.clone(), value.clone())));
         self
     }
 
-    /// The whole result, with its version in front.
+    /// The complete result, with `cniVersion` as its first member.
     pub(super) fn dated(self, version: Version) -> Value {
         let mut dated = Object::default().with("cniVersion", version.as_str());
         dated.0.extend(self.0);
@@ -97,6 +97,6 @@ pub(super) fn route(route: &Route) -> Value {
 /// The members of a route.
 pub(super) const ROUTE: [&str; 7] = ["dst", "gw", "mtu", "advmss", "priority", "table", "scope"];
 
-/// The members of an interface in the newest shape. An older shape has fewer of them, but it writes no foreign member under the
-/// other names either: a reader of a newer version would take it for the member itself.
+/// The members of an interface in the newest shape. An older shape has fewer of them, but does not write unknown members with the
+/// other names either: a reader of a newer version would interpret them as the member itself.
 pub(super) const INTERFACE: [&str; 6] = ["name", "mac", "mtu", "sandbox", "socketPath", "pciID"];

@@ -1,6 +1,6 @@
-//! The result of 0.1.0 and 0.2.0: one address a family, each with its routes, and no interfaces.
+//! The result of 0.1.0 and 0.2.0: one address per family, each with its routes, and no interfaces.
 //!
-//! Route attributes are read, as upstream reads them, but not written: they came with 0.3.0 and later.
+//! Route attributes are read, as upstream does, but not written, because 0.3.0 and later versions added them.
 
 use std::net::IpAddr;
 
@@ -35,7 +35,7 @@ struct Family {
     extra: Map<String, Value>,
 }
 
-/// Reads a document of this shape: IPv4 first.
+/// Reads a document of this shape; IPv4 comes first.
 pub(super) fn up(value: &Value) -> Result<CniResult, ReadError> {
     let Document { ip4, ip6, dns, extra, .. } = read(value)?;
     let mut answer = CniResult { dns, extra, ..CniResult::default() };

@@ -1,8 +1,8 @@
 //! The result of 0.3.0, 0.3.1 and 0.4.0.
 //!
-//! Beside the newest shape: an address says its family in `version`, which is made up on writing and dropped on reading;
-//! `dns` is always there; an interface has no `mtu`, `socketPath`, `pciID`. A document of this shape may have anything under
-//! these names: it is read, and not written again.
+//! Differences from the newest shape: an address has its family in `version`, which is derived on writing and ignored on reading;
+//! `dns` is always present; an interface has no `mtu`, `socketPath` and `pciID`. A document of this shape may have any value under
+//! these names: it is read, but not written again.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

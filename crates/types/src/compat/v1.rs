@@ -1,6 +1,6 @@
 //! The result of 1.0.0 and 1.1.0: the shape of [`CniResult`] itself.
 //!
-//! What 1.1.0 added to interfaces and routes is read and written in 1.0.0 too, as upstream does.
+//! The members that 1.1.0 added to interfaces and routes are read and written in 1.0.0 too, as upstream does.
 
 use serde::Deserialize;
 use serde_json::{Map, Value};

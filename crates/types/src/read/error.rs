@@ -1,26 +1,26 @@
-//! What can be wrong with a member of a document.
+//! The error for a member of a document that cannot be read.
 
 use std::fmt;
 
 use serde::de::{Error, Expected, Unexpected};
 
-/// Whether the JSON type is wrong or only what it says.
+/// The category of an error: a wrong JSON type or a wrong value.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wrong {
     /// Another JSON type than expected: error code 6.
     Type,
-    /// The right type with a value that cannot be, or a member that is missing: error code 7.
+    /// The right type with an invalid value, or a missing member: error code 7.
     Value,
 }
 
-/// Why a value could not be read.
+/// The error for a value that could not be read.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ReadError {
-    /// Where, as the document spells it: `ipam.ranges[0][1].subnet`; empty for the document itself.
+    /// The path of the value, with the keys as the document spells them: `ipam.ranges[0][1].subnet`; empty for the document itself.
     pub path: String,
-    /// What kind of wrong.
+    /// The category.
     pub what: Wrong,
-    /// What was expected and what was found.
+    /// The expected and the actual value.
     pub message: String,
 }
 
@@ -80,11 +80,11 @@ impl Error for ReadError {
 }
 
 fn contrast(found: Unexpected<'_>, expected: &dyn Expected) -> String {
-    format!("expected {}, found {}", wish(&expected.to_string()), sight(found))
+    format!("expected {}, found {}", without_rust_terms(&expected.to_string()), sight(found))
 }
 
-/// serde's name of what a type wants, in words that do not need Rust.
-fn wish(expected: &str) -> &str {
+/// The words of serde for what a type expects, without the terms of Rust.
+fn without_rust_terms(expected: &str) -> &str {
     match expected {
         "u8" => "an integer from 0 to 255",
         "u16" => "an integer from 0 to 65535",

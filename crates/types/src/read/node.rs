@@ -1,11 +1,11 @@
-//! A value as the deserializer sees it.
+//! The view of a value that the deserializer uses.
 
 use serde::de::{Error, Expected, Unexpected};
 use serde_json::{Map, Number, Value};
 
 use super::ReadError;
 
-/// A value seen from outside; a variant a JSON type, so that an object need not be wrapped into a [`Value`].
+/// A borrowed view of a value, with one variant per JSON type, so that an object need not be wrapped into a [`Value`].
 #[derive(Clone, Copy)]
 pub(super) enum Node<'a> {
     Null,

@@ -12,10 +12,11 @@ use serde_json::{Map, Number, Value};
 use super::{REST, ReadError, node::Node};
 use crate::{member, number::NUMBER};
 
-/// Reads one node; it lends nothing to the type read, so it may stand on a merged copy as well as on the document.
+/// Deserializes one node. The type that is read borrows nothing from it, so the node may be part of a merged copy as well as of the
+/// document.
 pub(super) struct Reader<'a> {
     node: Node<'a>,
-    /// The document itself, where `null` counts as an empty object or list.
+    /// Whether it is the document itself, for which `null` counts as an empty object or list.
     root: bool,
 }
 
@@ -48,7 +49,8 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// Hands a number over so that nothing of it is lost: as a machine type if that prints the same, else in `serde_json`'s wrapping.
+/// Passes a number to a visitor without loss: as a machine type if that prints the same text, otherwise in `serde_json`'s
+/// representation.
 fn any_number<'de, V: Visitor<'de>>(number: &Number, visitor: V) -> Result<V::Value, ReadError> {
     let text = number.as_str();
     match (number.as_u64(), number.as_i64(), number.as_f64().and_then(Number::from_f64)) {
@@ -211,7 +213,7 @@ fn is_integer(text: &str) -> bool {
     text.strip_prefix('-').unwrap_or(text).bytes().all(|byte| byte.is_ascii_digit())
 }
 
-/// The elements of a list, each error with its index.
+/// The elements of a list; adds the index of an element to its error.
 struct Elements<'a> {
     list: iter::Enumerate<std::slice::Iter<'a, Value>>,
 }
@@ -235,14 +237,14 @@ impl<'de> SeqAccess<'de> for Elements<'_> {
     }
 }
 
-/// One member on its way into a type: the name that the type knows, the key that the document has.
+/// One member: the name of the field, and the key in the document.
 struct Member<'a> {
     name: &'a str,
     key: &'a str,
     value: Cow<'a, Value>,
 }
 
-/// The members of an object, each error with its key.
+/// The members of an object; adds the key of a member to its error.
 struct Members<'a> {
     left: std::vec::IntoIter<Member<'a>>,
     current: Option<Member<'a>>,
@@ -262,7 +264,7 @@ impl<'a> Members<'a> {
         Members::new(object.iter().map(|(key, value)| Member { name: key, key, value: Cow::Borrowed(value) }).collect())
     }
 
-    /// The members that the fields of a struct name, in any case; and the others, if it asks for them.
+    /// The members that match the fields of a struct, in any letter case, and the others if the struct has a field [`REST`].
     fn of(object: &'a Map<String, Value>, fields: &'static [&'static str]) -> Members<'a> {
         let mut members = Vec::with_capacity(fields.len());
         for field in fields.iter().filter(|field| **field != REST) {
@@ -277,7 +279,7 @@ impl<'a> Members<'a> {
     }
 }
 
-/// The members that no field names.
+/// The members that match no field.
 fn rest<'a>(object: &Map<String, Value>, fields: &[&str]) -> Cow<'a, Value> {
     let mut others = Map::new();
     for (key, value) in object {

@@ -1,4 +1,4 @@
-//! Results and JSON at random.
+//! Random results and JSON documents.
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
@@ -10,7 +10,7 @@ use proptest::{
     prelude::*,
 };
 
-/// Any number that JSON can spell, most of them beyond every machine type.
+/// Any JSON number, most of which fit in no machine type.
 fn number() -> impl Strategy<Value = Value> {
     "-?([1-9][0-9]{0,29}|0)(\\.[0-9]{1,9})?([eE][+-]?[0-9]{1,3})?".prop_map(|text| Value::Number(text.parse().unwrap()))
 }
@@ -26,7 +26,7 @@ fn scalar() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Any JSON, whose keys are often ones that the specification knows, in some case of letters.
+/// Any JSON value. Its keys are often those of the specification, in any letter case.
 pub(crate) fn json() -> impl Strategy<Value = Value> {
     scalar().prop_recursive(4, 48, 6, |inner| {
         prop_oneof![
@@ -36,7 +36,7 @@ pub(crate) fn json() -> impl Strategy<Value = Value> {
     })
 }
 
-/// Every key that some version of a result gives a meaning.
+/// Every key of a result in any version.
 pub(crate) const KEYS: [&str; 26] = [
     "cniVersion",
     "ip4",
@@ -70,7 +70,7 @@ fn key() -> impl Strategy<Value = String> {
     prop_oneof![spelling(), "[a-z]{0,3}"]
 }
 
-/// A key that means something, in any case of letters.
+/// A key of a result, in any letter case.
 pub(crate) fn spelling() -> impl Strategy<Value = String> {
     (proptest::sample::select(&KEYS[..]), any::<u32>()).prop_map(|(key, bits)| respell(key, bits))
 }
@@ -87,7 +87,7 @@ pub(crate) fn respell(key: &str, bits: u32) -> String {
     key.chars().enumerate().map(turn).collect()
 }
 
-/// Members that no version knows; a hyphen keeps them apart from those that one may learn.
+/// Members that no version has. A hyphen in their keys distinguishes them from those that a future version may have.
 fn extra() -> impl Strategy<Value = Map<String, Value>> {
     let value = prop_oneof![scalar(), vec(scalar(), 0..3).prop_map(Value::from)];
     vec(("x-[a-z]{1,4}", value), 0..3).prop_map(|members| members.into_iter().collect())
@@ -153,7 +153,7 @@ fn dns() -> impl Strategy<Value = Dns> {
         .prop_map(|(nameservers, domain, search, options, extra)| Dns { nameservers, domain, search, options, extra })
 }
 
-/// Any result that a plugin may hold in memory.
+/// Any result that a plugin may have in memory.
 pub(crate) fn answer() -> impl Strategy<Value = CniResult> {
     (list_of(interface(), 0..4), list_of(address(), 0..5), list_of(route(), 0..5), dns(), extra())
         .prop_map(|(interfaces, ips, routes, dns, extra)| CniResult { interfaces, ips, routes, dns, extra })

@@ -1,4 +1,4 @@
-//! GC's list.
+//! The valid attachments of a GC.
 
 use cnikit_types::{NetConf, ValidAttachment, Wrong};
 

@@ -1,4 +1,4 @@
-//! What runtimes ask for, in their own spellings.
+//! Capability arguments in the forms that runtimes send.
 
 use cnikit_types::{Bandwidth, NetConf, PortMapping, Protocol, RuntimeDns, Wrong};
 

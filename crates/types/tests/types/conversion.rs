@@ -1,4 +1,4 @@
-//! Conversions between every pair of versions, against what the contract says is kept.
+//! Conversions between every pair of versions, compared with what each version can express.
 
 use cnikit_types::{CniResult, Interface, Ip, Map, Route, Value, Version, document};
 use ipnetwork::IpNetwork;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 
 use crate::arbitrary::{KEYS, answer, json, respell, spelling};
 
-/// What a document of `version` can say of `answer`.
+/// The part of `answer` that a document of `version` can express.
 fn kept(version: Version, answer: &CniResult) -> CniResult {
     match version {
         Version::V0_1_0 | Version::V0_2_0 => kept_by_oldest(answer),
@@ -36,12 +36,12 @@ fn without_attributes(route: &Route) -> Route {
     Route { gw: route.gw, extra: route.extra.clone(), ..Route::to(route.dst) }
 }
 
-/// Over the wire and back, as between two processes.
+/// The document after it was written and parsed again, as between two processes.
 fn sent(document: &Value) -> Value {
     document::parse(document.to_string().as_bytes()).unwrap()
 }
 
-/// `change` applied to every object of a result that the specification gives members, with the keys it knows there.
+/// Applies `change` to every object of a result that has members in the specification.
 fn in_every_object(document: &mut Value, change: &mut impl FnMut(&mut Map<String, Value>)) {
     match document {
         Value::Array(list) => list.iter_mut().for_each(|value| in_every_object(value, change)),

@@ -109,7 +109,7 @@ proptest! {
     }
 }
 
-/// Moving each key to the end by itself took minutes.
+/// Moving each repeated key to the end separately took minutes.
 #[test]
 fn keys_that_come_again_by_the_hundred_thousand_are_read_at_once() {
     let member = |n: usize| format!(r#""k{}":{{"m{}":{n}}}"#, n % 80_000, n / 80_000);
@@ -123,7 +123,7 @@ fn keys_that_come_again_by_the_hundred_thousand_are_read_at_once() {
     assert_eq!((object.len(), object["k7"].to_string()), (80_000, r#"{"m0":7,"m1":80007,"m2":160007}"#.to_owned()));
 }
 
-/// A list within a list takes two bytes here, and a hundred in memory.
+/// A list in a list takes two bytes of text, and a hundred bytes of memory.
 #[test]
 fn more_values_than_are_served_are_refused_before_they_are_made() {
     let text = format!("[{}[]]", "[[],[[],[]]],".repeat(1 << 18));
@@ -136,8 +136,8 @@ fn more_values_than_are_served_are_refused_before_they_are_made() {
     assert!(took < 1_000_000_000, "{took} nanoseconds");
 }
 
-/// A value of `serde_json` parses the string under this key as JSON, past all limits, if any crate asks for its feature
-/// `raw_value`.
+/// If any crate enables the feature `raw_value` of `serde_json`, its `Value` parses the string under this key as JSON, without any
+/// limits.
 #[test]
 fn a_private_key_of_the_parser_is_a_key_like_any_other() {
     let text = r#"{"$serde_json::private::RawValue":"[1,[2]]"}"#;
@@ -156,7 +156,7 @@ fn what_a_program_wrote_is_read_by_the_parsers_own_rules() {
     assert!(document::parse_plainly(b"\"\xff\"").is_err());
 }
 
-/// How long this thread has run, in nanoseconds.
+/// The CPU time of this thread, in nanoseconds.
 fn on_processor() -> u64 {
     let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
     told.split(' ').next().unwrap().parse().unwrap()

@@ -1,4 +1,4 @@
-//! Documents of every shape, as files: what we write, and what the reference wrote.
+//! Documents of every shape, as files: those that we write, and those that upstream wrote.
 
 use cnikit_types::{CniResult, Dns, Interface, Ip, Map, Route, Value, Version, document};
 use serde_json::json;
@@ -12,14 +12,14 @@ pub(crate) fn text(name: &str) -> Vec<u8> {
     std::fs::read(&path).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A member that no version knows, with numbers that no machine type holds.
+/// A member that no version has, with numbers that fit in no machine type.
 fn foreign(place: &str) -> Map<String, Value> {
     let numbers =
         document::parse(b"[9007199254740993, 18446744073709551616, -9223372036854775809, 1.10, 1e3]").unwrap();
     Map::from_iter([("com.example".to_owned(), json!({"in": place, "numbers": numbers}))])
 }
 
-/// A result with everything in it that the newest version can say.
+/// A result with everything that the newest version can express.
 fn full() -> CniResult {
     let bridge =
         Interface { name: "cni0".into(), mac: "02:00:00:00:00:01".into(), mtu: Some(1500), ..Interface::default() };

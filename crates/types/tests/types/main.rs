@@ -1,4 +1,4 @@
-//! The crate as its users see it: one program, so that it links once.
+//! Tests of the public API, in one program so that it is linked only once.
 #![expect(clippy::unwrap_used, reason = "a test that cannot set its scene has failed")]
 
 mod arbitrary;

@@ -1,4 +1,4 @@
-//! The grammar of names.
+//! Checks of names.
 
 use cnikit_types::{check_container_id, check_ifname, check_network_name, check_plugin_name};
 

@@ -1,4 +1,4 @@
-//! Values to types.
+//! Reading values as types.
 
 use std::{
     collections::BTreeMap,

@@ -1,4 +1,4 @@
-//! Versions as words and as numbers.
+//! Versions as texts and as numbers.
 
 use cnikit_types::{Release, Version};
 use serde_json::json;
