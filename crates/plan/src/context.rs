@@ -1,4 +1,4 @@
-//! Where kinds act: the sockets, whose state it is, what is known.
+//! The contexts of resources and kinds: the attachment or network, what is known about it, and the sockets.
 
 use std::cell::{OnceCell, RefCell};
 use std::path::Path;
@@ -10,15 +10,15 @@ use cnikit_types::{CniResult, Interface, NetConf};
 
 use crate::shared::Shared;
 
-/// ADD and CHECK: everything is known.
+/// The context of ADD and CHECK, in which everything is known.
 pub struct ApplyContext {
-    /// Whose state it is.
+    /// The attachment.
     pub tag: AttachmentId,
     /// The container's namespace.
     pub netns: Netns,
-    /// `CNI_NETNS` as it was given.
+    /// The text of `CNI_NETNS`.
     pub sandbox: String,
-    /// What is recorded of it: on CHECK the answer of the whole chain, on ADD that of the plugins before this one.
+    /// The recorded result: on CHECK that of the whole chain, on ADD that of the plugins before this one.
     pub record: CniResult,
     host: OnceCell<Netlink>,
     container: OnceCell<Netlink>,
@@ -36,7 +36,7 @@ impl ApplyContext {
     /// A netlink handle on the container's namespace.
     ///
     /// # Errors
-    /// The namespace cannot be entered or the socket not be opened, see [`Netlink::inside`].
+    /// The namespace cannot be entered or the socket cannot be opened, see [`Netlink::inside`].
     pub fn container(&self) -> Result<&Netlink> {
         opened(&self.container, || Ok(Netlink::inside(&self.netns)?))
     }
@@ -65,25 +65,25 @@ impl From<&Check> for ApplyContext {
     }
 }
 
-/// DEL: what is left, of which nothing but the tag is sure.
+/// The context of DEL, in which only the tag is certain.
 pub struct ReleaseContext {
-    /// Whose state is to go.
+    /// The attachment to remove.
     pub tag: AttachmentId,
-    /// The container's namespace, or what was found in its place.
+    /// The outcome of the look-up of the container's namespace.
     pub netns: NetnsLookup,
-    /// `CNI_NETNS` as it was given.
+    /// The text of `CNI_NETNS`.
     pub sandbox: String,
-    /// The answer of the ADD, where it came and could be read.
+    /// The result of the ADD (`prevResult`), if there is one and it can be parsed.
     pub prev: Option<CniResult>,
-    /// The configuration of today, which may not be that of the ADD, nor valid.
+    /// The current configuration, which may differ from that of the ADD and may be invalid.
     pub conf: NetConf,
     host: OnceCell<Netlink>,
     shared: Shared,
-    rest: RefCell<Vec<Rest>>,
+    rest: RefCell<Vec<Deferred>>,
 }
 
-/// What is left to do of the kind of this name.
-type Rest = (&'static str, Box<dyn FnOnce(&ReleaseContext) -> Result<()>>);
+/// The name of a kind, and its deferred work.
+type Deferred = (&'static str, Box<dyn FnOnce(&ReleaseContext) -> Result<()>>);
 
 impl ReleaseContext {
     /// A netlink handle on the host. The socket is opened at the first use.
@@ -94,17 +94,17 @@ impl ReleaseContext {
         opened(&self.host, || Ok(Netlink::here()?))
     }
 
-    /// What several kinds use, such as a socket; see [`Shared::get`].
+    /// The values that several kinds use, such as a socket; see [`Shared::get`].
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
 
-    /// Defers work that a kind has started and need not await yet, until other kinds have been released.
+    /// Defers work that a kind has started and need not wait for, until the other kinds have been released.
     pub fn defer(&self, kind: &'static str, rest: impl FnOnce(&ReleaseContext) -> Result<()> + 'static) {
         self.rest.borrow_mut().push((kind, Box::new(rest)));
     }
 
-    /// Completes the deferred work, each piece whatever the outcome of those before it.
+    /// Completes all deferred work. A failed part does not prevent the following ones.
     pub fn run_deferred(&self) -> Errors {
         let mut errors = Errors::default();
         for (kind, rest) in self.rest.take() {
@@ -142,13 +142,13 @@ impl From<&Del> for ReleaseContext {
     }
 }
 
-/// GC: whatever of this network is not valid.
+/// The context of GC for one network.
 pub struct GcContext {
     /// The network.
     pub network: String,
-    /// What is to stay.
+    /// The valid attachments, which GC leaves alone.
     pub valid: ValidAttachments,
-    /// The configuration of today.
+    /// The current configuration.
     pub conf: NetConf,
     host: OnceCell<Netlink>,
     shared: Shared,
@@ -163,7 +163,7 @@ impl GcContext {
         opened(&self.host, || Ok(Netlink::here()?))
     }
 
-    /// What several kinds use, such as a socket; see [`Shared::get`].
+    /// The values that several kinds use, such as a socket; see [`Shared::get`].
     pub fn shared(&self) -> &Shared {
         &self.shared
     }
@@ -185,7 +185,7 @@ impl From<&Gc> for GcContext {
     }
 }
 
-/// The error that a namespace may exist at this path but cannot be opened, so that its resources may still have to be removed.
+/// The error for a namespace that may exist at this path but cannot be opened, so that its resources may still have to be removed.
 pub fn may_be_there(path: &Path, why: &str) -> Error {
     let text = format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
     Error::new(code::SYSTEM, text).hint("try again, or remove the namespace")

@@ -1,4 +1,4 @@
-//! Carries plans out, and walks kinds. It knows no kind.
+//! Applies and verifies plans, and releases resources by their kinds. It is independent of every particular kind.
 
 use cnikit_skel::{Error, Errors, Journal, Result, code, log};
 use cnikit_types::limit;
@@ -20,8 +20,8 @@ pub fn preflight(plan: &Plan, kinds: &[Kind], context: &ApplyContext) -> Result<
 /// Makes the resources of a plan, one after another.
 ///
 /// # Errors
-/// The first resource that could not be made; the error names it. The journal has the undo steps of those before it, and of its
-/// own half.
+/// The first resource that could not be made; the error names it. The journal has the undo steps of those before it, and of the
+/// parts of it that were made.
 pub fn apply(plan: &Plan, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
     let mut made = Made::nothing();
     for resource in plan.iter() {
@@ -53,7 +53,7 @@ pub fn verify(plans: &[&Plan], context: &ApplyContext) -> Result<()> {
     errors.finish()
 }
 
-/// Removes the resources of one attachment, the last kind first, every kind whatever failed before.
+/// Removes the resources of one attachment, the last kind first. A failed kind does not prevent the following ones.
 pub fn release(kinds: &[Kind], context: &ReleaseContext) -> Errors {
     let mut errors = begin_release(kinds, context);
     errors.note(context.run_deferred().finish());
@@ -78,8 +78,10 @@ pub fn sweep(kinds: &[Kind], context: &GcContext) -> Errors {
     kinds.iter().rev().map(step).collect()
 }
 
-/// A kind that outlives the link and is not listed would never be removed; one that stands twice has one tag for two
-/// things. Both are mistakes of the plugin's author, and are said on the first ADD.
+/// Checks that `kinds` has each kind of the plan that outlives the link, and that the plan has each such kind only once.
+///
+/// A kind that is not listed would never be removed, and two resources of one kind cannot be distinguished by the tag. Both are
+/// mistakes of the plugin's author, and are reported on the first ADD.
 fn listed(plan: &Plan, kinds: &[Kind]) -> Result<()> {
     let lasting: Vec<Kind> = plan.iter().map(Resource::kind).filter(|kind| kind.outlives_link).collect();
     for (place, kind) in lasting.iter().enumerate() {

@@ -1,19 +1,19 @@
-//! What an attachment needs, as data, and the engine that makes it, compares it and removes it.
+//! The resources that an attachment needs, as data, and the engine that makes, verifies and removes them.
 //!
 //! Parts, in reading order:
 //!
 //! - [`Resource`]: one thing that an attachment needs. It can be made, compared, restored and described.
 //! - [`Plan`]: resources in the order in which they are made.
-//! - [`engine`]: applies, verifies, restores and releases.
+//! - [`engine`]: applies and verifies plans, and releases resources.
 //! - [`Kind`]: the type of a resource, with the functions that remove it by tag.
-//! - [`ApplyContext`], [`ReleaseContext`], [`GcContext`]: the sockets and facts that a verb gives to resources and kinds.
+//! - [`ApplyContext`], [`ReleaseContext`], [`GcContext`]: the data and sockets that a verb passes to resources and kinds.
 //!
 //! Design decision: ADD, CHECK and PLAN use plans; DEL and GC use kinds. By the time of a DEL the configuration may have
 //! changed or be gone, so everything is found by the attachment's tag.
 //!
 //! # Example
 //!
-//! A resource of one's own, and the plan that has it:
+//! A new type of resource, and a plan with it:
 //!
 //! ```
 //! use std::fmt;

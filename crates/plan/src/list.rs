@@ -4,8 +4,8 @@ use std::fmt;
 
 use crate::resource::Resource;
 
-/// Resources in the order in which they are made. Pure: a plan reads nothing and does nothing; its `Display` is one line a
-/// resource.
+/// Resources in the order in which they are made. A plan is pure data: it reads nothing and changes nothing. Its `Display` is one
+/// line per resource.
 #[derive(Default)]
 pub struct Plan(Vec<Box<dyn Resource>>);
 

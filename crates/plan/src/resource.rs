@@ -1,4 +1,4 @@
-//! One thing wanted, and the sort of thing it is.
+//! Resources, their kinds, and the differences that CHECK finds.
 
 use std::fmt::{Debug, Display};
 
@@ -8,13 +8,13 @@ use cnikit_types::Interface;
 use crate::context::{ApplyContext, GcContext, ReleaseContext};
 use crate::restore_batch::RestoreBatch;
 
-/// One thing wanted. Its `Display` is what a dry run prints and a log names.
+/// One thing that an attachment needs. Dry runs, errors and logs print its `Display`.
 pub trait Resource: Display {
-    /// The sort of thing it is.
+    /// The kind of the resource.
     fn kind(&self) -> Kind;
 
-    /// Checks, before anything is made, whether something is in the way; changes nothing. What takes long to read is started
-    /// here, and awaited when the resource is made.
+    /// Checks, before anything is made, whether something is in the way; changes nothing. Reads that take long are started here,
+    /// and awaited when the resource is made.
     ///
     /// # Errors
     /// Something is in the way, such as a link of another owner, or it cannot be read.
@@ -22,15 +22,15 @@ pub trait Resource: Display {
         Ok(())
     }
 
-    /// Makes the resource. Its undo step is put in the journal at the moment it is made, so that a half-made resource is not
-    /// lost.
+    /// Makes the resource. Each undo step is recorded in the journal at the moment its part is made, so that a half-made resource
+    /// is undone too.
     ///
     /// # Errors
     /// It could not be made. The journal undoes what was made.
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made>;
 
-    /// Makes the resource again if other programs flush it without knowing its owner: rules. What exists stays, and nothing
-    /// else of the attachment is changed; most kinds of resources are not flushed.
+    /// Makes the resource again if another program has flushed it, as happens to rules. Existing parts stay, and nothing else of
+    /// the attachment is changed. Most kinds of resources are never flushed; for them this does nothing.
     ///
     /// # Errors
     /// It could not be made. The journal undoes what was made.
@@ -38,16 +38,16 @@ pub trait Resource: Display {
         Ok(())
     }
 
-    /// Adds what it would restore to a batch of many attachments, so that all of it is made at once. Returns false if the
-    /// resource is restored by itself.
+    /// Adds what [`Resource::restore`] would make to a batch of many attachments, so that all of it is made at once. Returns false
+    /// if the resource is restored separately.
     ///
     /// # Errors
-    /// It could not be added: the resource is reported as failed, and the others are restored all the same.
-    fn enqueue(&self, _context: &ApplyContext, _together: &mut RestoreBatch) -> Result<bool> {
+    /// It could not be added. The resource is then restored separately; the batch is made for the other resources.
+    fn enqueue(&self, _context: &ApplyContext, _batch: &mut RestoreBatch) -> Result<bool> {
         Ok(false)
     }
 
-    /// Does what remains once the batch has been made. `made`: the batch changed something of this resource.
+    /// Completes the restoration after the batch has been made. `made` is true if the batch changed anything of this resource.
     ///
     /// # Errors
     /// It could not be done. The journal undoes what was made.
@@ -62,26 +62,26 @@ pub trait Resource: Display {
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()>;
 }
 
-/// All things of one sort: how to find them by tag when nothing else is known.
+/// A type of resource, with the functions that remove its resources for DEL and GC, when only the tag is known.
 #[derive(Clone, Copy)]
 pub struct Kind {
-    /// What it is called; two kinds of one name are one.
+    /// The name; kinds with the same name are the same kind.
     pub name: &'static str,
-    /// Removes what belongs to one attachment. That it is gone already is success.
+    /// Removes the resources of one attachment. Resources that do not exist any more are not an error.
     pub release: fn(&ReleaseContext) -> Result<()>,
-    /// Removes what belongs to this network and to no valid attachment.
+    /// Removes the resources of this network that belong to no valid attachment.
     pub sweep: fn(&GcContext) -> Result<()>,
-    /// It stays behind when the container's link goes, so the plugin has to list it.
+    /// Whether the resource still exists after the container's link was deleted, so that the plugin has to list this kind.
     pub outlives_link: bool,
 }
 
 impl Kind {
-    /// A kind that need not be removed: it is removed with the container's link.
+    /// A kind whose resources need not be removed, because the kernel removes them with the container's link.
     pub const fn goes_with_link(name: &'static str) -> Kind {
         Kind { name, release: |_| Ok(()), sweep: |_| Ok(()), outlives_link: false }
     }
 
-    /// A kind that is not removed: it is shared with other attachments, which may use it by now.
+    /// A kind whose resources are not removed, because other attachments may use them too.
     pub const fn shared(name: &'static str) -> Kind {
         Kind::goes_with_link(name)
     }
@@ -99,10 +99,10 @@ impl Debug for Kind {
     }
 }
 
-/// What making a thing brought about: the interfaces that the answer lists.
+/// The outcome of making resources: the interfaces for the result.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Made {
-    /// In the order in which the answer lists them.
+    /// The interfaces in the order of the result.
     pub interfaces: Vec<Interface>,
 }
 
@@ -118,7 +118,7 @@ impl Made {
     }
 }
 
-/// Everything that is not as it should be: wanted, found, where.
+/// The differences between the plan and the actual state, each as a text with the expected and the actual value.
 #[derive(Debug, Default)]
 pub struct Drifts(Vec<String>);
 
@@ -131,7 +131,7 @@ impl Drifts {
         }
     }
 
-    /// Adds the text as a difference unless `holds`.
+    /// Adds the text as a difference unless `holds` is true.
     pub fn unless(&mut self, holds: bool, text: impl FnOnce() -> String) {
         if !holds {
             self.0.push(text());

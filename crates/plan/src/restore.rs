@@ -1,4 +1,4 @@
-//! RESTORE: what other programs have flushed is made again, for one attachment or for many at once.
+//! RESTORE: make again what other programs have flushed, for one attachment or for many at once.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use crate::list::Plan;
 use crate::resource::Resource;
 use crate::restore_batch::{RestoreBatch, RestoreOutcome};
 
-/// Makes again what other programs have flushed of plans. Every resource is tried, whatever failed before.
+/// Makes again the resources of plans that other programs have flushed. A failed resource does not prevent the following ones.
 ///
 /// # Errors
 /// Those of all resources, each named.
@@ -26,23 +26,23 @@ fn restore_one(resource: &dyn Resource, context: &ApplyContext, journal: &mut Jo
     restored.map_err(|error| error.context(resource))
 }
 
-/// The plans of one attachment with their context, or the error for which there are none.
+/// The plans of one attachment with their context, or the error because of which there are none.
 pub type RestorePlan = Result<(Vec<Plan>, ApplyContext)>;
 
-/// Of each resource: its wishes in the batch; `None` if it is restored by itself.
+/// For each resource the range of its entries in the batch; `None` if it is restored separately.
 type Gathered = Vec<Option<Range<usize>>>;
 
-/// As [`restore`] for many attachments, each with its plans: the outcome of each, in their order.
+/// As [`restore`] for many attachments. Returns the outcome of each, in their order.
 ///
-/// What can be made at once is made at once. Whatever that leaves is restored by itself, so a failure of one attachment prevents
-/// no other one, and is reported for that one.
+/// Everything that can be made in one batch is made in it. The rest is restored separately, so that a failure of one attachment
+/// does not affect the others and is reported for that attachment.
 pub fn restore_all(all: Vec<RestorePlan>) -> Vec<Result<()>> {
     let mut batch = RestoreBatch::default();
     let gathered: Vec<Gathered> = all.iter().map(|planned| gather(planned, &mut batch)).collect();
     let outcomes = batch.make();
     let mut results = Vec::new();
-    for (planned, wishes) in all.into_iter().zip(gathered) {
-        results.push(planned.and_then(|(plans, context)| finish(&plans, &context, &wishes, &outcomes)));
+    for (planned, entries) in all.into_iter().zip(gathered) {
+        results.push(planned.and_then(|(plans, context)| finish(&plans, &context, &entries, &outcomes)));
     }
     results
 }
@@ -56,19 +56,19 @@ fn gather(planned: &RestorePlan, batch: &mut RestoreBatch) -> Gathered {
     let mut gathered = Vec::new();
     for resource in resources(plans) {
         let before = batch.len();
-        // A resource that cannot be enqueued reports the error when it is restored by itself.
+        // A resource that cannot be enqueued reports the error when it is restored separately.
         let is_enqueued = resource.enqueue(context, batch).unwrap_or_default();
         gathered.push(is_enqueued.then_some(before..batch.len()));
     }
     gathered
 }
 
-/// Finishes what the batch made of one attachment, and restores the rest by itself.
+/// Completes the resources of one attachment that the batch made, and restores the others separately.
 fn finish(plans: &[Plan], context: &ApplyContext, gathered: &Gathered, outcomes: &[RestoreOutcome]) -> Result<()> {
     each_by_itself(|journal| {
         let mut errors = Errors::default();
-        for (resource, wishes) in resources(plans).zip(gathered) {
-            let outcomes = wishes.as_ref().map(|wishes| &outcomes[wishes.clone()]);
+        for (resource, entries) in resources(plans).zip(gathered) {
+            let outcomes = entries.as_ref().map(|entries| &outcomes[entries.clone()]);
             errors.note(finish_one(resource, outcomes, context, journal));
         }
         errors.finish()

@@ -1,70 +1,70 @@
-//! What many attachments want, gathered to be made at once.
+//! A batch of what many attachments need, to be made at once.
 
 use std::any::Any;
 
 use cnikit_skel::Result;
 
-/// What many attachments want, gathered in parts, each of which makes what was added to it in a few steps.
+/// What many attachments need, collected in parts. Each part makes its entries in a few steps.
 #[derive(Default)]
 pub struct RestoreBatch {
     parts: Vec<Part>,
-    /// Of each wish: its part, and its place among the wishes of that part.
-    wishes: Vec<(usize, usize)>,
+    /// For each entry the index of its part, and its index among the entries of that part.
+    entries: Vec<(usize, usize)>,
 }
 
 struct Part {
     made_by: Box<dyn BatchPart>,
-    wishes: usize,
+    entries: usize,
 }
 
-/// A way to make what many attachments want, such as one transaction of nftables. Its wishes are added by [`RestoreBatch::add`].
+/// One way to make many entries at once, such as a transaction of nftables. Entries are added with [`RestoreBatch::add`].
 pub trait BatchPart: Any {
-    /// Makes what was added. The outcomes are in the order of the wishes; a wish without one is taken for [`RestoreOutcome::Left`].
+    /// Makes the entries. The outcomes are in the order of the entries; a missing outcome counts as [`RestoreOutcome::Left`].
     fn make(self: Box<Self>) -> Vec<RestoreOutcome>;
 }
 
-/// What became of one wish.
+/// The outcome of one entry of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RestoreOutcome {
-    /// There is what is wanted already.
+    /// It exists already.
     Unchanged,
     /// It was made.
     Made,
-    /// It was not made: the resource is restored by itself, which may tell why.
+    /// It was not made. The resource is restored separately, which may report the reason.
     #[default]
     Left,
 }
 
 impl RestoreBatch {
-    /// Adds one wish to the part of this type.
+    /// Adds one entry to the part of this type.
     ///
     /// # Errors
-    /// Those of `add`: then there is no wish.
+    /// Those of `add`; in that case nothing is added.
     pub fn add<P: BatchPart + Default>(&mut self, add: impl FnOnce(&mut P) -> Result<()>) -> Result<()> {
         let known = self.parts.iter().position(|part| (&*part.made_by as &dyn Any).is::<P>());
         let place = known.unwrap_or_else(|| {
-            self.parts.push(Part { made_by: Box::new(P::default()), wishes: 0 });
+            self.parts.push(Part { made_by: Box::new(P::default()), entries: 0 });
             self.parts.len() - 1
         });
         let part = &mut self.parts[place];
         if let Some(made_by) = (&mut *part.made_by as &mut dyn Any).downcast_mut::<P>() {
             add(made_by)?;
-            self.wishes.push((place, part.wishes));
-            part.wishes += 1;
+            self.entries.push((place, part.entries));
+            part.entries += 1;
         }
         Ok(())
     }
 
-    /// How many wishes there are.
+    /// The number of entries.
     pub(crate) fn len(&self) -> usize {
-        self.wishes.len()
+        self.entries.len()
     }
 
-    /// Makes all parts; what became of each wish, in their order.
+    /// Makes all parts. Returns the outcome of each entry, in their order.
     pub(crate) fn make(self) -> Vec<RestoreOutcome> {
         let made: Vec<Vec<RestoreOutcome>> = self.parts.into_iter().map(|part| part.made_by.make()).collect();
         let outcome = |(part, place): &(usize, usize)| made[*part].get(*place).copied().unwrap_or_default();
-        self.wishes.iter().map(outcome).collect()
+        self.entries.iter().map(outcome).collect()
     }
 }
 
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_come_back_in_the_order_of_the_wishes_whatever_part_they_are_of() {
+    fn outcomes_come_back_in_the_order_of_the_entries_whatever_part_they_are_of() {
         let mut batch = RestoreBatch::default();
         let mut add = |n| {
             batch.add(|even: &mut Even| {

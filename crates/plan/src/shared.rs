@@ -1,4 +1,4 @@
-//! What several kinds use while one verb runs.
+//! Values that several kinds use while one verb runs.
 
 use std::any::Any;
 use std::cell::RefCell;
@@ -6,9 +6,9 @@ use std::rc::Rc;
 
 use cnikit_skel::Result;
 
-/// Values that several kinds use while one verb runs, one of each type: a socket, for example.
+/// Values that several kinds use while one verb runs, such as a socket; at most one of each type.
 ///
-/// A value stays until the verb has ended. For a socket of nftables that matters: the kernel frees what was deleted when such a
+/// A value exists until the verb has ended. That matters for a socket of nftables: the kernel frees deleted rules when such a
 /// socket is closed, which takes as long as the removal of a link.
 #[derive(Default)]
 pub struct Shared(RefCell<Vec<Rc<dyn Any>>>);
