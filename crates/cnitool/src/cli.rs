@@ -10,7 +10,7 @@ use cnikit_netns::Scope;
 
 use crate::options::Common;
 
-// At the end of the help of every command.
+// Printed at the end of the help of every command.
 const ENVIRONMENT: &str = "\
 Environment (a flag of the same meaning goes before it):
   NETCONFPATH      directory of configuration files (default /etc/cni/net.d)

@@ -19,7 +19,7 @@ fn variable(name: &str) -> Option<String> {
     if text.is_empty() { None } else { Some(text) }
 }
 
-/// The directory of configurations.
+/// The directory of configuration files.
 pub(crate) fn configurations(common: &Common) -> PathBuf {
     if let Some(dir) = &common.conf_dir {
         return dir.clone();

@@ -16,7 +16,7 @@ pub(crate) struct Failure {
     pub(crate) text: String,
     /// The failures of plugins, for programs.
     pub(crate) details: Vec<Value>,
-    /// What the command did all the same, for programs: members of the document with the error.
+    /// What the command did despite the failure: members that are added to the JSON document of the error.
     done: Box<Map<String, Value>>,
 }
 
@@ -34,7 +34,7 @@ impl Failure {
         Failure { status: FOUND, ..Failure::new("") }
     }
 
-    /// Adds what the command did all the same, so that it and the error are one document.
+    /// Adds what the command did despite the failure, so that this and the error are one document.
     pub(crate) fn beside(self, done: Value) -> Failure {
         let Value::Object(done) = done else { return self };
         Failure { done: Box::new(done), ..self }

@@ -26,7 +26,7 @@ use options::Common;
 use output::format::Output;
 use output::print::{print, print_json, print_to_stderr};
 
-/// The same as the plugins': with musl's allocator a list of thousands of attachments takes 1.5 times as long.
+/// The allocator of the plugins too: with musl's own one a list of thousands of attachments takes 1.5 times as long.
 #[global_allocator]
 static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
@@ -81,7 +81,8 @@ fn run(line: &CommandLine) -> Result {
     }
 }
 
-/// Prints help or version if they are wanted. Everything else is an invalid command line, with exit status 1 as upstream has.
+/// Prints the help or the version if the command line requests it. Any other error is an invalid command line, with upstream's exit
+/// status 1.
 fn usage(error: &clap::Error) -> Result {
     let text = error.to_string();
     match error.kind() {

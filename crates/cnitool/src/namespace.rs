@@ -6,7 +6,7 @@ use std::os::unix::fs::MetadataExt;
 
 use cnikit_libcni::CacheMetadata;
 
-/// What is at the path of a namespace. Which namespace it is, is known only after opening it.
+/// What is at the path of a namespace. Only opening the path shows which namespace it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum PathState {
     /// A namespace.
@@ -24,7 +24,7 @@ pub(crate) enum PathState {
 }
 
 impl PathState {
-    /// The word for people and programs.
+    /// The word for the state in text and JSON.
     pub(crate) fn word(self) -> &'static str {
         match self {
             PathState::Present => "there",

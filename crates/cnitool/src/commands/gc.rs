@@ -140,7 +140,7 @@ impl Candidate {
     }
 }
 
-/// The attachments that hold an address of the network and are not in the cache. They may be another runtime's with its own cache.
+/// The attachments that have an address of the network and are not in the cache. They may belong to a runtime with its own cache.
 fn unknown_holders(common: &Common, list: &NetworkList, known: &[Verdict]) -> Result<Vec<Verdict>> {
     let mut found: Vec<Verdict> = Vec::new();
     for network in stores(common, Some(&list.name), &[])? {

@@ -33,7 +33,7 @@ struct NewNetwork {
     version: String,
 }
 
-/// Asks on a terminal; without a terminal the proposals are used.
+/// Asks questions on a terminal; without a terminal the proposed answers are used.
 struct Questions {
     is_interactive: bool,
 }
@@ -63,7 +63,7 @@ impl Questions {
     }
 }
 
-/// Writes the file atomically, unless it exists or the network does.
+/// Writes the file atomically, unless the file or the network exists already.
 pub(crate) fn init(common: &Common, out: Output, args: &Init) -> Result {
     let dir = environment::configurations(common);
     let questions = Questions { is_interactive: !args.yes && io::stdin().is_terminal() };

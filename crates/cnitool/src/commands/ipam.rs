@@ -1,8 +1,8 @@
 //! `ipam`: the addresses of host-local with their holders, the leaked ones, and freeing those.
 //!
-//! Proven and suspected leaks are kept apart. A leak is proven in three cases: the index says that the reservation was made before
+//! Proven and suspected leaks are distinguished. A leak is proven in three cases: by the index, the reservation was made before
 //! this boot; a crash left its file without content; or the cookie of its namespace was recorded, and no living namespace has
-//! it. That a path is gone or that an attachment is not cached proves nothing, because the address may be another runtime's.
+//! it. A missing path or a missing cached attachment proves nothing, because the address may belong to another runtime.
 
 use std::time::Duration;
 
@@ -101,7 +101,7 @@ fn dead(why: impl Into<String>) -> (Verdict, String) {
 }
 
 impl Evidence {
-    /// The cache, and one stat(2) of the path of each namespace.
+    /// Evidence from the cache and from one stat(2) of the path of each namespace.
     fn from_cache(common: &Common) -> Result<Evidence> {
         let cache = environment::cache(common);
         let mut attachments = cache.list()?;
@@ -109,7 +109,7 @@ impl Evidence {
         Ok(Evidence { cache, attachments, inspector: PathInspector::new(), node: None })
     }
 
-    /// The same, every living namespace, and the links of the host.
+    /// As [`Evidence::from_cache`], with all living namespaces of the node and the links of the host.
     fn from_node(common: &Common, scope: ScanScope) -> Result<Evidence> {
         let links = Netlink::here()?.links()?;
         let namespaces = scan(scope);
@@ -288,7 +288,7 @@ pub(crate) fn reclaim(common: &Common, out: Output, args: &Reclaim) -> Result {
         }
         match network.reclaim() {
             Ok(all) => freed.extend(all.into_iter().map(|assessed| (network, assessed))),
-            // The other networks are reclaimed and reported all the same.
+            // A failure does not prevent that the other networks are reclaimed and reported.
             Err(failure) => failures.push(failure),
         }
     }

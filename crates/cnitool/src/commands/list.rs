@@ -92,7 +92,7 @@ fn inspect(all: Vec<AttachmentSummary>, is_live: bool) -> Vec<Listed> {
     listed
 }
 
-/// Whether it is an attachment of this network, or a damaged file whose name may be one of its.
+/// Whether it is an attachment of this network, or a damaged file whose name may be that of an attachment of this network.
 fn is_of(attachment: &AttachmentSummary, network: &str) -> bool {
     if attachment.network == network {
         return true;

@@ -10,7 +10,7 @@ use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{print_to_stderr, warn};
 
-/// Lets the plugins of every attachment whose namespace exists make its rules again. Existing rules and links are not changed.
+/// Calls RESTORE of the plugins of every attachment whose namespace exists. Existing rules and links are not changed.
 pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     let runtime = environment::runtime(common);
     let mut all = runtime.cache.attachments()?;
@@ -48,7 +48,7 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     out.finish(json!({"dryRun": args.dry_run, "attachments": attachments}), failures)
 }
 
-/// Why there is nothing to restore; `None` if its namespace exists.
+/// The reason for which an attachment is skipped; `None` if its namespace exists.
 fn skip_reason(cached: &CachedAttachment) -> Option<String> {
     match cached.state {
         State::Attached => cached.lost_namespace(),

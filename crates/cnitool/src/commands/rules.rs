@@ -10,7 +10,7 @@ use cnikit_libcni::CachedAttachment;
 use cnikit_process::{Deadline, Env, Program, find_program, run};
 
 const TIMEOUT: Duration = Duration::from_secs(10);
-/// More than the whole ruleset of a node.
+/// The size limit of a program's output in bytes, above the whole ruleset of any node.
 const LIMIT: usize = 64 << 20;
 
 /// The programs of iptables, and the family of the nftables tables that `iptables-nft` writes.
@@ -20,7 +20,7 @@ const IPTABLES: [(&str, &str); 2] = [("iptables-save", "ip"), ("ip6tables-save",
 #[derive(Debug, Default)]
 pub(crate) struct Rules {
     lines: Option<Vec<String>>,
-    /// Why rules could not be read, each in a sentence.
+    /// The reasons for which rules could not be read, one sentence each.
     missing: Vec<String>,
 }
 
@@ -38,7 +38,7 @@ impl Rules {
         lines.filter(|line| words.iter().any(|word| has_word(line, word))).cloned().collect()
     }
 
-    /// Why rules could not be read, each in a sentence.
+    /// The reasons for which rules could not be read, one sentence each.
     pub(crate) fn missing(&self) -> &[String] {
         &self.missing
     }
@@ -83,7 +83,7 @@ fn output(name: &str, args: &[&str]) -> Result<String, String> {
     }
 }
 
-/// Each rule with its table and chain, without those of `known_tables`.
+/// Each rule with its table and chain, except those in `known_tables`.
 fn nft_rules(text: &str, known_tables: &BTreeSet<String>) -> Vec<String> {
     let mut rules = Vec::new();
     let mut table = "";

@@ -1,7 +1,7 @@
 //! The verbs of the specification, and PLAN.
 //!
-//! The commands that upstream's cnitool has too write the same to stdout: `add` its result, the others nothing, unless JSON is
-//! wanted.
+//! The commands that upstream's cnitool has too write the same to stdout: `add` its result, the others nothing, unless `--json` is
+//! given.
 
 use cnikit_libcni::{Attachment, NetworkList, PlannedSteps, Runtime, ValidAttachment, load};
 use serde_json::{Value, json};
@@ -22,14 +22,14 @@ struct Call {
 }
 
 impl Call {
-    /// From arguments and environment, which are read in upstream's order.
+    /// A call from arguments and environment, which are read in upstream's order.
     fn of(common: &Common, args: &cli::Attachment) -> Result<Call> {
         let list = load_list(common, &args.network)?;
         let at = attachment(common, args)?;
         Call::with(list, common, at)
     }
 
-    /// As [`Call::of`]; with the cached configuration if no file has a valid one.
+    /// As [`Call::of`], but with the cached configuration if no file has a valid one.
     fn of_attached(common: &Common, args: &cli::Attachment) -> Result<Call> {
         let at = attachment(common, args)?;
         let is_it = |whose: &ValidAttachment| whose.container_id == at.container_id && whose.ifname == at.ifname;
@@ -84,7 +84,7 @@ pub(crate) fn load_or_cached_list(
     Err(failure)
 }
 
-/// Container, namespace and interface.
+/// The attachment that the arguments name: container, namespace and interface.
 fn attachment(common: &Common, args: &cli::Attachment) -> Result<Attachment> {
     let here = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
     let netns = container::absolute(&args.netns, &here).to_string_lossy().into_owned();

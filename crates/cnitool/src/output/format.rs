@@ -1,4 +1,4 @@
-//! How a command reports: as text, in colour or not, or as one JSON document.
+//! The format of a command's output: text with or without colours, or one JSON document.
 
 use serde_json::Value;
 
@@ -16,7 +16,7 @@ pub(crate) struct Output {
 }
 
 impl Output {
-    /// Ends a command that has already printed its text: prints the document if JSON is wanted, and returns all failures as one.
+    /// Ends a command that has already printed its text: prints the document if `--json` is given, and returns all failures as one.
     pub(crate) fn finish(self, document: Value, failures: Vec<Failure>) -> Result {
         if !failures.is_empty() {
             return Err(Failure::of(failures).beside(document));

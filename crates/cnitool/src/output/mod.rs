@@ -1,4 +1,4 @@
-//! What the tool prints: text, tables, trees, JSON documents, progress.
+//! The output of the tool: text, tables, trees, JSON documents, progress.
 
 pub(crate) mod format;
 pub(crate) mod plugin_progress;

@@ -11,7 +11,7 @@ use cnikit_libcni::{Executor, PluginCall, PluginError, PluginOutput, ProgramExec
 
 use crate::output::progress::{INTERVAL, Progress};
 
-/// As [`ProgramExecutor`], with a line of progress. All calls together count for the second in which nothing is shown.
+/// As [`ProgramExecutor`], with a line of progress, which is shown once all calls together have taken a second.
 #[derive(Debug, Default)]
 pub(crate) struct ProgressExecutor {
     began: OnceLock<Instant>,

@@ -36,12 +36,12 @@ pub(crate) fn indented(document: &Value) -> Result<String> {
     Ok(String::from_utf8_lossy(&text).into_owned())
 }
 
-/// Writes a text to stderr in one call, so that the output of a plugin cannot come between.
+/// Writes a text to stderr in one call, so that the output of a plugin cannot be mixed with it.
 pub(crate) fn write_to_stderr(text: &str) -> io::Result<()> {
     write_to_stderr_unescaped(&escaped(text))
 }
 
-/// The same for a text that is escaped already.
+/// As [`write_to_stderr`], for a text that is escaped already.
 pub(crate) fn write_to_stderr_unescaped(text: &str) -> io::Result<()> {
     io::stderr().write_all(text.as_bytes())
 }

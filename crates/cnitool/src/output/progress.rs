@@ -6,11 +6,11 @@ use std::time::{Duration, Instant};
 use crate::output::print::write_to_stderr_unescaped;
 use crate::output::text::escaped;
 
-/// Work that takes no longer shows no progress.
+/// The time before progress is shown.
 const SILENCE: Duration = Duration::from_secs(1);
 /// The time between two updates.
 pub(crate) const INTERVAL: Duration = Duration::from_millis(100);
-/// To the start of the line, which is erased; see `console_codes(4)`.
+/// Moves the cursor to the start of the line and erases the line; see `console_codes(4)`.
 const ERASE_LINE: &str = "\r\x1b[K";
 
 /// A line on stderr that shows how far the work is. It is shown on a terminal only.
@@ -27,7 +27,7 @@ impl Progress {
         Progress::since(Instant::now(), what.to_owned())
     }
 
-    /// Of work that began earlier.
+    /// The progress of work that began at this time.
     pub(crate) fn since(began: Instant, what: String) -> Progress {
         Progress { what, began, shown: None, is_terminal: io::stderr().is_terminal() }
     }

@@ -1,4 +1,4 @@
-//! Tables: columns as wide as their widest cell, two spaces between.
+//! Tables: each column is as wide as its widest cell, with two spaces between columns.
 
 use std::borrow::Cow;
 

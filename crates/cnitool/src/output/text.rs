@@ -22,8 +22,8 @@ pub(crate) enum Tone {
     Faint,
 }
 
-/// Stands for a style until the text is printed. These are Unicode noncharacters (U+FDD0 to U+FDEF): everything else in a text is
-/// escaped before it is printed, an escape sequence included.
+/// The placeholders for styles until the text is printed. They are Unicode noncharacters (U+FDD0 to U+FDEF), because everything
+/// else in a text is escaped before it is printed, escape sequences included.
 const STYLES: [(char, Style); 5] = [
     ('\u{fdd1}', AnsiColor::Green.on_default()),
     ('\u{fdd2}', AnsiColor::Yellow.on_default()),
@@ -32,7 +32,7 @@ const STYLES: [(char, Style); 5] = [
     ('\u{fdd5}', Style::new().dimmed()),
 ];
 
-/// Stands for the end of a style.
+/// The placeholder for the end of a style.
 const RESET: char = '\u{fdd0}';
 
 impl Tone {

@@ -1,4 +1,4 @@
-//! What the plugins of a list get, and what happens if one of them fails.
+//! The input of the plugins of a list, and failures of one of them.
 
 use std::fs;
 

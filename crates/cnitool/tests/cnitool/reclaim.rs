@@ -72,7 +72,7 @@ fn a_cookie_without_a_living_namespace_is_proof_and_a_missing_path_is_not() {
     assert!(bench.says(3, "ipam leaks --network net --within-pid-namespace").0.contains(&foreign));
 }
 
-/// Removes from a cached result what upstream does not write.
+/// Removes the cookie, which upstream does not write, from a cached result.
 fn forget_cookie(bench: &Bench, name: &str) {
     let path = bench.path(name).display().to_string();
     let is_it = |file: &&std::path::PathBuf| json(&fs::read_to_string(file).unwrap())["netns"] == path.as_str();
@@ -106,7 +106,7 @@ fn reservations_of_an_earlier_boot_are_reclaimed() {
         printed.lines().any(|line| line.contains(&old) && line.contains("dead") && line.contains("this boot")),
         "{printed}"
     );
-    // This is proven even if not all processes are visible.
+    // The earlier boot is a proof even if not all processes are visible.
     let document = bench.json("ipam reclaim --network net");
     assert_eq!(document["freed"][0]["address"], old.as_str());
     assert!(!reserved(&bench, &old) && reserved(&bench, "10.94.0.9"), "nobody knows the other, which proves nothing");

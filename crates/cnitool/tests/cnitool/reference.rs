@@ -37,7 +37,7 @@ fn a_chain_connects_the_container_forwards_its_port_and_leaves_nothing() {
     assert!(bench.container_says("ip address show eth0").contains(address));
     bench.container_says("ping -c 1 -W 2 10.94.0.1");
     assert!(bench.host_says("iptables -t nat -S").contains("--dport 8094"));
-    // Without ports: the packaged portmap looks for the rules of IPv6 among those of IPv4.
+    // Without ports, because the packaged portmap searches the IPv6 rules in the IPv4 tables.
     bench.done("check", "chain", &[]);
     bench.done("del", "chain", &PORTS);
     assert!(!bench.host_says("iptables -t nat -S").contains("8094"));
