@@ -57,7 +57,7 @@ fn line(name: &str) -> String {
 }
 
 fn text(name: &str) -> String {
-    // By its path: iproute2 has a `bridge` too.
+    // The plugin is named by its path, because iproute2 has a program `bridge` too.
     let path = std::env::current_exe().unwrap_or_else(|_| Path::new("/opt/cni/bin").join(name));
     let is_named = path.file_name().is_some_and(|file| file == name);
     let call = if is_named { path.display().to_string() } else { format!("{} {name}", path.display()) };

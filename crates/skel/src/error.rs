@@ -228,7 +228,7 @@ mod tests {
         assert!(error.msg.contains("No space left on device"), "{}", error.msg);
     }
 
-    /// An error that says this, because of the kernel's EEXIST.
+    /// An error with this text, whose cause is the kernel's EEXIST.
     #[derive(Debug)]
     struct Because(&'static str, std::io::Error);
 

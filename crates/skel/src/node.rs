@@ -21,7 +21,7 @@ pub use crate::policy::NodePolicy;
 /// The path of the policy.
 const FILE: &str = "/etc/cnikit/node.json";
 
-/// The kernel's file with the number that stands for owners without a number in this user namespace.
+/// The kernel's file with the user id that is reported for owners that are not mapped in this user namespace.
 const OVERFLOW_UID: &str = "/proc/sys/kernel/overflowuid";
 /// The users that this user namespace has numbers for.
 const UID_MAP: &str = "/proc/self/uid_map";

@@ -8,10 +8,10 @@ use crate::request::{Add, Check, Del, DryRun, Gc, Status};
 use crate::sources::Sources;
 use cnikit_types::CniResult;
 
-/// What a dry run answers.
+/// The result of a dry run.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DryRunReport {
-    /// What ADD would carry out, in words and in order.
+    /// The steps of ADD as texts, in order.
     pub steps: Vec<String>,
     /// The result that ADD might have, so that the plugin that asks for addresses, or the next one in a list, can go on from there:
     /// what came before, and of an IPAM plugin what it would give were nothing given yet.
@@ -31,10 +31,10 @@ pub struct DryRunReport {
     note = "implement `Plugin`, or one of the shapes and wrap it: `InterfaceShape<{Self}>` for an `InterfacePlugin`, `Chained<{Self}>` for a `ChainedPlugin`, `Ipam<{Self}>` for an `IpamPlugin`, `Delegating<{Self}>` for a `DelegatingPlugin`"
 )]
 pub trait Plugin: DeserializeOwned {
-    /// Who else may say a key, and who has the last word.
+    /// The sources of keys other than the configuration, in their precedence.
     const SOURCES: Sources = &[];
-    /// The `CNI_ARGS` that the plugin knows: any other fails ADD and CHECK, unless `IgnoreUnknown` is true, and never a
-    /// DEL. `None`: they are not looked at.
+    /// The keys of `CNI_ARGS` that the plugin supports. Any other key fails ADD and CHECK unless `IgnoreUnknown` is true, but never
+    /// DEL. With `None` the keys are not validated.
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
     /// The plugin works in the container's namespace. One that does not, such as an IPAM plugin that keeps files, takes any
     /// `CNI_NETNS` on ADD and CHECK but the host's own; to enter it then fails.
@@ -68,7 +68,7 @@ pub trait Plugin: DeserializeOwned {
     /// [Specification](https://www.cni.dev/docs/spec/#gc-clean-up-any-stale-resources).
     ///
     /// # Errors
-    /// Something could not be removed; the rest is removed all the same.
+    /// Something could not be removed; everything else is removed.
     fn gc(_gc: &Gc) -> Result<()> {
         Ok(())
     }
@@ -91,8 +91,8 @@ pub trait Plugin: DeserializeOwned {
         Ok(())
     }
 
-    /// [`Plugin::restore`] of many attachments of one network: what became of each, in their order. Each is undone by itself
-    /// where it fails, and stops no other.
+    /// [`Plugin::restore`] of many attachments of one network. Returns the outcome of each, in their order. An attachment that
+    /// fails is undone separately and does not stop the others.
     fn restore_all(all: Vec<(Self, Check)>) -> Vec<Result<()>> {
         all.iter().map(|(plugin, check)| each_by_itself(|journal| plugin.restore(check, journal))).collect()
     }

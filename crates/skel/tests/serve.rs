@@ -14,7 +14,7 @@ static UNDONE: AtomicUsize = AtomicUsize::new(0);
 /// The tests count together, so they take turns.
 static TURN: std::sync::Mutex<()> = std::sync::Mutex::new(());
 
-/// A plugin that makes something, and then does as its configuration says.
+/// A plugin that makes something and then behaves as its configuration requires.
 #[derive(Default, Deserialize)]
 #[serde(default)]
 struct Moody {
@@ -107,7 +107,7 @@ fn a_panic_while_undoing_is_told_with_the_error_and_the_rest_is_undone() {
     assert!(details.contains("not all could be undone: undo a mad thing: panic: undoing went mad"), "{error}");
 }
 
-/// What is wrong with a call.
+/// A change that makes a call invalid.
 type Change = fn(&mut Input);
 
 /// The code and the details of the error of a call that is refused before the plugin is asked.
@@ -173,7 +173,7 @@ fn every_refusal_of_a_call_says_what_to_do() {
     assert!(refused(newer).1.contains("hint: set `cniVersion` to 1.1.0 or older"));
 }
 
-/// A reader that goes away after so many bytes.
+/// A reader that closes the pipe after this many bytes.
 struct Leaving {
     room: usize,
     taken: Vec<u8>,
