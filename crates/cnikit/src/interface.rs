@@ -153,7 +153,7 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
                 errors.note(source.del());
                 errors.note(release_link());
             }
-            // As long as the link may still have the address, no other attachment must get it.
+            // No other attachment must get the address while the link may still have it.
             source => {
                 let released = release_link();
                 errors.note(context.run_deferred().finish());

@@ -42,7 +42,7 @@ pub trait IpamPlugin: DeserializeOwned {
     /// Releases the addresses of attachments that are no longer valid.
     ///
     /// # Errors
-    /// An address could not be released; the others are released all the same.
+    /// An address could not be released; all others are released.
     fn sweep(_gc: &Gc) -> Result<()> {
         Ok(())
     }

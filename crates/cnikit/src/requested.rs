@@ -230,7 +230,7 @@ mod tests {
 
     use super::*;
 
-    /// What becomes of an address, and perhaps its gateway, with this configuration and these `CNI_ARGS`.
+    /// The outcome of the check of an address and its gateway with this configuration and these `CNI_ARGS`.
     fn checked(conf: &str, args: &str, address: &str, gateway: &str, state: HostState) -> Result<()> {
         let at = AttachmentSpec {
             tag: AttachmentId { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
