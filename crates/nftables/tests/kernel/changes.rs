@@ -1,4 +1,4 @@
-//! Replacing, putting back, releasing, sweeping; and what is not ours stays.
+//! Replacing, putting back, releasing and sweeping rules, while the rules of other programs stay.
 
 use std::time::{Duration, Instant};
 
@@ -8,7 +8,7 @@ use cnikit_nftables::*;
 use crate::host::Host;
 use crate::scene::{FRAME, added, frame, frame_without_comments, masquerade, replace_inspected};
 
-/// Rules of others in the chain that holds ours: without comment, with one, with expressions that we never write.
+/// Rules of other programs in the chain of our rules: without comment, with one, with expressions that we never write.
 const FOREIGN: &str = r#"
     add rule inet plugins_masquerade masq_checks ip saddr 10.9.0.1 masquerade
     add rule inet plugins_masquerade masq_checks ip saddr 10.9.0.2 counter packets 3 bytes 4 masquerade comment "theirs"
@@ -37,7 +37,7 @@ fn replacing_gives_back_what_was_there_and_putting_back_restores_it() {
     assert_eq!(host.listing(), listing);
 }
 
-/// Whoever notes how to undo it has to know that even where the answer to the change is lost.
+/// The caller needs the former rules for its undo step even if the answer to the change is lost.
 #[test]
 fn what_was_there_is_handed_out_before_it_is_changed() {
     let host = Host::new();
@@ -130,7 +130,7 @@ fn a_frame_that_another_program_made_is_whole_with_comments_and_without() {
         assert_eq!(nftables.verify(&frame(), "aa-1", &one("aa-1")).unwrap(), [""; 0]);
         nftables.release(&frame(), "aa-1").unwrap();
         assert_eq!(host.handles(), handles);
-        // Its next start flushes the base chain; ours has to be whole for it too.
+        // The other program flushes the base chain at its next start; our layout has to be complete after that too.
         host.nft(&theirs);
         assert_eq!(nftables.verify(&frame(), "", &[]).unwrap(), [""; 0]);
     }
@@ -176,7 +176,7 @@ fn a_sweep_removes_what_is_not_kept_of_one_network_only() {
 fn a_sweep_of_thousands_removes_them_all() {
     let host = Host::new();
     host.nft(FRAME);
-    // Without privilege a socket's buffer is small, so nft gets them in portions.
+    // Without privilege the buffer of a socket is small, so nft gets the rules in portions.
     for portion in (0..2345).collect::<Vec<_>>().chunks(200) {
         host.nft(&portion.iter().map(|number| added(&one(&format!("aa-{number}"))[0])).collect::<String>());
     }
@@ -190,13 +190,13 @@ fn closing<T>(socket: T) -> Duration {
     began.elapsed()
 }
 
-/// Whoever closes a socket of netfilter waits for the kernel to free what was removed; ours are left to the kernel to close.
+/// Closing a netfilter socket waits until the kernel has freed removed rules, so our sockets are left to the kernel to close.
 #[test]
 fn nobody_waits_at_the_end_for_what_a_removal_leaves_to_do() {
     let host = Host::new();
     let sockets = || {
         let listed = host.said("cat", &["/proc/net/netlink"]);
-        // Protocol and port; port 0 is the kernel's own.
+        // The columns are protocol and port; port 0 is the kernel's socket.
         let of =
             |line: &str| line.split_whitespace().nth(1) == Some("12") && line.split_whitespace().nth(2) != Some("0");
         listed.lines().filter(|line| of(line)).count()
@@ -214,13 +214,13 @@ fn nobody_waits_at_the_end_for_what_a_removal_leaves_to_do() {
         plain += closing(Socket::inside(&host.netns, 12).unwrap());
     }
     println!("closed 20 times: ours {ours:?}, a plain one {plain:?}");
-    // What else runs may take a moment of either; what the kernel does is 8 ms and more, where it lets anybody wait: with one
-    // processor it is done by then. Before 6.9 it lets us wait too.
+    // Other processes may delay both measurements a little, but the kernel's wait is 8 ms or more. There is none with a single
+    // processor, on which the rules have been freed by then. Before Linux 6.9 our close waits too.
     let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap();
     let version: Vec<u32> = release.split(['.', '-']).map_while(|part| part.parse().ok()).take(2).collect();
     let waits = plain > 20 * Duration::from_millis(4) && version >= vec![6, 9];
     assert!(!waits || ours < plain / 2, "ours {ours:?}, a plain one {plain:?}");
-    // Each, and not only when somebody else has the kernel look.
+    // Every socket is closed by itself, without a garbage collection that another process starts.
     let deadline = Instant::now() + Duration::from_secs(10);
     while sockets() > 0 {
         assert!(Instant::now() < deadline, "{} sockets are left", sockets());
@@ -234,7 +234,7 @@ fn a_refused_rule_leaves_everything_as_it_was_and_is_named() {
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Forward, priority: 0 };
     let chains = vec![Chain { name: "forward", comment: None, hook: Some(hook) }];
     let filter = TableLayout { chains, rule_chains: vec!["forward"], ..TableLayout::of(TableFamily::Inet, "f") };
-    // Masquerading is for chains of type nat.
+    // The kernel accepts masquerade in chains of type nat only.
     let error = host.nftables().replace(&filter, "aa-1", &one("aa-1")).unwrap_err();
     assert_eq!(error.errno, 95, "{error}");
     assert!(error.unsupported());

@@ -1,4 +1,4 @@
-//! What somebody else changed is named, and the frame made whole again.
+//! Changes by other programs are reported, and the layout is completed again.
 
 use cnikit_nftables::*;
 
@@ -9,7 +9,7 @@ fn rules() -> Vec<Rule> {
     vec![masquerade("10.0.0.2", "10.0.0.0/24", "aa-1"), masquerade("fd00::2", "fd00::/64", "aa-1")]
 }
 
-/// A namespace where all is well, then changed by this script.
+/// The drifts in a namespace with a complete layout after this nft script has changed it.
 #[track_caller]
 fn drifts_after(script: &str) -> Vec<String> {
     let host = Host::new();

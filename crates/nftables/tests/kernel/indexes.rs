@@ -1,4 +1,4 @@
-//! Sets that have a key of each rule, in the frame of somebody who publishes ports.
+//! Sets with a key for each rule, in a layout with published ports.
 
 use cnikit_nftables::*;
 
@@ -6,7 +6,7 @@ use crate::crowd::crowd;
 use crate::host::Host;
 use crate::scene::replace_inspected;
 
-/// The frame with the rules of one container, as nft makes it.
+/// The layout with the rules of one container, as a script for nft.
 const BY_NFT: &str = r#"
     add table ip ports { comment "Ports of a host"; }
     add chain ip ports rules
@@ -24,7 +24,7 @@ const BY_NFT: &str = r#"
     add element ip ports owners { 0x08a27f07 . 0xb54a6859 }
 "#;
 
-/// What another program makes of the shared part whenever it adds something, without knowing of any set.
+/// The script with which another program makes the shared part whenever it adds a rule. It does not use the sets.
 const OTHERS: &str = "
     add table ip ports
     add chain ip ports rules
@@ -85,7 +85,7 @@ fn owned(number: usize) -> OwnerFilter {
     OwnerFilter::Owned { owner: format!("n:{number:02}"), comment: Some(format!("c{number}")) }
 }
 
-/// A port of the host that leads to a container.
+/// The rule that forwards a port of the host to a container.
 fn published(number: usize, port: u16) -> Rule {
     let to = format!("10.0.0.{}:80", number + 1).parse().unwrap();
     let comment = Some(format!("c{number}"));
@@ -98,7 +98,7 @@ fn hairpin(number: usize) -> Rule {
     Rule { matches, verdict: Verdict::Masquerade, comment: Some(format!("c{number}")) }
 }
 
-/// One published port of a container, in both chains.
+/// The rules of one published port of a container, in both chains.
 fn rules(number: usize, port: u16) -> Rules {
     Rules(vec![vec![published(number, port)], vec![hairpin(number)]])
 }
@@ -163,7 +163,7 @@ fn frame_rules_and_set_are_listed_like_nfts_own() {
     assert_eq!(ours.listing(), theirs.listing());
     assert_eq!(sorted(&ours.bytes()), sorted(&theirs.bytes()));
     assert_eq!(ours.nftables().verify(&frame(), "c1", wanted.clone()).unwrap(), [""; 0]);
-    // What nft made is whole for us, and the other way round.
+    // The layout that nft made is complete for us, and the other way round.
     let handles = theirs.handles();
     theirs.nftables().replace(&frame(), "c1", wanted).unwrap();
     assert_eq!(theirs.handles(), handles);
@@ -230,7 +230,7 @@ fn rivals_are_found_by_their_key_and_nobody_is_his_own() {
     assert_eq!(rivals(&host, 2, 80), [published(1, 80).to_string()]);
     assert_eq!(rivals(&host, 2, 81), [""; 0]);
     assert_eq!(rivals(&host, 1, 80), [""; 0]);
-    // One without an owner is a rival by its comment.
+    // A rule without an owner conflicts by its comment.
     host.nft(&format!("add rule ip ports rules {}", published(3, 80)));
     assert_eq!(rivals(&host, 1, 80), [published(3, 80).to_string()]);
     assert_eq!(rivals(&host, 3, 80), [published(1, 80).to_string()]);
@@ -245,14 +245,14 @@ fn rules_of_another_program_are_reached_before_and_after_ours() {
     assert_eq!(used(&host), ["tcp . 80", "tcp . 81"]);
     let guarded = host.said("nft", &["list", "chain", "ip", "ports", "gate"]);
     assert!(guarded.contains("@used jump rules") && !guarded.contains("\t\tjump rules"), "{guarded}");
-    // Its next one passes by the set: that serves as well, and the keys of its rules are missing.
+    // The other program's next rule does not go through the set: the rules work, but their keys are missing.
     host.nft(&format!("{OTHERS}\n add rule ip ports rules {}", published(3, 82)));
     assert_well(&host, 2, 81);
     assert_eq!(rivals(&host, 4, 82), [published(3, 82).to_string()]);
     add(&host, 4, 83);
     assert_eq!(used(&host), ["tcp . 80", "tcp . 81", "tcp . 82", "tcp . 83"]);
     assert_eq!(host.said("nft", &["list", "chain", "ip", "ports", "gate"]), guarded);
-    // And what it removes leaves a key, which is nobody's.
+    // The rules that it removes leave their keys, which belong to no rule then.
     host.nft("flush chain ip ports rules");
     assert_eq!(rivals(&host, 5, 80), [""; 0]);
     add(&host, 5, 80);
@@ -293,7 +293,7 @@ fn a_set_of_another_type_is_named_and_left_alone() {
     assert_eq!(host.listing(), listing);
 }
 
-/// Of many keys it is the kernel that finds one taken; then whoever judges sees whose it is.
+/// If one of many keys is in use, the kernel refuses the transaction; then the inspection finds the owner of the key.
 #[test]
 fn one_taken_key_of_many_is_judged_before_anything_is_made() {
     let host = Host::new();
@@ -313,14 +313,14 @@ fn one_taken_key_of_many_is_judged_before_anything_is_made() {
     assert_eq!(seen, [0, 1, 0]);
     assert_eq!(used(&host).len(), 41);
     assert_eq!(host.nftables().verify(&frame(), owned(2), many(81..121)).unwrap(), [""; 0]);
-    // A key that no rule has is nobody's.
+    // A key without a rule has no owner.
     host.nftables().release(&frame(), owned(2)).unwrap();
     host.nft("add element ip ports used { tcp . 99 }");
     host.nftables().replace(&frame(), owned(2), many(81..121)).unwrap();
     assert_eq!(host.nftables().verify(&frame(), owned(2), many(81..121)).unwrap(), [""; 0]);
 }
 
-/// Somebody who takes the same key between our look and our change is a rival too, who has not been seen.
+/// A rule of another owner that takes the same key between our read and our change is inspected too.
 #[test]
 fn whoever_takes_a_taken_key_meanwhile_is_judged_too() {
     let host = Host::new();
@@ -356,7 +356,7 @@ fn rules_of_another_program_are_its_owners_once_the_register_is_filled() {
     assert_well(&host, 1, 80);
     host.nftables().release(&frame(), owned(1)).unwrap();
     assert_eq!(owners(&host), 2);
-    // An older version of it writes another chain anew.
+    // An older version of that program makes another chain again.
     host.nft(&format!(
         "flush chain ip ports pre; add rule ip ports pre jump rules; add rule ip ports rules {}",
         published(4, 83)
@@ -365,7 +365,7 @@ fn rules_of_another_program_are_its_owners_once_the_register_is_filled() {
     assert_well(&host, 4, 83);
 }
 
-/// nft(8) prints no owners: what it saved and loads again has comments alone.
+/// Saves and loads the ruleset with nft(8), which does not print owners: the loaded rules only have comments.
 #[track_caller]
 fn save_and_load(host: &Host) {
     let listing = host.listing();
@@ -381,14 +381,14 @@ fn rules_that_were_saved_and_loaded_are_their_owners_by_any_of_his_names() {
     let listing = host.listing();
     save_and_load(&host);
     assert_well(&host, 1, 80);
-    // A roll-back puts them back as they were, who he is among them.
+    // A roll-back puts the rules back as they were, including the missing owner.
     let before = add(&host, 1, 82);
     assert!(before.iter().all(|found| found.owner().is_none()), "{before:?}");
     assert_eq!((used(&host), owners(&host)), (vec!["tcp . 81".to_owned(), "tcp . 82".to_owned()], 2));
     host.nftables().put_back(&frame(), owned(1), &before).unwrap();
     assert_well(&host, 1, 80);
     assert_eq!(owners(&host), 2);
-    // And the next one has them as they should be.
+    // The next replacement writes them with their owner.
     assert_eq!(add(&host, 1, 80).len(), 2);
     assert_eq!(add(&host, 2, 81).len(), 2);
     assert_eq!(sorted_lines(&host.listing()), sorted_lines(&listing));
@@ -406,7 +406,7 @@ fn sorted_lines(listing: &str) -> Vec<&str> {
     lines
 }
 
-/// Where the comment begins with the owner, all of a network are found by it.
+/// If the comment begins with the owner, all rules of a network are found by it.
 #[test]
 fn a_sweep_of_rules_that_were_saved_and_loaded_leaves_no_key() {
     let host = Host::new();
@@ -446,7 +446,7 @@ fn what_leads_past_a_gate_is_named_and_goes() {
     let left: Vec<_> = listing.lines().map(str::trim).skip(3).take_while(|line| *line != "}").collect();
     let ours = "fib daddr type local jump gate";
     assert_eq!(left, [ours, "fib daddr type local tcp dport 81 jump gate", "tcp dport 7 accept"]);
-    // Where the chain does not begin as it should either.
+    // The same in a chain that does not begin with its prologue.
     host.nft("insert rule ip ports pre jump gate");
     add(&host, 1, 80);
     assert_eq!(host.said("nft", &["list", "chain", "ip", "ports", "pre"]), listing);
@@ -472,7 +472,7 @@ fn whoever_holds_a_key_is_found_without_a_change_whether_the_set_knows_or_not() 
     assert!(host.nftables().rules_with_keys(&frame(), "unknown", &[]).is_err());
 }
 
-/// What the comment says is said of two containers' networks: the address tells which is meant.
+/// The comment is the same for two containers; the address shows to which of them a rule belongs.
 #[test]
 fn of_rules_without_an_owner_those_are_meant_that_are_about_an_address() {
     let host = Host::new();
@@ -497,7 +497,7 @@ fn of_rules_without_an_owner_those_are_meant_that_are_about_an_address() {
     assert!(!listing.contains("10.0.0.2") && listing.contains(hairpin), "{listing}");
 }
 
-/// Reading what others wrote would find a comment that says that the rule is ours.
+/// If the rules of other owners were read, a comment would be found with which a rule is ours.
 #[test]
 fn the_rules_of_an_owner_who_is_not_registered_are_not_looked_for() {
     let host = Host::new();
@@ -533,7 +533,7 @@ fn a_crowd_publishes_and_withdraws_while_another_program_goes_its_own_way() {
                 host.nft(OTHERS);
             }
         });
-        // Whoever comes after the other program puts the set in its place.
+        // The next replacement after the other program's change completes the set.
         add(&host, 90, 9000);
         assert_eq!(used(&host).len(), 17, "round {round}");
         for who in 0..32 {
@@ -546,7 +546,7 @@ fn a_crowd_publishes_and_withdraws_while_another_program_goes_its_own_way() {
     }
 }
 
-/// Makes what many want at once: what became of each.
+/// Makes the rules of many owners in one batch, and returns the outcome for each.
 #[track_caller]
 fn made(host: &Host, wanted: &[(usize, Rules)]) -> Vec<BatchOutcome> {
     let mut joint = OwnersBatch::default();
@@ -565,7 +565,7 @@ fn lines(host: &Host) -> Vec<String> {
 #[test]
 fn what_many_want_is_made_at_once_as_it_is_one_after_the_other_and_again_when_it_is_gone() {
     let (host, other) = (Host::new(), Host::new());
-    // More than one transaction has room for.
+    // More than fit into one transaction.
     let all = |number: u8| {
         let (owner, first) = (usize::from(number), u16::from(number) * 10);
         let published = (first..first + 10).map(|port| published(owner, port)).collect();
@@ -580,7 +580,7 @@ fn what_many_want_is_made_at_once_as_it_is_one_after_the_other_and_again_when_it
     assert_eq!(lines(&host), lines(&other));
     assert_eq!(made(&host, &wanted), [BatchOutcome::Unchanged; 90]);
     assert_eq!(host.handles(), handles, "what stands is left alone");
-    // What is left of one is not enough, and the others stay; nobody's set has lost a key.
+    // The incomplete rules of one owner are made again, and those of the others stay; no key is lost.
     host.nft("flush chain ip ports rules; flush set ip ports used");
     assert_eq!(made(&host, &wanted[..40]), [BatchOutcome::Made; 40]);
     assert_eq!((used(&host).len(), owners(&host)), (400, 90));
@@ -622,7 +622,7 @@ fn a_transaction_that_is_refused_leaves_all_of_it_and_no_other() {
     assert_eq!(host.nftables().apply_batch(joint), [BatchOutcome::Skipped, BatchOutcome::Made]);
 }
 
-/// So many that they are several transactions.
+/// Rules that need several transactions.
 fn many(number: usize) -> Rules {
     Rules(vec![(1..=3_000).map(|port| published(number, port)).collect(), vec![hairpin(number)]])
 }
@@ -647,7 +647,7 @@ fn more_rules_than_one_transaction_takes_are_made_replaced_and_removed() {
     assert_eq!((rules_there(&host), used(&host), owners(&host)), (2, vec!["tcp . 5000".to_owned()], 1));
 }
 
-/// As many ports of two containers, and one of a third one.
+/// Adds thousands of ports of two containers, and one of a third container.
 fn two_with_many(host: &Host) -> [String; 2] {
     let many = |number| Rules(vec![(1..=6_000).map(|port| published(number, port)).collect(), vec![hairpin(number)]]);
     let nftables = host.nftables();
@@ -663,7 +663,7 @@ fn handles_of(host: &Host, number: usize) -> Vec<u64> {
     host.nftables().rules(&frame(), owned(number)).unwrap().iter().map(InstalledRule::handle).collect()
 }
 
-/// To find each rule that goes, the kernel would walk past all that stay: their chain is emptied and filled again.
+/// To delete each rule, the kernel would walk past all rules that stay, so the chain is flushed and filled again.
 #[test]
 fn many_rules_behind_many_others_are_removed_with_their_chain_and_the_others_are_as_before() {
     let host = Host::new();
@@ -689,7 +689,7 @@ fn a_chain_with_rules_of_another_program_is_never_emptied() {
     assert!(host.listing().contains("{ 7, 8 }"));
 }
 
-/// The kernel refuses the last rule, when those before it are made.
+/// The kernel refuses the last rule, after earlier transactions have made the others.
 #[test]
 fn of_several_transactions_of_which_one_is_refused_nothing_is_left_once_it_is_undone() {
     let host = Host::new();
@@ -709,7 +709,7 @@ fn of_several_transactions_of_which_one_is_refused_nothing_is_left_once_it_is_un
     assert_eq!(host.listing(), listing);
 }
 
-/// Somebody else's key stands in the way of the second transaction; by then the first one is carried out.
+/// A key of another owner makes the second transaction fail; by then the first one has been made.
 #[test]
 fn what_was_before_the_first_transaction_is_what_is_undone_to() {
     let host = Host::new();
@@ -718,7 +718,7 @@ fn what_was_before_the_first_transaction_is_what_is_undone_to() {
     let judge = |looked: &Snapshot<'_>| {
         befores.push((looked.begun(), looked.before().len()));
         if !std::mem::replace(&mut meddled, true) {
-            // Added to the set after it was looked at.
+            // Added to the set after it was read.
             host.nft("add element ip ports used { tcp . 2999 }");
         }
         Ok::<(), Error>(())

@@ -1,4 +1,4 @@
-//! What we write is what nft would have written.
+//! Our rules have the same listing and expressions as those that nft writes.
 
 use std::net::IpAddr;
 
@@ -7,7 +7,7 @@ use cnikit_nftables::*;
 use crate::host::Host;
 use crate::scene::{FRAME, added, frame, masquerade};
 
-/// Both ways of adding the same, each in a namespace of its own; they have to look alike down to the expressions.
+/// Asserts that both namespaces have the same rules, down to the expressions: one filled by us, the other by nft.
 #[track_caller]
 fn assert_alike(ours: &Host, theirs: &Host) {
     assert_eq!(ours.listing(), theirs.listing());
@@ -29,7 +29,7 @@ fn a_frame_and_rules_of_ours_are_listed_like_nfts_own() {
     assert!(ours.listing().contains(&rules[0].to_string()), "{}", ours.listing());
 }
 
-/// A frame of one regular chain, to try expressions in.
+/// A layout with one regular chain for testing expressions.
 fn plain(family: TableFamily) -> TableLayout {
     let chain = |name| Chain { name, comment: None, hook: None };
     let chains = vec![chain("ours"), chain("other")];

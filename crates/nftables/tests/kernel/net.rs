@@ -2,7 +2,7 @@
 
 use crate::host::Host;
 
-/// A container behind a host, and a machine outside that knows the host only: no route leads back to the container.
+/// A container behind a host, and a machine outside that has a route to the host only, and none to the container.
 pub(crate) struct Net {
     pub(crate) container: Host,
     pub(crate) host: Host,

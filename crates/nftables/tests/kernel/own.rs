@@ -1,4 +1,4 @@
-//! Chains of one owner alone, and whose rules are.
+//! Chains that belong to one owner, and the owners of rules.
 
 use std::sync::atomic::{AtomicUsize, Ordering};
 
@@ -7,7 +7,7 @@ use cnikit_nftables::*;
 use crate::crowd::crowd;
 use crate::host::Host;
 
-/// What another program, which knows of no owners, makes of the same.
+/// The same rules as another program writes them, without owners.
 const THEIRS: &str = r#"
     add table bridge nat
     add chain bridge nat pre { type filter hook prerouting priority -300; }
@@ -27,7 +27,7 @@ fn mac(number: usize) -> Mac {
     Mac([2, 0, 0, 0, 0, u8::try_from(number).unwrap()])
 }
 
-/// The chains of one, under this name; filled, or not wanted.
+/// The chains of one owner with this name: with their rules, or to be removed.
 fn chains(name: &str, number: usize, wanted: bool) -> Vec<OwnedChain> {
     let through = vec![rule(vec![], Verdict::Jump(format!("{name}-mac")), number)];
     let checks =
@@ -78,7 +78,7 @@ fn the_owner_is_beside_the_comment_and_nft_shows_what_it_would_have_written_itse
     let expressions = |host: &Host| host.bytes().replace("\\xc7\\x05n1:01", "");
     assert_ne!(ours.bytes(), theirs.bytes());
     assert_eq!(expressions(&ours), expressions(&theirs));
-    // What nft has listed it can read again, in both of its languages.
+    // nft can load its own listing again, as text and as JSON.
     let listing = ours.listing();
     let again = Host::new();
     again.nft(&listing);
@@ -216,7 +216,7 @@ fn a_rehearsal_changes_nothing_and_says_what_would_be_refused() {
         host.nftables().rehearse(&guard(1), owned("n1", 1), &lead(1)).unwrap();
         assert_eq!(host.listing(), "");
     }
-    // Addresses are translated where packets are routed.
+    // The kernel supports chains of type nat in the IP families only.
     let hook = Hook { kind: HookKind::Nat, hook: HookPoint::Prerouting, priority: -300 };
     let impossible = TableLayout { chains: vec![Chain { name: "pre", comment: None, hook: Some(hook) }], ..guard(1) };
     let error = host.nftables().rehearse(&impossible, owned("n1", 1), &lead(1)).unwrap_err();
@@ -268,7 +268,7 @@ fn a_crowd_makes_and_removes_chains_at_once_and_two_of_one_owner_make_them_once(
 fn the_rules_of_others_are_not_even_read_where_no_chain_of_ours_stands() {
     let host = Host::new();
     add(&host, "n1", 1);
-    // One that nobody's dump could pass over: its comment says that it is ours.
+    // By its comment this rule is ours, so a dump of the chain would find it.
     host.nft("add rule bridge nat pre accept comment \"guard 2\"");
     assert_eq!(add(&host, "n1", 2), []);
     assert_eq!(host.nftables().release(&guard(3), owned("n1", 3)).unwrap(), 0);

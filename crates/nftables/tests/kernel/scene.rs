@@ -1,4 +1,4 @@
-//! The frame and the rules that most tests work with, and the same in nft's words.
+//! The layout and the rules of most tests, and the same as scripts for nft.
 
 use cnikit_nftables::*;
 
@@ -25,7 +25,7 @@ fn fixed() -> Vec<Rule> {
     ]
 }
 
-/// What the frame is in nft's words, as another program makes it.
+/// The layout as a script for nft, as another program makes it.
 pub(crate) const FRAME: &str = r#"
     add table inet plugins_masquerade { comment "Masquerading for plugins"; }
     add chain inet plugins_masquerade masq_checks { comment "Masquerade traffic from certain IPs"; }
@@ -36,7 +36,7 @@ pub(crate) const FRAME: &str = r#"
     add rule inet plugins_masquerade postrouting goto masq_checks
 "#;
 
-/// The same by an nft that knows no comments of tables and chains.
+/// The same for an nft that does not support comments of tables and chains.
 pub(crate) fn frame_without_comments() -> String {
     let lines = FRAME.replace(r#"{ comment "Masquerading for plugins"; }"#, "");
     lines.replace(r#"{ comment "Masquerade traffic from certain IPs"; }"#, "")
@@ -51,7 +51,7 @@ pub(crate) fn masquerade(address: &str, network: &str, comment: &str) -> Rule {
     }
 }
 
-/// The line by which nft would add a rule to the chain that holds ours.
+/// The nft command that adds a rule to the chain of our rules.
 pub(crate) fn added(rule: &Rule) -> String {
     format!("add rule inet plugins_masquerade masq_checks {rule}\n")
 }

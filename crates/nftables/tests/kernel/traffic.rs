@@ -25,7 +25,8 @@ fn a_rule_for_one_address_masquerades_no_other() {
 #[test]
 fn traffic_inside_the_network_keeps_its_source() {
     let net = Net::new();
-    // With this network the machine outside counts as inside, and answers nobody that it has no route to.
+    // With this network the outside machine counts as part of the network, so its packets are not masqueraded, and it has no route
+    // for its answers.
     net.host.nftables().replace(&frame(), "aa-1", &[masquerade("10.0.0.2", "192.0.2.0/24", "aa-1")]).unwrap();
     assert!(!reaches(&net, "192.0.2.2"));
 }

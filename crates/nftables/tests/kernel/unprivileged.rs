@@ -7,7 +7,7 @@ use cnikit_nftables::Nftables;
 
 use crate::scene::{frame, masquerade};
 
-/// Tells this program, started again there, that it is in the user namespace.
+/// The variable that is set when this program was started again inside the user namespace.
 const INSIDE: &str = "NETFILTER_TEST_INSIDE";
 
 #[test]
