@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use cnikit_process::How;
 
-/// What the functions of this crate return.
+/// The result of the functions of this crate.
 pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a program of iptables could not be run, or did not do what it was started for.

@@ -192,7 +192,7 @@ mod tests {
     use cnikit_nftables::expression::REGISTER;
     use cnikit_nftables::expression::decode;
 
-    /// A match or a target as the kernel tells it.
+    /// A match or a target as the kernel reports it.
     fn told(kind: &str, name: &str, revision: u32, info: &[u8]) -> Expression {
         let data = Attributes::new().text(NAME, name).number(REVISION, revision).bytes(INFO, info);
         let element = Attributes::new().text(1, kind).nested(DATA, &data);

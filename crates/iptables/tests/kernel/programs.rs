@@ -9,7 +9,7 @@ use cnikit_netns::{Netns, make};
 use cnikit_nftables::Nftables;
 use cnikit_process::{Deadline, Env, Program, run};
 
-/// A network namespace of a test's own.
+/// A new network namespace for one test.
 struct Host(Netns);
 
 impl Host {
@@ -55,7 +55,7 @@ fn rules() -> [IptablesRule; 2] {
     ]
 }
 
-/// How many chains of these tests stand, and jumps from where all packets come through.
+/// The number of chains of these tests, and of the jumps to them from a built-in chain.
 fn own(table: &Table) -> usize {
     let chains = table.chains().filter(|chain| chain.starts_with("OWN-")).count();
     assert_eq!(table.rules("POSTROUTING").count(), chains, "a jump each");
@@ -74,7 +74,7 @@ fn made() -> Changes {
     changes
 }
 
-/// The programs of one variant, wherever the machine's choice leads.
+/// The programs of one variant, whichever variant is the default of the machine.
 fn programs(host: &Host, variant: &str) -> Programs {
     host.sh(&format!("iptables-{variant} -t nat -N {CHAIN}"));
     let mut found = host.enter(|| reaching(IpVersion::V4, Chains::Named(CHAIN))).unwrap();
@@ -92,7 +92,7 @@ fn read(host: &Host, programs: &Programs) -> Table {
     host.enter(|| Ruleset::open(programs.clone(), &part(CHAIN))).unwrap().table().clone()
 }
 
-/// Those that reach what stands here.
+/// The programs that read the installed chains here.
 fn reaching(version: IpVersion, chains: Chains) -> Result<Vec<(Programs, InstalledChains)>, Error> {
     Programs::reaching(Nftables::if_any()?.as_ref(), version, NAT, chains)
 }
@@ -176,8 +176,8 @@ fn the_half_that_holds_a_chain_is_known_without_a_program() {
     assert_eq!(reaching(&host, IpVersion::V6, other).len(), 1);
 }
 
-/// Whose table is mostly somebody else's, of that only what concerns us is read: iptables-save would not show it at all, for it
-/// does not understand what is among the others.
+/// Of a table that belongs mostly to other programs only our chains are read. iptables-save would not print the table at all,
+/// because it does not support an expression in the other chains.
 #[test]
 fn of_the_chains_of_many_others_ours_alone_are_read() {
     let host = Host::new();

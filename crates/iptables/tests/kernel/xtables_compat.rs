@@ -1,4 +1,4 @@
-//! What the programs of iptables wrote into `nf_tables`.
+//! Rules that the programs of iptables wrote into `nf_tables`.
 
 use std::net::SocketAddr;
 
@@ -9,7 +9,7 @@ use crate::host::Host;
 
 const ENTRY: &str = r#"dnat name: "n" id: "c""#;
 
-/// As portmap has them with iptables; beside what the kernel's own expressions say, a match that only iptables has.
+/// The rules of portmap with iptables: some expressions are those of `nf_tables`, and one match exists in iptables only.
 fn rules(host: &str, target: &str) -> [(&'static str, IptablesRule); 7] {
     let to = |port| SocketAddr::new(target.parse().unwrap(), port);
     let entry = |protocol: &str| IptablesRule::any().protocol(protocol).commented(ENTRY);
@@ -27,7 +27,7 @@ fn rules(host: &str, target: &str) -> [(&'static str, IptablesRule); 7] {
     ]
 }
 
-/// What is said of where a port leads.
+/// The part of a rule that decides where a port leads.
 fn told(rule: &IptablesRule) -> impl PartialEq + std::fmt::Debug {
     let texts = [rule.protocol_name(), rule.comment(), rule.target()].map(|text| text.map(str::to_owned));
     (texts, rule.ports(), rule.port(), rule.dnat_target(), rule.destination_address())
