@@ -1,4 +1,4 @@
-//! Flows that the kernel tracks, and those of them that are forgotten.
+//! Flows that the kernel tracks, and the deletion of some of them.
 
 use std::collections::BTreeSet;
 use std::io::ErrorKind;
@@ -15,19 +15,19 @@ use crate::net::Net;
 
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
-/// For a packet that has to come, a link of IPv6 being busy with its own address for a second or two.
+/// The timeout for a packet that has to arrive. Duplicate address detection of IPv6 takes a second or two.
 const LONG: Duration = Duration::from_secs(10);
-/// For one that must not.
+/// The timeout for a packet that must not arrive.
 const SHORT: Duration = Duration::from_millis(200);
 
 fn socket(host: &Host, address: &str) -> UdpSocket {
     host.netns.enter(|_| UdpSocket::bind(address)).unwrap().unwrap()
 }
 
-/// Whether what the client sends is what this server gets. It answers, so that the flow is a whole one.
+/// Whether this server receives the packet of the client. The server answers, so that the flow has packets in both directions.
 fn comes(client: &UdpSocket, server: &UdpSocket, patience: Duration) -> bool {
     let word = format!("{:?}", Instant::now());
-    // A port without a server is told to a connected socket, by an error of whatever it does next.
+    // If a port has no server, the next operation of a connected socket fails.
     while let Err(error) = client.send(word.as_bytes()) {
         assert_eq!(error.kind(), ErrorKind::ConnectionRefused);
     }
@@ -38,7 +38,7 @@ fn comes(client: &UdpSocket, server: &UdpSocket, patience: Duration) -> bool {
     true
 }
 
-/// The next packet that comes to a socket, and where it comes from.
+/// The next packet that a socket receives, and its source.
 fn next(socket: &UdpSocket, patience: Duration) -> Option<(String, SocketAddr)> {
     let (deadline, mut bytes) = (Deadline::after(patience), [0; 100]);
     loop {
@@ -59,7 +59,7 @@ fn misses(client: &UdpSocket, server: &UdpSocket) -> bool {
     !comes(client, server, SHORT)
 }
 
-/// The port's rule, which replaces that of before; none leads nowhere. The chain stays: without any, flows lose their way.
+/// Replaces the rule of the port; `None` removes it. The chain stays, because without any nat chain flows lose their translation.
 fn publish(host: &Host, ipv6: bool, to: Option<&str>) {
     let family = if ipv6 { "ip6" } else { "ip" };
     let rule = to.map(|to| format!("fib daddr type local udp dport 5353 dnat to {to}")).unwrap_or_default();
@@ -90,7 +90,7 @@ fn the_next_container_is_reached(host: &str, [first, second]: [&str; 2]) {
     let netlink = Netlink::inside(&net.host.netns).unwrap();
     let mut conntrack = Conntrack::inside(&net.host.netns).unwrap();
 
-    // Flows are tracked where a rule asks for it.
+    // The kernel tracks flows only if a rule needs it.
     net.host.nft("table inet any { chain c { type filter hook prerouting priority 0; ct state new accept; }; }");
     publish(&net.host, ipv6, None);
     assert!(misses(&client, &one), "nobody has published the port yet");
@@ -102,7 +102,7 @@ fn the_next_container_is_reached(host: &str, [first, second]: [&str; 2]) {
 
     publish(&net.host, ipv6, Some(second));
     assert!(reaches(&client, &one) && misses(&client, &two), "the flow is remembered as one to the first container");
-    // That which the first one got instead.
+    // The packet that the first server received instead.
     next(&one, LONG).unwrap();
     assert_eq!(conntrack.forget_led(&[udp(None, second)]).unwrap(), 0);
     assert_eq!(conntrack.forget_stale(&[udp(None, second)], &netlink).unwrap(), 1);
@@ -125,11 +125,11 @@ fn so_it_does_with_ipv6() {
     the_next_container_is_reached("[2001:db8::1]:5353", ["[fd00::2]:53", "[fd00::3]:53"]);
 }
 
-/// A flow as it is made by hand: its protocol, where from and to, and who answers.
+/// A flow that a test creates: its protocol, source, destination, and the source of the answers.
 #[derive(Clone, Copy, Debug)]
 struct Made(u8, &'static str, &'static str, &'static str);
 
-/// An attribute, padded.
+/// An encoded attribute with its padding.
 fn attribute(kind: u16, value: &[u8]) -> Vec<u8> {
     let length = u16::try_from(4 + value.len()).unwrap();
     let mut bytes = [&length.to_ne_bytes()[..], &kind.to_ne_bytes(), value].concat();
@@ -150,7 +150,7 @@ fn tuple(kind: u16, protocol: u8, from: SocketAddr, to: SocketAddr) -> Vec<u8> {
     nested(kind, &[nested(1, &[address(1, from), address(2, to)]), nested(2, &[attribute(1, &[protocol]), ports])])
 }
 
-/// The message by which a flow is made, and asked to last for an hour.
+/// The message that creates a flow with a timeout of one hour.
 fn new_flow(protocol: u8, from: SocketAddr, to: SocketAddr, answers: SocketAddr, zone: u16, sequence: u32) -> Vec<u8> {
     let parts = [
         tuple(1, protocol, from, to),
@@ -160,12 +160,12 @@ fn new_flow(protocol: u8, from: SocketAddr, to: SocketAddr, answers: SocketAddr,
     ];
     let body = [&[if to.is_ipv4() { 2 } else { 10 }, 0, 0, 0][..], &parts.concat()].concat();
     let length = u32::try_from(16 + body.len()).unwrap();
-    // IPCTNL_MSG_CT_NEW, and that it has to be new, to be made, and to be acknowledged.
+    // IPCTNL_MSG_CT_NEW, with NLM_F_EXCL, NLM_F_CREATE and NLM_F_ACK.
     let header = [&length.to_ne_bytes()[..], &0x100_u16.to_ne_bytes(), &0x605_u16.to_ne_bytes()].concat();
     [&header[..], &sequence.to_ne_bytes(), &[0; 4], &body].concat()
 }
 
-/// Has the kernel track these.
+/// Creates these flows in the kernel.
 fn make(host: &Host, flows: impl Iterator<Item = (u8, SocketAddr, SocketAddr, SocketAddr, u16)>) {
     let mut socket = Socket::inside(&host.netns, 12).unwrap();
     let flows: Vec<_> = flows.collect();
@@ -187,7 +187,7 @@ fn hand_made(host: &Host, flows: &[Made]) {
     make(host, flows.iter().map(|Made(protocol, from, to, answers)| (*protocol, end(from), end(to), end(answers), 0)));
 }
 
-/// What is tracked: protocol, where to, who answers.
+/// The tracked flows: protocol, destination, and the source of the answers.
 fn tracked(host: &Host) -> BTreeSet<(u8, SocketAddr, SocketAddr)> {
     let mut socket = Socket::inside(&host.netns, 12).unwrap();
     let header = [&20_u32.to_ne_bytes()[..], &0x101_u16.to_ne_bytes(), &0x301_u16.to_ne_bytes(), &[0; 12]].concat();
@@ -195,16 +195,16 @@ fn tracked(host: &Host) -> BTreeSet<(u8, SocketAddr, SocketAddr)> {
 }
 
 const TARGET: &str = "10.0.0.2:80";
-/// Those that the rules for any address of the host would send to the container by now.
+/// The flows that the current rules, for any address of the host, would send to the container.
 const STALE: [Made; 4] = [
     Made(UDP, "192.0.2.9:4000", "192.0.2.1:5353", "192.0.2.1:5353"),
     Made(UDP, "192.0.2.9:4001", "192.0.2.1:5353", "10.0.0.7:80"),
     Made(UDP, "192.0.2.9:4002", "10.0.0.1:5353", "10.0.0.2:81"),
     Made(UDP, "127.0.0.1:4000", "127.0.0.5:5353", "127.0.0.5:5353"),
 ];
-/// That which leads to it.
+/// The flow that leads to the container.
 const LED: Made = Made(UDP, "192.0.2.9:4003", "192.0.2.1:5353", TARGET);
-/// Those of others.
+/// Flows that must not be deleted.
 const OTHERS: [Made; 9] = [
     // Forwarded through, from outside and out of a container.
     Made(UDP, "192.0.2.9:4000", "198.51.100.1:5353", "198.51.100.1:5353"),
@@ -233,7 +233,7 @@ fn crossroads() -> (Host, Netlink, Conntrack) {
     }
     hand_made(&host, &[&STALE[..], &[LED], &OTHERS].concat());
     let (netlink, conntrack) = (Netlink::inside(&host.netns).unwrap(), Conntrack::inside(&host.netns).unwrap());
-    // An address of IPv6 is the host's a moment after it was given.
+    // The kernel accepts an IPv6 address as its own only a moment after it was added.
     let (deadline, taken) = (Deadline::after(LONG), "2001:db8::1/128".parse().unwrap());
     while !netlink.own_networks(Family::V6).unwrap().contains(&taken) {
         assert!(deadline.pause(Duration::from_millis(1)), "{taken} does not become the host's own");
@@ -254,7 +254,7 @@ fn of_a_port_on_one_address_only_flows_to_that_address_are_stale() {
     assert_eq!(conntrack.forget_stale(&[udp(Some("10.0.0.1"), TARGET)], &netlink).unwrap(), 1);
     let left = [&STALE[..2], &STALE[3..], &[LED], &OTHERS].concat();
     assert_eq!(tracked(&host), seen(&left));
-    // An address that is not the host's: what is forwarded to it is none of ours.
+    // Packets to an address that is not the host's are forwarded, so their flows are not ours.
     assert_eq!(conntrack.forget_stale(&[udp(Some("198.51.100.1"), TARGET)], &netlink).unwrap(), 0);
     assert_eq!(tracked(&host), seen(&left));
 }
@@ -306,7 +306,7 @@ fn where_nothing_is_tracked_nothing_is_forgotten() {
     assert_eq!(conntrack.forget_stale(&[], &netlink).unwrap(), 0);
 }
 
-/// Flows of others: from so many addresses to one port of machines elsewhere.
+/// Flows that are not ours: from this many addresses to one port of other machines.
 fn crowd(count: u32) -> impl Iterator<Item = (u8, SocketAddr, SocketAddr, SocketAddr, u16)> {
     (0..count).map(|number| {
         let to = SocketAddr::from(([198, 51, 100, 1], 5353));
@@ -314,8 +314,8 @@ fn crowd(count: u32) -> impl Iterator<Item = (u8, SocketAddr, SocketAddr, Socket
     })
 }
 
-/// As many as there may be on a node, one in ten of them ours: all of those go, within the time that a call has. In a process of
-/// its own, because what memory it takes is seen of a whole process.
+/// As many flows as a node may have, one in ten of them ours: all of ours are deleted within the time that a call has. The test
+/// runs in a process of its own, because the memory is measured for a whole process.
 #[test]
 fn a_hundred_thousand_flows_are_walked_and_ten_thousand_forgotten() {
     let name = "flows::a_hundred_thousand_flows_are_walked_and_ten_thousand_forgotten";
@@ -349,7 +349,7 @@ fn a_hundred_thousand() {
     assert!(tracked(&host).contains(&(UDP, to, to)));
 }
 
-/// The most memory that this process ever had, in KiB.
+/// The peak memory of this process, in KiB.
 fn memory() -> usize {
     let status = std::fs::read_to_string("/proc/self/status").unwrap();
     let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).unwrap();

@@ -1,4 +1,4 @@
-//! Against a real kernel; each test in namespaces of its own.
+//! Tests against the real kernel, each in namespaces of its own.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod flows;
