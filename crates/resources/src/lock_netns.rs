@@ -1,21 +1,21 @@
-//! One of our processes at a time changes what all attachments of a network namespace share.
+//! Let only one of our processes at a time change what all attachments of a network namespace share.
 //!
 //! The lock is a file of ours, for the namespace's cookie, in a directory that no other user can change or read. It is not the
 //! namespace's own file, which is world-readable: any process could hold a lock on that for ever.
 //!
-//! | where this process can have a lock file | what serialises it |
+//! | this process can create a lock file in | lock |
 //! |---|---|
 //! | `/run/cnikit/locks` | the lock file |
-//! | there not, since `/run` is read-only, or another user's | the lock file in `/var/lib/cnikit/locks` |
-//! | nowhere: a chroot, a user namespace without directories of its own | the namespace's own file, waited for at most two seconds |
+//! | `/var/lib/cnikit/locks` only, because `/run` is read-only or belongs to another user | the lock file there |
+//! | no directory: a chroot, a user namespace without directories of its own | the namespace's own file, for at most two seconds of waiting |
 //!
-//! The last is what releases without lock files use. It is taken beside the lock file too, if it is free at once, so that a plugin
-//! of such a release waits for this one while a node is upgraded. Nothing depends on it: a process that holds it delays others
-//! for two seconds at most. What then still holds is that a table is read again if a change to it fails, and that the kernel
-//! refuses changes to an older state of nftables.
+//! Releases without lock files use the namespace's own file. It is locked in addition to the lock file if it is free at once, so
+//! that a plugin of such a release waits for this one while a node is upgraded. Nothing depends on that lock: a process that holds
+//! it delays another one for two seconds at most. Without it, a table is still read again if a change to it fails, and the kernel
+//! still refuses changes to an older state of nftables.
 //!
-//! A mount namespace with a `/run` of its own has lock files of its own. Processes in two of them that work on one network
-//! namespace are serialised by that namespace's own file alone.
+//! A mount namespace with a `/run` of its own has lock files of its own. Processes in two such mount namespaces that work on one
+//! network namespace are serialised by that namespace's own file only.
 
 use std::fmt;
 use std::os::fd::AsFd;
@@ -29,7 +29,7 @@ use cnikit_store::{Error as Failed, Lock, PrivateDirectory, WeakLock};
 const TIMEOUT: Duration = Duration::from_mins(1);
 /// The same where any user can make it wait.
 const WEAK_TIMEOUT: Duration = Duration::from_secs(2);
-/// Where lock files are: a directory that there is, and what we make below it. The first that can be used counts.
+/// The directories of lock files: an existing directory, and the directories that we create below it. The first usable one counts.
 const PLACES: [(&str, &[&str]); 2] = [("/run", &["cnikit", "locks"]), ("/var/lib", &["cnikit", "locks"])];
 
 /// The lock on a network namespace, until it is dropped. It is made by [`own`] and [`of`], of nothing else.
@@ -67,8 +67,8 @@ impl Drop for FileLock {
 /// Locks the namespace that the calling thread is in. `others` completes "others that ..." in messages.
 ///
 /// # Errors
-/// Another process held the lock for a minute (code 11), or the namespace cannot be identified. That there can be no lock file
-/// is not an error: the call goes on, and its log says so.
+/// Another process held the lock for a minute (code 11), or the namespace cannot be identified. It is not an error if no lock file
+/// can be created: the call continues and logs this.
 pub fn own(others: &str) -> Result<NetnsLock> {
     take(&Netns::own()?, others, Keep::File)
 }
@@ -86,7 +86,7 @@ pub fn of(netns: &Netns, others: &str) -> Result<NetnsLock> {
 /// What remains when the lock is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
-    /// Where many processes wait, a file that goes would wake all of them each time.
+    /// The file remains, because removing it would wake all waiting processes each time.
     File,
     Nothing,
 }

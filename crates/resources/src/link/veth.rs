@@ -24,7 +24,7 @@ pub struct Veth {
     pub ifname: String,
     /// The container's MAC; absent: from the tag.
     pub mac: Option<Mac>,
-    /// Of both ends, in bytes; absent: the kernel's choice.
+    /// The MTU of both ends in bytes; if `None`, the kernel's default.
     pub mtu: Option<u32>,
     /// The number of queues of each end, in each direction; absent: the kernel's choice. A veth uses one unless more are
     /// configured. Making one per processor takes time, on a large machine more than all other steps.
