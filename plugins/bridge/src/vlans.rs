@@ -8,7 +8,7 @@ use serde::{Deserialize, Deserializer};
 /// The valid VLAN ids.
 const VLANS: RangeInclusive<i64> = 1..=4094;
 
-/// `vlan`: absent and 0 is none.
+/// The key `vlan`: absent or 0 means no VLAN.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Vlan(pub Option<u16>);
 

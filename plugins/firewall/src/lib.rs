@@ -27,9 +27,9 @@ pub enum Policy {
     /// All that the host's other rules allow.
     #[default]
     Open,
-    /// Not those of other bridges with this policy.
+    /// Packets from other bridges with this policy are dropped.
     SameBridge,
-    /// Not those of other bridges, and not those of the same bridge.
+    /// Packets from other bridges with this policy and from the same bridge are dropped.
     Isolated,
 }
 

@@ -197,7 +197,7 @@ mod tests {
         ipam: HostLocalPlugin,
     }
 
-    /// Reads a configuration whose `ipam` has these members, and beside it these.
+    /// Reads a configuration with these members in `ipam` and these next to it.
     fn read_all(ipam: &str, beside: &str, args: &str, version: Version) -> Result<Checked> {
         let conf = NetConf::parse(format!(r#"{{"name":"n","ipam":{{{ipam}}}{beside}}}"#).as_bytes()).unwrap();
         let read: Conf = conf.read()?;

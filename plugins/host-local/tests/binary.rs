@@ -1,4 +1,4 @@
-//! The program, as a runtime calls it; where the reference is right, it is the measure.
+//! The program, as a runtime calls it. Its results are compared with upstream's, except where upstream's are wrong.
 
 #![expect(clippy::unwrap_used, reason = "a test says what should be so")]
 

@@ -243,7 +243,7 @@ fn shown(ip: &Ip) -> String {
 mod tests {
     use super::*;
 
-    /// What is given with these keys under `ipam`, these members beside it and these `CNI_ARGS`.
+    /// The result with these keys in `ipam`, these members next to it and these `CNI_ARGS`.
     fn given(addresses: &str, beside: &str, args: &str) -> Result<String> {
         let conf = format!(r#"{{"ipam":{{"addresses":[{addresses}]}}{beside}}}"#);
         let conf = NetConf::parse(conf.as_bytes()).unwrap_or_default();
