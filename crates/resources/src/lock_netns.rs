@@ -83,7 +83,7 @@ pub fn of(netns: &Netns, others: &str) -> Result<NetnsLock> {
     take(netns, others, keep)
 }
 
-/// What remains when the lock is dropped.
+/// Whether the lock file remains when the lock is dropped.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Keep {
     /// The file remains, because removing it would wake all waiting processes each time.

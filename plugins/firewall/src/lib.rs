@@ -24,7 +24,7 @@ pub struct FirewallPlugin {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "ingressPolicy")]
 pub enum Policy {
-    /// All that the host's other rules allow.
+    /// All packets are accepted that no other rule of the host drops.
     #[default]
     Open,
     /// Packets from other bridges with this policy are dropped.

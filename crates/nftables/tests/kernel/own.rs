@@ -78,7 +78,7 @@ fn the_owner_is_beside_the_comment_and_nft_shows_what_it_would_have_written_itse
     let expressions = |host: &Host| host.bytes().replace("\\xc7\\x05n1:01", "");
     assert_ne!(ours.bytes(), theirs.bytes());
     assert_eq!(expressions(&ours), expressions(&theirs));
-    // nft can load its own listing again, as text and as JSON.
+    // nft can load its own listing again, and its JSON has the comments too.
     let listing = ours.listing();
     let again = Host::new();
     again.nft(&listing);
