@@ -271,7 +271,7 @@ impl Netlink {
 
     fn list_routes(&self, family: Family, attributes: Vec<RouteAttribute>, object: &str) -> Result<Vec<KernelRoute>> {
         let messages = self.dump_routes(family, attributes, object)?;
-        // A kernel without IPv6 answers a question for it with the routes of the families that it has.
+        // A kernel without IPv6 answers a request for IPv6 routes with the routes of the families that it supports.
         let of_family = |route: &KernelRoute| route.dst.is_ipv4() == (family == Family::V4);
         Ok(messages.iter().flat_map(|message| parse(message).unwrap_or_default()).filter(of_family).collect())
     }
