@@ -93,14 +93,14 @@ fn adds_under_a_flood(host: &Host, ipam: &Value, count: usize) {
 }
 
 #[test]
-fn during_a_hundred_adds_of_ipv6_nobody_of_ours_hears_an_advertisement() {
+fn during_a_hundred_ipv6_adds_no_advertisement_is_accepted() {
     let host = Host::new();
     adds_under_a_flood(&host, &dual_stack(), 100);
 }
 
 /// The host does not forward IPv6 here, so only our setting prevents that it accepts advertisements.
 #[test]
-fn during_a_hundred_adds_without_ipv6_nobody_of_ours_hears_an_advertisement_on_an_adopted_bridge() {
+fn on_an_adopted_bridge_a_hundred_adds_accept_no_advertisement() {
     let host = Host::new();
     host.sh("ip link add cni0 type bridge && ip link set cni0 up");
     adds_under_a_flood(&host, &json!({"type": "host-local", "subnet": "10.77.0.0/24"}), 100);

@@ -54,7 +54,7 @@ fn ten_lines_attach_a_container_to_many_networks() {
 }
 
 #[test]
-fn a_node_shows_what_is_attached_and_removes_what_nobody_holds() {
+fn the_node_example_lists_attachments_and_removes_stale_ones() {
     shown("node.rs");
     let scene = Scene::new();
     configured(&scene);

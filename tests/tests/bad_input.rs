@@ -800,7 +800,7 @@ fn values_of_flannel() -> Vec<Bad> {
 }
 
 #[test]
-fn whatever_is_wrong_with_a_call_has_its_code_is_told_as_one_document_and_makes_nothing() {
+fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
     let scene = Scene::new();
     let before = HostSnapshot::of(&scene.host);
     let inside = HostSnapshot::inside(&scene.container);
@@ -947,7 +947,7 @@ fn keys_in_any_case_are_read_and_of_several_spellings_the_last_wins() {
 }
 
 #[test]
-fn a_duplicate_key_is_refused_by_what_makes_something_and_by_nothing_else() {
+fn a_duplicate_key_is_refused_by_all_verbs_but_del_and_gc() {
     let scene = Scene::new();
     let before = HostSnapshot::of(&scene.host);
     let duplicates = [
@@ -985,7 +985,7 @@ fn a_duplicate_key_is_refused_by_what_makes_something_and_by_nothing_else() {
 }
 
 #[test]
-fn args_are_never_looked_at_on_del_nor_by_plugins_that_know_none() {
+fn cni_args_are_ignored_by_del_and_by_plugins_without_args() {
     let scene = Scene::new();
     let before = HostSnapshot::of(&scene.host);
     for args in ["FOO=bar", "garbage", "A=b=c", "FOO=bar;IgnoreUnknown=maybe"] {
@@ -1070,7 +1070,7 @@ fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
 }
 
 #[test]
-fn a_stdin_that_cannot_be_read_is_told_from_an_empty_one() {
+fn an_unreadable_stdin_differs_from_an_empty_one() {
     let scene = Scene::new();
     for plugin in ALL {
         for (stdin, code, says) in

@@ -57,7 +57,7 @@ fn survives(dir: &Path, content: &[u8], is_whole: bool, what: &str) {
 }
 
 #[test]
-fn every_byte_flipped_and_every_length_cut_blocks_no_del_and_is_told_and_set_aside() {
+fn a_cache_file_with_any_flipped_byte_or_cut_blocks_no_del() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     quick(dir.path()).add(&list(), &at()).unwrap();
     let bytes = fs::read(dir.path().join(FILE)).unwrap();
@@ -74,7 +74,7 @@ fn every_byte_flipped_and_every_length_cut_blocks_no_del_and_is_told_and_set_asi
 }
 
 #[test]
-fn every_byte_flipped_in_a_file_of_the_reference_blocks_no_del_and_leaves_nothing_behind() {
+fn an_upstream_cache_file_with_any_flipped_byte_blocks_no_del() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let runtime = quick(dir.path());
     runtime.add(&list(), &at()).unwrap();
@@ -174,7 +174,7 @@ fn a_file_of_a_later_release_refuses_add_and_check_and_is_set_aside_by_del() {
 const THEIRS: &str = r#"{"kind":"cniCacheV1","containerId":"c1","config":"CONFIG","ifName":"eth0","networkName":"net","netns":"/run/netns/c1","cniArgs":[["IgnoreUnknown","1"]],"capabilityArgs":{"mac":"02:00:00:00:00:01"},"result":{"cniVersion":"1.1.0","dns":{},"interfaces":[{"name":"eth0","sandbox":"/run/netns/c1"}],"ips":[{"address":"10.9.0.2/24","interface":0}]}}"#;
 
 #[test]
-fn what_the_reference_kept_is_listed_and_deleted_with_all_that_it_says() {
+fn attachments_cached_by_upstream_are_listed_and_deleted() {
     let scene = Scene::new();
     scene.plugin("one", ANSWER);
     fs::create_dir_all(scene.path("state/results")).unwrap();
@@ -200,7 +200,7 @@ fn what_the_reference_kept_is_listed_and_deleted_with_all_that_it_says() {
 const PODMANS: &str = r#"{"kind":"cniCacheV1","containerId":"d63784afbc07","config":"eyJjbmlWZXJzaW9uIjoiMC40LjAiLCJuYW1lIjoibmV0IiwicGx1Z2lucyI6W3sidHlwZSI6Im9uZSIsICAiY2FwYWJpbGl0aWVzIjp7Im1hYyI6dHJ1ZX19XX0=","ifName":"eth0","networkName":"net","cniArgs":[["IgnoreUnknown","1"],["K8S_POD_NAME","c1"]],"capabilityArgs":{"aliases":{"net":["d63784afbc07"]}},"result":{"cniVersion":"0.4.0","dns":{},"interfaces":[{"mac":"02:00:00:00:00:09","name":"eth0","sandbox":"/run/netns/netns-92e38622-15f4-87ca-7e48-6f797fed812d"}],"ips":[{"address":"10.9.0.2/24","interface":0,"version":"4"}]}}"#;
 
 #[test]
-fn what_podman_kept_is_whole_and_a_gc_of_its_network_takes_it_down() {
+fn an_attachment_cached_by_podman_is_complete_and_deleted_by_gc() {
     let scene = Scene::new();
     scene.plugin("one", ANSWER);
     fs::create_dir_all(scene.path("state/results")).unwrap();
@@ -218,7 +218,7 @@ fn what_podman_kept_is_whole_and_a_gc_of_its_network_takes_it_down() {
 }
 
 #[test]
-fn what_we_keep_is_the_references_file_with_one_member_more() {
+fn a_cache_file_is_that_of_upstream_with_one_member_more() {
     let dir = TempDir::new().unwrap();
     quick(dir.path()).add(&list(), &at()).unwrap();
     let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
@@ -268,7 +268,7 @@ fn read_only(dir: &Path, on: bool) {
 }
 
 #[test]
-fn what_a_killed_writer_left_goes_with_the_attachment() {
+fn del_removes_temporary_files_of_a_killed_writer() {
     let dir = tempfile::tempdir().unwrap();
     let runtime = quick(dir.path());
     runtime.add(&list(), &at()).unwrap();
@@ -279,7 +279,7 @@ fn what_a_killed_writer_left_goes_with_the_attachment() {
 }
 
 #[test]
-fn what_stands_in_a_directorys_place_refuses_an_add_with_a_hint_and_no_del() {
+fn a_file_in_place_of_a_cache_directory_refuses_add_but_not_del() {
     for (place, is_link) in [("", false), ("results", false), ("results", true), ("cnikit/intents", false)] {
         let dir = tempfile::tempdir().unwrap();
         let runtime = quick(&dir.path().join("state"));

@@ -184,7 +184,7 @@ fn a_bridge_has_the_gateways_of_all_subnets_each_once() {
 }
 
 #[test]
-fn a_gateway_that_is_not_said_is_the_first_address_of_the_network() {
+fn the_default_gateway_is_the_first_address_of_the_network() {
     for (given, gateway) in
         [("10.77.3.2/16", "10.77.0.1"), ("fd00:77::5:2/64", "fd00:77::1"), ("10.77.0.2/24 via 10.77.0.9", "10.77.0.9")]
     {
@@ -271,7 +271,7 @@ fn dns(said: &Value) -> [Dns; 2] {
 }
 
 #[test]
-fn dns_replaces_the_ipam_plugins_as_a_whole_if_any_member_is_said() {
+fn configured_dns_replaces_all_dns_of_the_ipam_plugin() {
     for silent in [json!(null), json!({}), json!({"domain": ""}), json!({"search": null}), json!({"unknown": 1})] {
         dns(&silent).iter().for_each(|dns| assert_eq!(dns.nameservers, ["10.0.0.1"], "{silent}"));
     }
@@ -350,7 +350,7 @@ fn refuses<P: InterfacePlugin>(plugin: &str, table: Vec<Refused>) {
 }
 
 #[test]
-fn bridge_refuses_what_it_cannot_serve_and_says_why() {
+fn bridge_refuses_invalid_configurations_with_the_reason() {
     let mac = |mac: &str| json!({"runtimeConfig": {"mac": mac}});
     refuses::<BridgePlugin>(
         "bridge",
@@ -385,7 +385,7 @@ fn bridge_refuses_what_it_cannot_serve_and_says_why() {
 }
 
 #[test]
-fn bridge_refuses_trunks_that_make_no_sense_and_says_where() {
+fn bridge_refuses_invalid_trunks_with_their_position() {
     let trunk = |element: Value| json!({"vlanTrunk": [{"id": 7}, element]});
     refuses::<BridgePlugin>(
         "bridge",
@@ -427,7 +427,7 @@ fn a_vlan_gateway_whose_name_would_be_too_long_is_refused_before_anything_is_mad
 }
 
 #[test]
-fn ptp_refuses_what_it_cannot_serve_and_says_why() {
+fn ptp_refuses_invalid_configurations_with_the_reason() {
     refuses::<PtpPlugin>(
         "ptp",
         vec![
@@ -445,7 +445,7 @@ fn ptp_refuses_what_it_cannot_serve_and_says_why() {
 }
 
 #[test]
-fn bridge_refuses_cni_args_that_it_does_not_know_unless_it_is_told_to_pass_over_them() {
+fn bridge_refuses_unknown_cni_args_without_ignore_unknown() {
     let refused = |args: &str| preview::<BridgePlugin>("bridge", json!({}), args).unwrap_err();
     assert_eq!(refused("A=1;MAC=").0, 4);
     assert!(refused("A=1;B=2").1.contains(r#"unknown args [\"A=1\", \"B=2\"]"#), "{}", refused("A=1;B=2").1);

@@ -130,7 +130,7 @@ fn selector(dir: &Path, rule: SelectionPolicy) -> NetworkSelector {
 }
 
 #[test]
-fn a_bad_file_is_told_with_its_place_and_hides_no_good_one() {
+fn a_bad_file_is_reported_with_its_position_and_hides_no_good_one() {
     for bad in bad_files() {
         let dir = TempDir::new().unwrap();
         let file = dir.path().join("10-bad.conflist");
@@ -415,7 +415,7 @@ fn put_an_old_torn_list(dir: &Path) {
 }
 
 #[test]
-fn what_was_torn_long_ago_holds_nobody_up() {
+fn a_file_torn_long_ago_does_not_delay_the_watcher() {
     let mut watched = Watched::new(put_an_old_torn_list, Some("a"));
     let mut names = ["b", "a"].into_iter().cycle();
     let answers = || {
@@ -503,7 +503,7 @@ fn links_on_the_way_are_followed_wherever_they_are_turned() {
 }
 
 #[test]
-fn while_others_write_without_end_there_is_an_answer_all_the_same() {
+fn the_watcher_answers_during_endless_writes() {
     let make = |dir: &Path| {
         fs::create_dir(dir.join("net.d")).unwrap();
         put(&dir.join("net.d/10-a.conflist"), list("a"));
@@ -554,7 +554,7 @@ fn single(name: &str) -> String {
 }
 
 #[test]
-fn whatever_is_done_to_the_directory_the_last_answer_is_what_is_there() {
+fn after_any_changes_the_last_answer_matches_the_directory() {
     let what = "a watched directory, disturbed";
     let mut rng = seeded_rng(what);
     let mut line = SummaryLine::new(what, "disturbances").with_seed();
@@ -646,7 +646,7 @@ fn found(findings: &[Finding]) -> String {
 }
 
 #[test]
-fn what_the_pages_show_is_valid_in_every_respect() {
+fn all_examples_of_the_pages_are_valid() {
     let path = format!("{}:/usr/lib/cni", cnikit_tests::bin().display());
     let mut tried = 0;
     for example in pages().iter().flat_map(Page::examples) {
@@ -684,7 +684,7 @@ const OTHER: &str = r#"{"cniVersion": "1.1.0", "name": "other", "plugins": [
 "#;
 
 #[test]
-fn every_finding_is_told_with_its_line_column_and_hint() {
+fn every_finding_has_its_line_column_and_hint() {
     let dir = TempDir::new().unwrap();
     let net_d = dir.path().join("net.d");
     let bin = dir.path().join("bin");
@@ -820,7 +820,7 @@ fn a_plugin_that_cannot_serve_is_found_be_it_the_ipam_plugin() {
 }
 
 #[test]
-fn ten_thousand_mistakes_are_told_in_a_few_lines_and_soon() {
+fn ten_thousand_mistakes_are_reported_in_a_few_lines_and_soon() {
     let dir = TempDir::new().unwrap();
     let keys: String = (0..10_000).fold(String::new(), |mut text, number| {
         write!(text, r#""isGatewa{number}": true, "#).unwrap();

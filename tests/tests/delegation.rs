@@ -53,7 +53,7 @@ const ANSWER: &str =
     r#"[ $CNI_COMMAND != ADD ] || echo '{"cniVersion":"1.1.0","ips":[{"address":"10.9.9.9/24"}],"more":1}'"#;
 
 #[test]
-fn the_delegate_is_handed_what_the_runtime_says_and_its_answer_is_passed_on() {
+fn the_delegate_gets_the_runtimes_input_and_its_result_is_passed_on() {
     let host = Host::new();
     let container = Host::new().container();
     let subject = over_script(&host, &format!("echo $CNI_ARGS >$0.args; {ANSWER}"));
@@ -100,7 +100,7 @@ fn a_delegate_of_the_same_binary_is_no_process_of_its_own() {
 }
 
 #[test]
-fn what_is_kept_goes_only_after_a_del_that_succeeded() {
+fn the_stored_configuration_is_removed_after_a_successful_del_only() {
     let host = Host::new();
     let container = Host::new().container();
     let fails = r#"if [ $CNI_COMMAND = DEL ] && [ -e $0.broken ]; then echo '{"code":11,"msg":"not yet"}'; exit 1; fi"#;
@@ -140,7 +140,7 @@ fn a_file_of_a_later_release_refuses_add_and_check_and_a_del_passes_over_it() {
 }
 
 #[test]
-fn a_delegate_that_failed_is_asked_to_delete_unless_something_else_may_be_there() {
+fn a_failed_delegate_gets_a_del_unless_its_code_is_101() {
     let failing =
         |code: u32| format!("[ $CNI_COMMAND != ADD ] || {{ echo '{{\"code\":{code},\"msg\":\"no\"}}'; exit 1; }}");
     for (code, verbs) in [(999, vec!["ADD c-one eth0", "DEL c-one eth0"]), (101, vec!["ADD c-one eth0"])] {
@@ -161,7 +161,7 @@ fn a_delegate_that_failed_is_asked_to_delete_unless_something_else_may_be_there(
 /// After a power cut the delegate may have its files and we may have lost ours. A runtime whose ADD failed calls DEL and then ADD
 /// again.
 #[test]
-fn what_the_delegate_still_has_is_within_reach_of_del_when_nothing_is_kept() {
+fn del_without_a_stored_file_reaches_the_delegate() {
     let host = Host::new();
     let subject = flannel().at(host.dir());
     let add = |container: &Container| subject.call(&host, "ADD", "c-one", &container.path(), &[]);
@@ -177,7 +177,7 @@ fn what_the_delegate_still_has_is_within_reach_of_del_when_nothing_is_kept() {
 }
 
 #[test]
-fn an_attachment_that_is_added_again_goes_on_running_and_keeps_what_del_needs() {
+fn a_repeated_add_leaves_the_attachment_running_and_deletable() {
     let host = Host::new();
     let subject = flannel().at(host.dir());
     let container = host.container();
@@ -199,7 +199,7 @@ fn an_attachment_that_is_added_again_goes_on_running_and_keeps_what_del_needs() 
 }
 
 #[test]
-fn del_and_check_work_from_what_was_kept_whatever_flanneld_says_by_then() {
+fn del_and_check_use_the_stored_configuration_not_subnet_env() {
     let host = Host::new();
     let file = host.dir().join("subnet.env");
     fs::write(&file, subnet_env(["10.77.3.1/24", "fd00:77:0:3::1/64"], 1400)).unwrap();
@@ -217,7 +217,7 @@ fn del_and_check_work_from_what_was_kept_whatever_flanneld_says_by_then() {
 }
 
 #[test]
-fn a_file_that_flanneld_has_not_written_yet_is_told_with_its_place() {
+fn a_missing_subnet_env_is_an_error_with_its_path() {
     let host = Host::new();
     let container = Host::new().container();
     let file = host.dir().join("not/here.env");
@@ -245,7 +245,7 @@ fn a_file_that_flanneld_has_not_written_yet_is_told_with_its_place() {
 }
 
 #[test]
-fn gc_deletes_what_is_not_valid_and_nothing_else() {
+fn gc_deletes_only_invalid_attachments() {
     let host = Host::new();
     let subject = flannel().at(host.dir());
     let other = subject.with("name", json!("othernet")).with("delegate", json!({"bridge": "cni1"}));
@@ -329,7 +329,7 @@ fn a_kill_while_it_is_added_again_loses_neither_configuration() {
 }
 
 #[test]
-fn two_networks_of_a_container_are_kept_apart() {
+fn two_networks_of_a_container_have_separate_files() {
     let host = Host::new();
     let one = flannel().at(host.dir());
     let two = one.with("name", json!("othernet")).with("delegate", json!({"bridge": "cni1"}));
@@ -351,7 +351,7 @@ fn two_networks_of_a_container_are_kept_apart() {
 /// With upstream's bridge, which gets our stored configuration as from upstream's flannel. We delete an attachment from a file of
 /// upstream's flannel.
 #[test]
-fn what_one_kept_the_other_can_delete_by() {
+fn upstream_and_ours_delete_by_each_others_stored_files() {
     for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
         let host = Host::new();
         let version = json!(release.speaks());
@@ -380,7 +380,7 @@ fn what_one_kept_the_other_can_delete_by() {
 }
 
 #[test]
-fn what_the_reference_kept_of_a_running_interface_is_not_taken_for_that_of_another() {
+fn an_upstream_file_of_a_running_interface_is_not_used_for_another() {
     let host = Host::new();
     let subject = flannel().at(host.dir());
     let before = HostSnapshot::of(&host);
@@ -422,7 +422,7 @@ fn both(host: &Host, reference: &Path) -> PathBuf {
 }
 
 #[test]
-fn nobody_delegates_to_itself() {
+fn flannel_does_not_delegate_to_itself() {
     let host = Host::new();
     let container = Host::new().container();
     let subject = flannel().with("delegate", json!({"type": "flannel"})).at(host.dir());

@@ -193,7 +193,7 @@ fn every_network_list_of_every_page_lives() {
 }
 
 #[test]
-fn a_network_list_that_needs_a_kernel_names_a_need_that_the_ring_knows() {
+fn every_kernel_need_of_an_example_exists_in_the_ring() {
     let known: Vec<&str> = Need::ALL.iter().map(Need::name).collect();
     for need in pages().iter().flat_map(Page::examples).filter_map(|example| example.need) {
         assert!(known.contains(&need.as_str()), "{need}: {known:?}");
@@ -333,7 +333,7 @@ fn sources(folder: &Path) -> String {
 
 /// Tests start two of the runtimes with the configuration of the page; the page has the same values for the others.
 #[test]
-fn every_runtime_is_told_the_same_directories() {
+fn every_runtime_page_has_the_same_directories() {
     let mut runtimes = 0;
     for (path, text) in files().into_iter().filter(|(path, _)| path != CONFLIST) {
         let quoted = text.split('"').skip(1).step_by(2).filter(|quoted| quoted.starts_with('/'));
@@ -364,7 +364,7 @@ fn every_link_of_a_page_leads_somewhere() {
 }
 
 #[test]
-fn what_the_readme_says_was_measured_is_what_the_benchmarks_say() {
+fn the_targets_of_the_readme_match_the_benchmarks() {
     let readme = page("README.md").text;
     let benchmarks = page("docs/benchmarks.md").text;
     let block = |text: &str, name: &str| {

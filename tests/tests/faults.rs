@@ -21,7 +21,7 @@ each_harmed!(faults);
 /// If a fault makes `/run` unusable, plugins put their lock files in `/var/lib/cnikit`: not on the machine, but in a directory that
 /// is removed with the mount namespace of the test program. The rest of `/var/lib` is the machine's.
 #[test]
-fn what_a_plugin_keeps_in_var_lib_goes_with_the_test_program() {
+fn files_in_var_lib_cnikit_are_removed_with_the_test_program() {
     let host = Host::new();
     let needs = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/lib.sh");
     let others = "ls -A /var/lib | grep -vx cnikit";

@@ -191,7 +191,7 @@ fn a_container_reaches_the_world_through_a_host_that_drops_and_the_world_only_an
 }
 
 #[test]
-fn two_bridges_are_cut_off_from_each_other_and_from_nobody_else() {
+fn two_bridges_are_isolated_from_each_other_only() {
     in_every_way(&["ACCEPT", "DROP"], bridges_are_cut_off);
 }
 
@@ -228,7 +228,7 @@ fn bridges_are_cut_off(way: Way, policy: &&str) {
 }
 
 #[test]
-fn what_the_operator_drops_is_dropped_and_his_chain_is_his() {
+fn rules_in_the_operators_chain_apply_and_stay() {
     let own_name = json!({"iptablesAdminChainName": "OUR-OWN"});
     in_every_way(&[(json!({}), "CNI-ADMIN"), (own_name, "OUR-OWN")], operators_chain_drops);
 }
@@ -273,7 +273,7 @@ fn two_networks_may_each_have_an_operators_chain() {
 }
 
 #[test]
-fn an_address_that_another_container_has_by_now_keeps_its_rules() {
+fn del_leaves_the_rules_of_an_address_with_a_new_container() {
     for way in WAYS {
         for with_result in [true, false] {
             let host = Host::new();
@@ -349,7 +349,7 @@ fn a_container_that_is_added_again_with_another_policy_has_that_one() {
 }
 
 #[test]
-fn what_others_put_before_it_is_named_and_the_next_add_puts_the_order_right() {
+fn foreign_rules_before_ours_are_named_and_reordered_by_add() {
     for way in HALVES {
         let host = Host::new();
         let _world = world_that_knows(&host);
@@ -383,7 +383,7 @@ fn what_others_put_before_it_is_named_and_the_next_add_puts_the_order_right() {
 }
 
 #[test]
-fn what_others_put_before_it_in_nftables_is_named_too_and_put_right() {
+fn foreign_rules_before_ours_in_nftables_are_named_and_reordered() {
     let host = Host::new();
     let _world = world_that_knows(&host);
     let net = Net::new(&host, Nftables, 77, json!({}));
@@ -594,7 +594,7 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family() {
 }
 
 #[test]
-fn what_the_reference_wrote_we_check_and_remove_and_it_what_we_wrote() {
+fn upstream_and_ours_check_and_remove_each_others_rules() {
     for (bin, way) in references().iter().flat_map(|bin| HALVES.map(|way| (bin, way))) {
         let host = Host::new();
         let mut net = Net::new(&host, way, 77, json!({"cniVersion": "1.0.0"}));
@@ -620,7 +620,7 @@ fn what_the_reference_wrote_we_check_and_remove_and_it_what_we_wrote() {
 
 /// It may have more containers than have markers.
 #[test]
-fn a_bridge_that_the_reference_isolated_stays_so() {
+fn a_bridge_isolated_by_upstream_stays_isolated() {
     for way in HALVES {
         let host = Host::new();
         let mut net = Net::new(&host, way, 77, json!({"cniVersion": "1.0.0", "ingressPolicy": "isolated"}));
@@ -642,7 +642,7 @@ fn a_bridge_that_the_reference_isolated_stays_so() {
 }
 
 #[test]
-fn a_container_whose_rules_the_reference_took_away_is_named_and_leaves_no_marker_to_the_next() {
+fn rules_removed_by_upstream_are_named_and_leave_no_marker() {
     let host = Host::new();
     let mut net = Net::new(&host, IptablesNft, 77, json!({"cniVersion": "1.0.0"}));
     net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
@@ -660,7 +660,7 @@ fn a_container_whose_rules_the_reference_took_away_is_named_and_leaves_no_marker
 }
 
 #[test]
-fn in_a_chain_with_others_every_check_passes_and_dels_leave_nothing() {
+fn in_a_chain_with_other_plugins_checks_pass_and_dels_leave_nothing() {
     let firewall = |policy: &str| ("our firewall", json!({"ingressPolicy": policy}));
     stays_true(&["bridge"], RELEASES, &[("sbr", json!({})), firewall("isolated")], &[]);
     let tuning = ("our tuning", json!({"mtu": 1400}));
@@ -668,7 +668,7 @@ fn in_a_chain_with_others_every_check_passes_and_dels_leave_nothing() {
 }
 
 #[test]
-fn status_says_what_is_missing_and_a_failed_add_leaves_nothing() {
+fn status_names_missing_programs_and_a_failed_add_leaves_nothing() {
     let host = Host::new();
     let net = Net::new(&host, IptablesNft, 77, json!({}));
     net.firewall.call(&host, "STATUS", "", "", &[]).ok();
@@ -837,7 +837,7 @@ fn sixteen_at_once_are_sources_and_none_is_left() {
 }
 
 #[test]
-fn an_address_in_firewalld_stays_with_whoever_has_it_now_and_gc_takes_what_is_stale() {
+fn firewalld_sources_stay_with_a_new_container_and_gc_removes_stale_ones() {
     let host = Host::new();
     let (bus, _running) = with_firewalld(&host);
     let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
@@ -859,7 +859,7 @@ fn an_address_in_firewalld_stays_with_whoever_has_it_now_and_gc_takes_what_is_st
 }
 
 #[test]
-fn what_the_reference_told_firewalld_we_check_and_remove_and_it_what_we_told() {
+fn upstream_and_ours_check_and_remove_each_others_firewalld_sources() {
     let host = Host::new();
     let (bus, _running) = with_firewalld(&host);
     for bin in references() {
@@ -917,7 +917,7 @@ fn make_incompatible(host: &Host) {
 }
 
 #[test]
-fn a_bus_that_cannot_be_used_keeps_nobody_who_never_used_it_from_check_and_del() {
+fn an_unusable_bus_blocks_no_check_or_del_that_does_not_need_it() {
     let host = Host::new();
     let net = Net::new(&host, IptablesNft, 77, json!({}));
     let silent = host.dir().join("silent");
@@ -942,7 +942,7 @@ fn a_bus_that_cannot_be_used_keeps_nobody_who_never_used_it_from_check_and_del()
 }
 
 #[test]
-fn a_table_that_iptables_cannot_read_keeps_no_container_from_its_end() {
+fn a_table_that_iptables_cannot_read_blocks_no_del() {
     let host = Host::new();
     let [iptables, nftables] = [(IptablesNft, 77), (Nftables, 78)].map(|(way, n)| Net::new(&host, way, n, json!({})));
     let one = iptables.attach("c-one");
@@ -980,7 +980,7 @@ fn an_add_that_fails_waits_for_all_that_it_has_begun() {
 }
 
 #[test]
-fn what_the_operator_had_firewalld_let_pass_stays_his() {
+fn firewalld_sources_of_the_operator_stay() {
     let host = Host::new();
     let (bus, _running) = with_firewalld(&host);
     let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
@@ -1105,7 +1105,7 @@ fn an_add_whose_answer_is_lost_opens_no_running_container() {
 }
 
 #[test]
-fn restore_puts_right_what_stands_and_leaves_nothing_beside_it() {
+fn restore_repairs_existing_rules_without_duplicates() {
     let host = Host::new();
     let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
     let automatic = net.firewall.with("backend", json!(""));

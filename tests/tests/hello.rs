@@ -76,7 +76,7 @@ fn hello_speaks_the_verbs_that_each_version_has() {
 }
 
 #[test]
-fn hello_explains_itself_and_says_that_it_has_no_plan() {
+fn hello_prints_usage_and_reports_that_it_has_no_plan() {
     let host = Host::new();
     let (exit, stdout, stderr) = host.run(&built().join("examples/hello"), &[], b"");
     assert_eq!((exit, stdout.as_slice()), (0, b"".as_slice()));

@@ -168,7 +168,7 @@ fn an_arrow_leads_only_to_a_smaller_row() {
 }
 
 #[test]
-fn the_test_kit_knows_nothing_above_the_shapes() {
+fn the_test_kit_depends_on_no_crate_above_the_shapes() {
     for to in knows(ours()["crates/testkit"]) {
         assert!(row(&to) < 7, "crates/testkit may not know {to}");
     }
@@ -344,7 +344,7 @@ fn says(line: &str, word: &str) -> bool {
 }
 
 #[test]
-fn what_is_useful_to_anyone_does_not_say_for_whom_it_was_made() {
+fn general_crates_do_not_mention_cni() {
     for folder in ["netns", "store", "process", "netlink", "nftables", "iptables", "conntrack"] {
         for file in sources(&format!("crates/{folder}/src")) {
             let content = read(&file);

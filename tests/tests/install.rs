@@ -121,7 +121,7 @@ fn uninstalling_leaves_an_empty_node_empty() {
 }
 
 #[test]
-fn what_stood_there_before_is_kept_and_comes_back_as_it_was() {
+fn replaced_files_are_saved_and_restored_by_uninstallation() {
     let node = Node::new();
     node.give("cni bin/bridge", FOREIGN);
     node.give("cni bin/macvlan", "a plugin that we have not");
@@ -153,7 +153,7 @@ fn a_second_installation_changes_nothing_but_the_inode() {
 }
 
 #[test]
-fn what_was_put_over_ours_is_kept_by_the_next_installation_and_stays_at_an_uninstallation() {
+fn files_put_over_ours_survive_installation_and_uninstallation() {
     let node = Node::new();
     node.give("cni bin/bridge", FOREIGN);
     node.install();
@@ -272,7 +272,7 @@ fn words(file: &Path) -> Vec<String> {
 }
 
 #[test]
-fn what_is_installed_tells_nothing_of_where_it_was_built() {
+fn installed_binaries_have_no_paths_of_the_build_machine() {
     let bin = cnikit_tests::installed();
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().to_str().unwrap();
     let homes = ["HOME", "CARGO_HOME", "RUSTUP_HOME"].map(|name| std::env::var(name).unwrap_or_default());
@@ -309,7 +309,7 @@ fn release_target(there: &[&str], rustup: &str) -> (String, String) {
 }
 
 #[test]
-fn plugins_are_built_with_musl_where_it_is_to_be_had_and_else_with_a_word_for_the_host() {
+fn plugins_are_built_with_musl_or_else_for_the_host_with_a_warning() {
     let host = "aarch64-unknown-linux-gnu";
     let musl = "aarch64-unknown-linux-musl";
     let fetches = "[ \"$*\" = 'target add aarch64-unknown-linux-musl' ] && mkdir $3 && touch $3/libstd-2.rlib";

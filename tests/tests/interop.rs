@@ -152,7 +152,7 @@ fn are_alike([theirs, ours]: [(String, (String, String)); 2]) {
 }
 
 #[test]
-fn what_one_tool_adds_the_other_checks_and_deletes_and_both_print_and_keep_the_same() {
+fn both_tools_check_delete_print_and_cache_each_others_networks() {
     let theirs = &references()[1];
     for (version, plugins) in [("0.4.0", bin()), ("1.0.0", theirs), ("1.1.0", bin()), ("1.1.0", theirs)] {
         let mut node = Node::new(plugins);
@@ -184,7 +184,7 @@ fn hidden(printed: &str) -> impl Fn(&str) -> String + use<> {
 }
 
 #[test]
-fn a_single_configuration_goes_both_ways_too() {
+fn both_tools_handle_each_others_single_configuration() {
     let node = Node::new(bin());
     let mut conf = node.bridge();
     conf["cniVersion"] = "1.0.0".into();
@@ -194,7 +194,7 @@ fn a_single_configuration_goes_both_ways_too() {
 }
 
 #[test]
-fn our_libcni_knows_what_theirs_added_and_takes_it_down_by_what_was_kept() {
+fn our_libcni_deletes_what_upstream_added_by_its_cache() {
     let mut node = Node::new(bin());
     node.env = vec![("CAP_ARGS", r#"{"mac":"02:00:00:00:91:0a"}"#.to_owned())];
     node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));

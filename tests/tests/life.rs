@@ -231,7 +231,7 @@ fn no_kind_of_resource_is_forgotten() {
 
 #[test]
 #[should_panic(expected = "nobody tampers with")]
-fn a_resource_that_nobody_tampers_with_is_found() {
+fn a_resource_without_tampering_is_found() {
     let some: Vec<Tampering> = LAYER2[..2].iter().map(|thing| thing.by).collect();
     life::names_tampering_of_all(&layer2().called("bridge of layer 2, meant to be found out"), &some);
 }

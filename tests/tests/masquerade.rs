@@ -134,7 +134,7 @@ fn check_names_each_thing_that_was_tampered_with() {
 }
 
 #[test]
-fn without_a_word_it_is_iptables_under_the_names_of_the_reference() {
+fn the_default_backend_is_iptables_with_the_names_of_upstream() {
     let host = Host::new();
     let container = Host::new().container();
     let dir = IptablesNft.directory();
@@ -258,7 +258,7 @@ fn a_mishap_of_iptables_is_an_error_and_changes_no_backend() {
 
 /// iptables-nft-save omits rules that it cannot read, and succeeds.
 #[test]
-fn what_iptables_does_not_show_and_still_stands_is_no_drift() {
+fn rules_that_iptables_save_omits_are_no_drift() {
     let host = Host::new();
     let container = Host::new().container();
     let dir = tempfile::tempdir().unwrap();
@@ -277,7 +277,7 @@ fn what_iptables_does_not_show_and_still_stands_is_no_drift() {
 }
 
 #[test]
-fn check_finds_the_half_that_add_wrote_whichever_is_chosen_by_then() {
+fn check_finds_the_iptables_variant_of_add_after_a_switch() {
     let [nft, legacy] = HALVES.map(Way::directory);
     for [before, after] in [[&nft, &legacy], [&legacy, &nft]] {
         for backend in [Value::Null, json!("iptables")] {
@@ -343,7 +343,7 @@ fn understood(plugin: &str, way: Way) -> Subject {
 }
 
 #[test]
-fn what_the_reference_wrote_we_remove_and_it_what_we_wrote() {
+fn upstream_and_ours_remove_each_others_rules() {
     let [packaged, newest] = references();
     let pairs = [
         (&packaged, IptablesNft),
@@ -388,7 +388,7 @@ const LEGACY_OTHER: Tampering = on_host(
 );
 
 #[test]
-fn check_takes_the_references_rules_for_good_and_names_each_that_was_tampered_with() {
+fn check_accepts_upstreams_rules_and_names_tampered_ones() {
     let parts = [("bridge", IptablesNft, &NFT[..], NFT_OTHER), ("ptp", IptablesLegacy, &LEGACY[..], LEGACY_OTHER)];
     for (reference, (plugin, way, known, other)) in references().iter().flat_map(|bin| parts.map(|part| (bin, part))) {
         let dir = way.directory();
@@ -409,7 +409,7 @@ fn check_takes_the_references_rules_for_good_and_names_each_that_was_tampered_wi
 }
 
 #[test]
-fn of_two_interfaces_that_the_reference_made_the_other_stays_masqueraded() {
+fn deleting_one_of_two_upstream_interfaces_leaves_the_other_masqueraded() {
     for way in HALVES {
         let dir = way.directory();
         for prev in [true, false] {
@@ -442,7 +442,7 @@ fn of_two_interfaces_that_the_reference_made_the_other_stays_masqueraded() {
 }
 
 #[test]
-fn an_interface_of_ours_beside_one_of_the_references_goes_alone() {
+fn an_interface_of_ours_beside_one_of_upstream_is_deleted_alone() {
     for way in HALVES {
         let dir = way.directory();
         for ours_goes_first in [true, false] {
@@ -483,7 +483,7 @@ COMMIT
 "#;
 
 #[test]
-fn rules_of_others_are_left_to_the_letter() {
+fn foreign_rules_are_left_unchanged() {
     for (way, subject, _programs) in each(&HALVES) {
         let host = Host::new();
         fs::write(host.dir().join("foreign"), FOREIGN).unwrap();
@@ -521,7 +521,7 @@ fn counted(host: &Host) -> (Subject, PathBuf) {
 }
 
 #[test]
-fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_nothing_stands() {
+fn a_verb_starts_at_most_one_save_and_one_restore_per_family() {
     let host = Host::new();
     let (subject, log) = counted(&host);
     // Both families are read at once, and a restore is not waited for while the other one is.
@@ -552,7 +552,7 @@ fn a_verb_starts_at_most_one_save_and_one_restore_a_family_and_nothing_where_not
 }
 
 #[test]
-fn the_link_is_made_while_the_table_is_read_and_goes_if_that_fails() {
+fn the_link_is_made_while_the_table_is_read_and_removed_on_failure() {
     let host = Host::new();
     let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
     let [dir, count] = ["programs", "count"].map(|name| host.dir().join(name));
@@ -575,7 +575,7 @@ fn the_link_is_made_while_the_table_is_read_and_goes_if_that_fails() {
 /// Otherwise DELs that wait for each other would remove their links one after the other. With the legacy variant, because only its
 /// own programs can remove its rules.
 #[test]
-fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
+fn a_link_is_deleted_while_the_programs_run_unless_contended() {
     let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
     for (contended, links_meanwhile) in [(false, "0\n"), (true, "1\n")] {
         let host = Host::new();
@@ -607,7 +607,7 @@ fn a_link_goes_while_the_programs_run_but_where_others_wait_for_them() {
 }
 
 #[test]
-fn ten_thousand_rules_of_others_are_no_burden() {
+fn ten_thousand_foreign_rules_slow_no_call_down() {
     for way in HALVES {
         let host = Host::new();
         let dir = way.directory();
@@ -648,7 +648,7 @@ fn without_programs(host: &Host, subject: &Subject) -> Subject {
 }
 
 #[test]
-fn without_iptables_and_nft_it_is_nftables_unless_iptables_was_said() {
+fn without_programs_the_backend_is_nftables_unless_configured() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let container = Host::new().container();
@@ -717,7 +717,7 @@ fn a_poor_path_does_not_hide_iptables() {
 }
 
 #[test]
-fn an_iptables_that_does_not_work_is_not_chosen_and_refused_where_it_was_said() {
+fn a_broken_iptables_is_not_chosen_and_is_refused_if_configured() {
     let host = Host::new();
     let container = Host::new().container();
     let dir = tempfile::tempdir().unwrap();
@@ -741,7 +741,7 @@ fn an_iptables_that_does_not_work_is_not_chosen_and_refused_where_it_was_said() 
 }
 
 #[test]
-fn a_table_that_iptables_does_not_understand_is_left_to_whoever_wrote_it() {
+fn a_table_that_iptables_does_not_understand_is_left_alone() {
     let host = Host::new();
     let container = Host::new().container();
     host.sh("nft 'add table ip nat; add chain ip nat theirs; add rule ip nat theirs ct state new accept'");

@@ -220,7 +220,7 @@ fn stays(ours: &Subject) -> &'static [&'static str] {
 }
 
 #[test]
-fn calls_of_both_at_random_leave_nothing_and_hurt_nobody() {
+fn random_calls_of_ours_and_upstream_leave_nothing() {
     thread::scope(|scope| {
         for (release, ours) in all_shared() {
             scope.spawn(move || interleave(release, &ours));
@@ -263,14 +263,14 @@ fn beside_an_untidy_one() -> (Subject, tempfile::TempDir) {
 
 #[test]
 #[should_panic(expected = "blackhole")]
-fn what_names_no_container_and_stays_between_both_is_found() {
+fn a_leftover_without_container_name_between_both_is_found() {
     let (ours, untidy) = beside_an_untidy_one();
     interleaved(&ours, untidy.path(), 60, &HINTS);
 }
 
 #[test]
 #[should_panic(expected = "blackhole")]
-fn what_names_no_container_and_stays_after_an_exchange_is_found() {
+fn a_leftover_without_container_name_after_a_replacement_is_found() {
     let (ours, untidy) = beside_an_untidy_one();
     replaced(&ours, bin(), untidy.path(), true, &HINTS);
 }

@@ -54,7 +54,7 @@ fn a_container_gets_many_networks_with_an_interface_each_and_one_result() {
 }
 
 #[test]
-fn a_network_that_fails_leaves_none_of_the_others() {
+fn a_network_that_fails_rolls_back_the_other_networks() {
     let scene = Scene::new();
     scene.plugin("refuses", r#"ADD) echo '{"code": 101, "msg": "never"}'; exit 1 ;;"#);
     let networks = three(&scene).with(scene.list("last", &json!([{"type": "refuses"}])));

@@ -215,7 +215,7 @@ fn connections_that_are_not_to_the_host_go_where_they_were_meant_to() {
 }
 
 #[test]
-fn one_address_of_the_host_and_datagrams_and_nobody_masqueraded() {
+fn host_addresses_udp_snat_and_masq_all_work() {
     for (backend, node) in each() {
         let pod = node.pod("c-one");
         let other = node.pod("c-two");
@@ -256,7 +256,7 @@ table ip kube-proxy {
 NFT";
 
 #[test]
-fn rules_of_others_stay_and_work_beside_ours() {
+fn foreign_rules_stay_and_work_beside_ours() {
     for (backend, node) in each() {
         let pod = node.pod("c-one");
         let other = node.pod("c-two");
@@ -275,7 +275,7 @@ fn rules_of_others_stay_and_work_beside_ours() {
 }
 
 #[test]
-fn a_port_that_leads_to_another_container_is_refused_or_goes_on_leading_there() {
+fn a_port_of_another_container_is_refused_or_stays_there() {
     for (backend, node) in each() {
         let one = node.pod("c-one");
         let two = node.pod("c-two");
@@ -337,7 +337,7 @@ fn the_same_again_changes_nothing_and_another_port_takes_its_place() {
 }
 
 #[test]
-fn a_container_in_two_networks_keeps_in_one_what_it_loses_in_the_other() {
+fn ports_of_a_container_in_two_networks_are_removed_per_network() {
     for (backend, node) in each() {
         let pod = node.pod("c-one");
         serves(pod.container.netns(), 80, "pod");
@@ -395,7 +395,7 @@ fn conditions_are_the_containers_own() {
 
 /// No client reaches the container that had the port before.
 #[test]
-fn datagrams_of_one_who_goes_on_sending_follow_the_port() {
+fn datagrams_of_a_continuing_sender_follow_the_port() {
     for (backend, node) in each() {
         let one = node.pod("c-one");
         let two = node.pod("c-two");
@@ -462,7 +462,7 @@ fn of_references() -> [(PathBuf, &'static str); 3] {
 }
 
 #[test]
-fn the_references_containers_and_ours_are_reached_whoever_comes_first_and_either_removes_the_others() {
+fn containers_of_upstream_and_ours_are_reached_in_either_order() {
     for (release, backend) in of_references() {
         reached_whoever_comes_first(&release, backend);
     }
@@ -544,7 +544,7 @@ const IPTABLES_HARMED: [(&str, &str); 7] = [
 const LOCALNET: (&str, &str) = ("echo 0 > /proc/sys/net/ipv4/conf/cni0/route_localnet", "route_localnet");
 
 #[test]
-fn what_is_missing_is_named_and_put_back() {
+fn missing_rules_are_named_by_check_and_restored() {
     for (backend, node) in each() {
         let pod = node.pod("c-one");
         let web = web(backend);
@@ -598,7 +598,7 @@ fn no_program_is_started_for_nftables_and_at_most_two_a_family_for_iptables() {
 }
 
 #[test]
-fn the_other_half_of_iptables_serves_too_and_is_cleared_whichever_is_chosen_by_then() {
+fn ports_work_with_both_iptables_variants_and_are_removed_after_a_switch() {
     let node = Node::new();
     let [nft, legacy] = Way::HALVES.map(Way::directory);
     let pod = node.pod("c-one");
@@ -698,7 +698,7 @@ table ip cni_hostport {
 NFT"#;
 
 #[test]
-fn what_older_versions_of_the_reference_led_astray_is_left_alone_once_we_came() {
+fn an_add_corrects_ports_misdirected_by_old_upstream() {
     let node = Node::new();
     let one = node.pod("c-one");
     let two = node.pod("c-two");
@@ -726,7 +726,7 @@ fn what_older_versions_of_the_reference_led_astray_is_left_alone_once_we_came() 
 }
 
 #[test]
-fn who_came_by_the_rule_of_a_service_is_seen_under_the_own_address() {
+fn a_client_of_a_service_rule_is_seen_with_its_own_address() {
     for backend in BACKENDS {
         let mut node = Node::new();
         // With a link each, replies to neighbours are routed by the host too.
@@ -751,7 +751,7 @@ fn who_came_by_the_rule_of_a_service_is_seen_under_the_own_address() {
 }
 
 #[test]
-fn a_container_of_the_references_is_checked_and_taken_over_after_an_add_of_ours() {
+fn a_container_of_upstream_is_checked_and_adopted_after_our_add() {
     let [_, newest] = references();
     let node = Node::speaking("1.0.0");
     let one = node.pod("c-one");
@@ -769,7 +769,7 @@ fn a_container_of_the_references_is_checked_and_taken_over_after_an_add_of_ours(
 }
 
 #[test]
-fn who_listens_on_the_loopback_of_ipv6_is_reached_beside_a_published_port() {
+fn a_listener_on_ipv6_loopback_is_reached_beside_a_published_port() {
     let node = Node::new();
     let pod = node.pod("c-one");
     serves(pod.container.netns(), 80, "pod");
@@ -807,7 +807,7 @@ fn at_once(node: &Node, verb: &str, many: &[(Subject, Attached)]) -> Vec<CallOut
 }
 
 #[test]
-fn of_many_at_once_who_want_one_port_one_has_it_and_nothing_is_there_twice() {
+fn one_of_many_concurrent_requests_for_one_port_gets_it() {
     let node = Node::new();
     let pod = node.pod("c-one");
     // Each has read long before another one has written.
@@ -851,7 +851,7 @@ const MISPLACED: [(&str, &str); 3] = [
 ];
 
 #[test]
-fn a_jump_behind_others_or_twice_is_named_and_put_right_by_at_most_two_programs_a_family() {
+fn a_misplaced_or_duplicate_jump_is_named_and_repaired() {
     let node = Node::new();
     let pod = node.pod("c-one");
     let web = web("iptables");
@@ -870,7 +870,7 @@ fn a_jump_behind_others_or_twice_is_named_and_put_right_by_at_most_two_programs_
 }
 
 #[test]
-fn datagrams_of_one_who_goes_on_sending_are_led_nowhere_after_a_gc() {
+fn datagrams_of_a_continuing_sender_reach_no_container_after_a_gc() {
     for (backend, node) in each() {
         let stale = node.pod("c-one");
         let valid = node.pod("c-two");
@@ -891,7 +891,7 @@ fn datagrams_of_one_who_goes_on_sending_are_led_nowhere_after_a_gc() {
 }
 
 #[test]
-fn whoever_comes_from_any_address_of_the_container_is_masqueraded() {
+fn traffic_from_every_address_of_the_container_is_masqueraded() {
     for (backend, node) in each() {
         let mut pod = node.pod("c-one");
         serves(pod.container.netns(), 80, "pod");

@@ -95,7 +95,7 @@ impl Node {
 }
 
 #[test]
-fn what_was_flushed_of_many_is_put_back_by_one_call_a_plugin_with_either_backend() {
+fn flushed_rules_of_many_are_restored_by_one_call_per_plugin() {
     for backend in [json!("nftables"), json!("iptables"), Value::Null] {
         let node = Node::new(Host::new(), String::new(), &backend, &isolated(&backend));
         let rules = node.rules();
@@ -112,7 +112,7 @@ fn what_was_flushed_of_many_is_put_back_by_one_call_a_plugin_with_either_backend
 }
 
 #[test]
-fn what_is_missing_of_one_is_put_back_beside_what_stands_of_the_others() {
+fn missing_rules_of_one_are_restored_beside_those_of_the_others() {
     let node = Node::new(Host::new(), String::new(), &json!("nftables"), &isolated(&json!("nftables")));
     let rules = node.rules();
     for table in ["ip cni_hostport", "ip6 cni_hostport", "inet cni_plugins_masquerade", "inet cni_firewall"] {
@@ -141,7 +141,7 @@ fn what_is_missing_of_one_is_put_back_beside_what_stands_of_the_others() {
 }
 
 #[test]
-fn whose_port_somebody_else_has_taken_is_named_and_keeps_no_other_down() {
+fn restore_names_a_taken_port_and_restores_all_others() {
     for backend in [json!("nftables"), json!("iptables")] {
         let node = Node::new(Host::new(), String::new(), &backend, &isolated(&backend));
         node.host.sh("nft flush ruleset");

@@ -22,7 +22,7 @@ fn valid(container_id: &str) -> ValidAttachment {
 }
 
 #[test]
-fn every_verb_goes_to_every_plugin_in_its_order_with_what_is_its_own() {
+fn every_verb_calls_each_plugin_in_its_order_with_its_own_input() {
     let scene = Scene::new();
     scene.plugin("tail", &format!("{PASS}\nVERSION) echo '{{\"supportedVersions\": [\"1.1.0\"]}}' ;;"));
     let tail = json!({"type": "tail", "capabilities": {"mac": true}});
@@ -89,7 +89,7 @@ fn a_second_add_that_fails_takes_nothing_from_the_container_that_runs() {
 }
 
 #[test]
-fn a_missing_plugin_strands_nothing_of_the_others_and_the_rest_is_done_when_it_is_back() {
+fn del_with_a_missing_plugin_deletes_the_rest_and_can_be_repeated() {
     let scene = Scene::new();
     scene.plugin("tail", PASS);
     let list = scene.list("net", &json!([scene.bridge(), {"type": "tail"}]));
@@ -111,7 +111,7 @@ fn a_missing_plugin_strands_nothing_of_the_others_and_the_rest_is_done_when_it_i
 }
 
 #[test]
-fn a_del_of_names_that_nothing_can_be_kept_under_reaches_the_plugins_and_an_add_does_not() {
+fn a_del_with_names_that_cannot_be_cached_calls_the_plugins() {
     let scene = Scene::new();
     scene.plugin("one", ANSWER);
     let list = scene.list("net", &json!([{"type": "one"}]));
@@ -128,7 +128,7 @@ fn a_del_of_names_that_nothing_can_be_kept_under_reaches_the_plugins_and_an_add_
 }
 
 #[test]
-fn all_failures_of_a_del_are_told_and_a_strict_one_stops_at_the_first() {
+fn all_failures_of_a_del_are_reported_and_a_strict_one_stops() {
     let scene = Scene::new();
     for name in ["one", "two", "three"] {
         scene.plugin(name, &format!("{ANSWER}\n{NO}"));
@@ -146,7 +146,7 @@ fn all_failures_of_a_del_are_told_and_a_strict_one_stops_at_the_first() {
 }
 
 #[test]
-fn a_del_goes_by_the_configuration_of_its_add_whatever_became_of_the_file() {
+fn a_del_uses_the_configuration_of_its_add() {
     let scene = Scene::new();
     let then = scene.list("net", &json!([scene.bridge()]));
     let runtime = scene.runtime();
@@ -200,7 +200,7 @@ fn killed_in_the_midst(scene: &Scene) {
 }
 
 #[test]
-fn what_a_killed_add_has_made_is_seen_and_removed_by_del() {
+fn leftovers_of_a_killed_add_are_listed_and_removed_by_del() {
     let scene = Scene::new();
     killed_in_the_midst(&scene);
     let kept = scene.runtime().cache.attachments().unwrap().remove(0);
@@ -214,7 +214,7 @@ fn what_a_killed_add_has_made_is_seen_and_removed_by_del() {
 }
 
 #[test]
-fn what_a_killed_add_has_made_is_removed_by_an_add_with_another_configuration() {
+fn leftovers_of_a_killed_add_are_removed_by_the_next_add() {
     let scene = Scene::new();
     killed_in_the_midst(&scene);
     scene.plugin("other", ANSWER);
@@ -234,7 +234,7 @@ fn what_a_killed_add_has_made_is_removed_by_an_add_with_another_configuration() 
 }
 
 #[test]
-fn what_a_killed_add_has_made_is_removed_by_gc() {
+fn leftovers_of_a_killed_add_are_removed_by_gc() {
     let scene = Scene::new();
     killed_in_the_midst(&scene);
     scene.plugin("other", "");
@@ -321,7 +321,7 @@ fn gc_takes_what_is_not_valid_and_leaves_the_rest_and_a_list_that_forbids_it() {
 }
 
 #[test]
-fn gc_goes_on_over_failures_and_does_not_give_a_path_that_leads_to_another_namespace() {
+fn gc_continues_after_failures_and_omits_a_path_of_another_namespace() {
     let scene = Scene::new();
     scene.plugin("one", &format!("{ANSWER}\nGC) echo '{{\"code\": 7, \"msg\": \"gc of one\"}}'; exit 1 ;;"));
     scene.plugin("two", &format!("{ANSWER}\n{NO}"));
@@ -345,7 +345,7 @@ fn gc_goes_on_over_failures_and_does_not_give_a_path_that_leads_to_another_names
 }
 
 #[test]
-fn a_container_is_worked_on_by_one_a_gc_by_none_beside_it_and_others_are_not_waited_for() {
+fn calls_for_one_container_are_serialised_and_gc_runs_alone() {
     let scene = Scene::new();
     scene.plugin("slow", r#"ADD) sleep 0.4; echo '{"cniVersion": "1.1.0"}'; echo DONE >>$dir/calls ;;"#);
     let a = scene.list("a", &json!([{"type": "slow"}]));
@@ -420,7 +420,7 @@ fn many_containers_at_once_with_gc_among_them_leave_nothing_and_lose_nothing() {
 }
 
 #[test]
-fn who_waits_too_long_is_told_for_whom_and_that_it_may_try_again() {
+fn a_lock_timeout_names_the_lock_and_is_retryable() {
     let scene = Scene::new();
     scene.plugin("slow", "ADD) sleep 60 ;;");
     let list = scene.list("net", &json!([{"type": "slow"}]));
@@ -465,7 +465,7 @@ fn a_caller_that_gives_up_ends_the_plugin_with_all_that_it_started() {
 }
 
 #[test]
-fn the_trace_goes_to_every_plugin() {
+fn the_trace_context_is_passed_to_every_plugin() {
     let scene = Scene::new();
     scene.plugin("one", ANSWER);
     let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
@@ -479,7 +479,7 @@ fn the_trace_goes_to_every_plugin() {
 }
 
 #[test]
-fn versions_that_a_plugin_lacks_are_told_together_and_a_status_keeps_its_code() {
+fn missing_versions_are_reported_together_and_a_status_has_its_code() {
     let scene = Scene::new();
     scene.plugin("old", "VERSION) echo '{\"cniVersion\": \"0.2.0\"}' ;;");
     scene.plugin("older", r#"*) echo '{"code": 4, "msg": "unknown CNI_COMMAND: VERSION"}'; exit 1 ;;"#);

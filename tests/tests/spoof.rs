@@ -81,7 +81,7 @@ mod life_of_it {
     }
 
     #[test]
-    fn what_an_earlier_life_left_is_replaced() {
+    fn rules_of_an_earlier_attachment_are_replaced() {
         let host = Host::new();
         let container = Host::new().container();
         let subject = layer2();
@@ -101,7 +101,7 @@ mod life_of_it {
     }
 
     #[test]
-    fn a_failed_add_puts_back_what_stood_there() {
+    fn a_failed_add_restores_the_previous_rules() {
         let host = Host::new();
         let container = host.container();
         let subject = layer2();
@@ -277,7 +277,7 @@ mod traffic {
         timeout 10 sh -c 'until ip link show inner | grep -q LOWER_UP; do :; done'";
 
     #[test]
-    fn what_a_container_forwards_for_others_is_dropped_though_its_own_mac_is_right() {
+    fn frames_that_a_container_forwards_are_dropped_with_its_own_mac_too() {
         for (macspoofchk, expected) in [(true, [false; 3]), (false, [true; 3])] {
             let pair = Pair::new(macspoofchk);
             pair.one.sh(INSIDE);
@@ -309,7 +309,7 @@ mod beside_the_reference {
     const IDS: [&str; 2] = ["c-one", "0123456789abcdef0123456789abcdef0123456789abcdef0123456789abcdef"];
 
     #[test]
-    fn what_it_wrote_we_remove_and_it_what_we_wrote() {
+    fn upstream_and_ours_remove_each_others_rules() {
         for (ours, theirs) in pairs() {
             for (id, (adds, dels)) in IDS.iter().flat_map(|id| [(id, (&ours, &theirs)), (id, (&theirs, &ours))]) {
                 let host = Host::new();
@@ -323,7 +323,7 @@ mod beside_the_reference {
     }
 
     #[test]
-    fn what_we_write_it_would_have_written_but_for_the_owner_that_is_not_shown() {
+    fn our_rules_are_listed_like_those_of_upstream() {
         for (ours, theirs) in pairs() {
             assert_eq!(listing(&ours), listing(&theirs));
         }
@@ -362,7 +362,7 @@ mod beside_the_reference {
     }
 
     #[test]
-    fn both_stand_side_by_side_and_each_goes_alone() {
+    fn rules_of_ours_and_upstream_coexist_and_are_removed_alone() {
         for (ours, theirs) in pairs() {
             let host = Host::new();
             let [one, two] = [host.container(), host.container()];
@@ -411,7 +411,7 @@ mod gc {
     }
 
     #[test]
-    fn what_is_stale_of_one_network_goes_with_its_chains_and_nothing_else() {
+    fn gc_removes_stale_rules_and_chains_of_one_network_only() {
         let host = Host::new();
         let mine = layer2();
         let other = layer2().with("name", json!("other"));
@@ -435,7 +435,7 @@ mod gc {
     }
 
     #[test]
-    fn two_networks_with_one_id_are_told_apart_by_what_is_beside_the_comment() {
+    fn two_networks_with_one_id_are_distinguished_by_the_owner() {
         let host = Host::new();
         let mine = layer2();
         let other = layer2().with("name", json!("other"));
@@ -457,7 +457,7 @@ mod gc {
     }
 
     #[test]
-    fn what_was_tampered_with_goes_too_and_a_strangers_rule_stays() {
+    fn tampered_rules_are_removed_and_a_foreign_rule_stays() {
         let host = Host::new();
         let subject = layer2();
         let container = host.container();
@@ -560,7 +560,7 @@ fn cling(subject: &Subject, host: &Host, verb: &str, container: &Container) {
 }
 
 #[test]
-fn a_port_is_shut_before_its_check_goes() {
+fn a_port_is_set_down_before_its_rules_are_removed() {
     for verb in ["DEL", "GC"] {
         let host = Host::new();
         let container = Host::new().container();
@@ -606,7 +606,7 @@ fn add_rules(host: &Host, commands: &str, chain: &str) {
 }
 
 #[test]
-fn an_add_costs_the_same_beside_ten_thousand_rules_of_others() {
+fn an_add_costs_the_same_beside_ten_thousand_foreign_rules() {
     let host = Host::new();
     let subject = layer2();
     let alone = fastest_add(&subject, &host);

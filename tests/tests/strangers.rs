@@ -81,7 +81,7 @@ fn a_taken_interface_name_is_refused_before_anything_is_made() {
 }
 
 #[test]
-fn an_attachment_that_exists_is_refused_and_goes_on_running() {
+fn an_add_of_an_existing_attachment_is_refused_and_disturbs_nothing() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let running = Running::on(&host, &subject);
@@ -97,7 +97,7 @@ fn an_attachment_that_exists_is_refused_and_goes_on_running() {
 }
 
 #[test]
-fn an_attachment_that_has_lost_its_link_but_holds_its_address_keeps_it() {
+fn an_attachment_without_link_is_refused_while_it_has_its_address() {
     let host = Host::new();
     let running = Running::on(&host, &bridge());
     let end = running.result["interfaces"][1]["name"].as_str().unwrap();
@@ -124,7 +124,7 @@ fn ptp_refuses_an_address_that_a_running_container_is_routed_by() {
 }
 
 #[test]
-fn ptp_refuses_an_address_that_somebodys_route_of_either_family_holds() {
+fn ptp_refuses_an_address_with_a_foreign_route_in_either_family() {
     for (add_route, held) in
         [("ip route add 10.77.0.2 dev theirs", "10.77.0.2"), ("ip route add fd00:77::2 dev theirs", "fd00:77::2")]
     {
@@ -273,7 +273,7 @@ fn is_deleted_by_the_other(subject: &Subject, plugins: Maker, ipam: Maker, with_
 }
 
 #[test]
-fn what_the_reference_made_we_delete_without_trace_and_it_what_we_made() {
+fn upstream_and_ours_delete_each_others_attachments_without_trace() {
     for subject in understood_by_both() {
         for plugins in [We, TheReference] {
             for ipam in [We, TheReference] {
@@ -285,7 +285,7 @@ fn what_the_reference_made_we_delete_without_trace_and_it_what_we_made() {
 }
 
 #[test]
-fn loopback_goes_down_whoever_brought_it_up() {
+fn del_sets_loopback_down_after_an_add_of_ours_or_upstream() {
     for maker in [We, TheReference] {
         let host = Host::new();
         let container = Host::new().container();
@@ -306,7 +306,7 @@ fn at_the_path_of(running: &Running, result: &Value) -> Value {
 }
 
 #[test]
-fn del_that_is_given_the_namespace_of_what_the_reference_made_leaves_that_running() {
+fn del_with_the_namespace_of_an_upstream_container_leaves_it_running() {
     let [bridge, _, ptp] = understood_by_both();
     for subject in [bridge, ptp] {
         let host = Host::new();
@@ -346,7 +346,7 @@ fn after_a_reboot_del_frees_the_address_and_the_container_can_be_added_again() {
 }
 
 #[test]
-fn a_bridge_that_the_reference_left_without_ports_is_taken_over_and_keeps_its_mac_from_then_on() {
+fn an_upstream_bridge_without_ports_is_adopted_and_its_mac_is_fixed() {
     let host = Host::new();
     let [_, layer2, _] = understood_by_both();
     let theirs = Subject { bin: TheReference.directory().into(), ..layer2 }.with("name", json!("theirs"));
@@ -365,7 +365,7 @@ fn a_bridge_that_the_reference_left_without_ports_is_taken_over_and_keeps_its_ma
 }
 
 #[test]
-fn gc_of_one_network_touches_no_other_nor_what_bears_no_tag() {
+fn gc_of_one_network_leaves_other_networks_and_untagged_links() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let running = Running::on(&host, &subject);
@@ -409,7 +409,7 @@ fn a_link_of_another_attachment_under_our_name_makes_the_next_name_be_used() {
 }
 
 #[test]
-fn a_link_under_our_name_that_bears_no_tag_is_refused_on_add() {
+fn a_link_without_tag_under_our_name_is_refused_on_add() {
     let [first, ..] = veth::names(&tag());
     let host = Host::new();
     let container = Host::new().container();
@@ -444,7 +444,7 @@ fn del_takes_no_pair_of_ours_whose_tag_is_still_to_come() {
 }
 
 #[test]
-fn an_address_of_the_administrators_beside_the_gateways_is_in_nobodys_way() {
+fn an_administrators_address_on_the_bridge_is_accepted() {
     let host = Host::new();
     let subject = bridge().at(host.dir());
     let first = host.container();
@@ -466,7 +466,7 @@ fn a_bridge_is_not_called_by_an_alternative_name() {
 }
 
 #[test]
-fn check_passes_after_a_later_plugin_changed_what_was_not_said() {
+fn check_ignores_unconfigured_settings_changed_by_a_later_plugin() {
     let host = Host::new();
     let container = Host::new().container();
     let subject = bridge().at(host.dir());
@@ -578,7 +578,7 @@ impl Neighbours<'_> {
 }
 
 /// No rule of another program is changed, made again or moved before another one, in its own tables and in ours, whatever its text.
-fn rules_of_others_are_as_they_were(subject: &Subject, way: Way) {
+fn foreign_rules_are_unchanged(subject: &Subject, way: Way) {
     let host = subject.host();
     let programs = way.directory();
     let subject = on_path(&subject.at(host.dir()), programs.path());
@@ -610,11 +610,11 @@ fn rules_of_others_are_as_they_were(subject: &Subject, way: Way) {
 }
 
 #[test]
-fn rules_of_others_are_as_they_were_beside_portmap() {
-    Way::ALL.iter().for_each(|way| rules_of_others_are_as_they_were(&publishing(bin(), way.backend()), *way));
+fn foreign_rules_are_unchanged_by_portmap() {
+    Way::ALL.iter().for_each(|way| foreign_rules_are_unchanged(&publishing(bin(), way.backend()), *way));
 }
 
 #[test]
-fn rules_of_others_are_as_they_were_beside_firewall() {
-    Way::ALL.iter().for_each(|way| rules_of_others_are_as_they_were(&firewall(bin(), way.backend()), *way));
+fn foreign_rules_are_unchanged_by_firewall() {
+    Way::ALL.iter().for_each(|way| foreign_rules_are_unchanged(&firewall(bin(), way.backend()), *way));
 }

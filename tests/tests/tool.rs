@@ -69,7 +69,7 @@ impl Node {
 }
 
 #[test]
-fn what_init_writes_our_plugins_take() {
+fn the_configuration_of_init_works_with_our_plugins() {
     for plugin in ["bridge", "ptp"] {
         let node = Node::new();
         node.init(plugin);
@@ -126,7 +126,7 @@ fn each_plugin_of_a_chain_plans_with_what_those_before_it_might_give() {
 }
 
 #[test]
-fn what_our_plugins_make_is_shown() {
+fn show_has_the_links_and_rules_of_our_plugins() {
     let node = Node::new();
     node.init("bridge");
     let container = node.host.container();
@@ -179,7 +179,7 @@ fn calls(attachments: u32, words: &str) -> usize {
 }
 
 #[test]
-fn who_looks_through_thousands_asks_the_kernel_as_little_as_can_be() {
+fn list_and_usage_need_few_system_calls_per_attachment() {
     // Per file: open, stat, read, close. Per namespace: one stat.
     for (words, each) in [("list", 5), ("ipam usage", 9)] {
         let few = calls(20, words);
@@ -192,7 +192,7 @@ fn who_looks_through_thousands_asks_the_kernel_as_little_as_can_be() {
 }
 
 #[test]
-fn rules_that_were_flushed_are_restored_and_nothing_else_is_touched() {
+fn flushed_rules_are_restored_and_nothing_else_is_changed() {
     for (backend, flush) in
         [("nftables", "nft flush ruleset"), ("iptables", "nft flush ruleset"), ("iptables", "iptables -t nat -F")]
     {

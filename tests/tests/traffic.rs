@@ -166,7 +166,7 @@ fn own_requests_heard(hairpin: bool) -> u64 {
 }
 
 #[test]
-fn what_a_port_sends_comes_back_to_it_in_hairpin_mode_alone() {
+fn a_port_gets_its_own_frames_back_in_hairpin_mode_only() {
     assert!(own_requests_heard(true) > 0);
     assert_eq!(own_requests_heard(false), 0);
 }

@@ -251,17 +251,17 @@ fn replay_all(of: &str, expected: usize) {
 }
 
 #[test]
-fn containerd_1_6_and_1_7_are_served_as_by_the_reference() {
+fn containerd_1_6_and_1_7_are_served_as_by_upstream() {
     replay_all("containerd-1.", 20);
 }
 
 #[test]
-fn containerd_2_1_is_served_as_by_the_reference() {
+fn containerd_2_1_is_served_as_by_upstream() {
     replay_all("containerd-2.1", 17);
 }
 
 #[test]
-fn podman_is_served_as_by_the_reference() {
+fn podman_is_served_as_by_upstream() {
     replay_all("podman-4.3", 13);
 }
 

@@ -67,7 +67,7 @@ impl Scene {
 }
 
 #[test]
-fn the_result_says_what_the_containers_own_interface_has_now() {
+fn the_result_has_the_current_mac_and_mtu_of_the_interface() {
     let scene = Scene::new();
     let result = scene.add(json!({"mac": "0A:00:00:00:00:07", "mtu": 1400}));
     let interfaces = &result["interfaces"];
@@ -114,7 +114,7 @@ fn the_containers_interface_is_found_in_the_result_however_its_sandbox_is_writte
 }
 
 #[test]
-fn a_sysctl_that_stands_twice_is_refused_by_add_and_given_back_by_del() {
+fn a_duplicate_sysctl_is_refused_by_add_and_restored_by_del() {
     let scene = Scene::new();
     let keys = json!({"sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
     let subject = scene.tuning(keys.clone());
@@ -138,7 +138,7 @@ fn a_sysctl_that_stands_twice_is_refused_by_add_and_given_back_by_del() {
 }
 
 #[test]
-fn the_oldest_values_are_given_back_whatever_else_was_added() {
+fn the_oldest_values_are_restored_after_several_adds() {
     let scene = Scene::new();
     let first = json!({"mtu": 1400, "sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
     scene.add(first.clone());
@@ -170,7 +170,7 @@ fn an_add_that_fails_takes_nothing_from_the_one_before_it() {
 }
 
 #[test]
-fn what_the_kernel_refuses_leaves_nothing_of_what_it_had_taken() {
+fn a_refused_setting_reverts_those_that_were_set() {
     let scene = Scene::new();
     let range = "net.ipv4.ip_local_port_range";
     let sysctl = json!({"net.core.somaxconn": "100", "net.ipv4.conf.IFNAME.arp_notify": "1", range: "none"});
@@ -184,7 +184,7 @@ fn what_the_kernel_refuses_leaves_nothing_of_what_it_had_taken() {
 
 /// A setting that cannot be restored while the namespace exists prevents neither DEL nor the other settings.
 #[test]
-fn a_value_that_the_kernel_takes_no_longer_is_left_and_all_others_are_given_back() {
+fn a_value_that_cannot_be_restored_blocks_no_other() {
     let scene = Scene::new();
     let range = "net.ipv4.ip_local_port_range";
     let first = "net.ipv4.ip_unprivileged_port_start";
@@ -225,7 +225,7 @@ fn a_long_value_is_compared_and_given_back_whole() {
 }
 
 #[test]
-fn what_stands_in_the_way_of_a_record_is_nobodys_and_stays() {
+fn a_directory_in_place_of_a_record_stays() {
     let scene = Scene::new();
     let directory = scene.host.dir().join("tuning/c-one_eth0.json");
     fs::create_dir_all(&directory).unwrap();
@@ -322,7 +322,7 @@ fn a_name_with_dots_is_one_name_and_only_the_containers_settings_change() {
 }
 
 #[test]
-fn who_says_a_key_last_is_heard() {
+fn the_source_with_the_highest_priority_wins() {
     let scene = Scene::new();
     let mac = |last: u8| format!("0a:00:00:00:00:{last:02x}");
     let said = |conf: Value, args: &str| {
@@ -404,7 +404,7 @@ fn the_next_life_of_a_container_gets_its_own_values_back() {
 }
 
 #[test]
-fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
+fn settings_saved_by_upstream_are_restored_on_their_interface_only() {
     let scene = Scene::new();
     let theirs = "{\n \"mac\": \"0a:00:00:00:00:01\",\n \"promisc\": false,\n \"mtu\": 1500\n}";
     let keep = || {
@@ -434,7 +434,7 @@ fn what_the_reference_kept_is_given_back_but_not_to_another_interface() {
 
 /// A record of upstream has no namespace: one of this ADD is older than the current settings, one of an earlier ADD is not.
 #[test]
-fn what_the_reference_kept_is_old_only_in_the_life_that_it_was_kept_in() {
+fn a_record_of_upstream_is_used_in_its_own_namespace_only() {
     for (former, mtu) in [(false, 1500), (true, 1450)] {
         let mut scene = Scene::new();
         fs::create_dir(scene.host.dir().join("tuning")).unwrap();
@@ -519,7 +519,7 @@ fn on_a_node_with(scene: &Scene, list: &str) -> Subject {
 }
 
 #[test]
-fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
+fn sysctls_are_allowed_by_the_list_of_the_node_only() {
     let not_allowed = "is not allowed. Only the following sysctls are allowed: [";
     let closed = "no sysctl is allowed";
     let both = r"printf '^net\\.ipv4\\.conf\\.IFNAME\\.[a-z_]*$\nnet.core.*\n' >allowlist.conf";
@@ -565,7 +565,7 @@ fn the_nodes_list_is_the_only_one_who_says_what_is_allowed() {
 }
 
 #[test]
-fn status_says_where_nothing_could_be_kept() {
+fn status_fails_if_the_data_directory_cannot_be_made() {
     let scene = Scene::new();
     let file = scene.host.dir().join("file");
     fs::write(&file, "").unwrap();

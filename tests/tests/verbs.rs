@@ -57,7 +57,7 @@ fn gc(subject: &Subject, host: &Host, list: (&str, Value)) -> CallOutput {
 // GC
 
 #[test]
-fn gc_keeps_what_is_listed_and_all_of_another_network_and_removes_the_rest() {
+fn gc_removes_all_unlisted_attachments_of_its_network_only() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let subject = subject.at(host.dir());
@@ -112,7 +112,7 @@ fn gc_without_a_list_is_an_error_and_removes_nothing() {
 }
 
 #[test]
-fn gc_goes_on_after_an_error_and_reports_it() {
+fn gc_continues_after_an_error_and_reports_it() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let mut subject = subject.at(host.dir());
@@ -131,7 +131,7 @@ fn gc_goes_on_after_an_error_and_reports_it() {
 // STATUS
 
 #[test]
-fn status_of_a_plugin_that_can_serve_says_nothing() {
+fn status_of_a_plugin_that_is_ready_prints_nothing() {
     let host = Host::new();
     let plain = [bridge(), ptp(), flannel(), host_local(), written(), subject("loopback", json!({}))];
     for subject in plain.into_iter().chain(chained()) {
@@ -314,7 +314,7 @@ fn called_by_hand_a_plugin_explains_itself() {
 }
 
 #[test]
-fn what_a_plugin_tells_a_person_to_try_works() {
+fn the_example_in_the_help_of_a_plugin_works() {
     let host = Host::new();
     for plugin in NAMES {
         let text = host.sh(&format!("{}/{plugin} --help", bin().display()));
@@ -434,7 +434,7 @@ fn a_trace_is_continued_and_handed_to_an_executed_plugin() {
 // Results
 
 #[test]
-fn what_came_before_in_the_chain_is_passed_on_with_the_own_part_added() {
+fn the_previous_result_is_passed_on_with_our_part_added() {
     let before = r#"{"cniVersion":"1.1.0","interfaces":[{"name":"first0","mac":"0a:00:00:00:00:09","sandbox":"SANDBOX","vendor":{"deep":[1]}}],
         "ips":[{"address":"10.9.0.2/24","interface":0,"lease":123456789012345678901234567890}],
         "routes":[{"dst":"10.9.1.0/24","gw":"10.9.0.1","note":1.50}],"serial":340282366920938463463374607431768211456}"#;
@@ -551,7 +551,7 @@ impl Directory {
 }
 
 #[test]
-fn the_references_own_ipam_plugins_serve_ours() {
+fn the_ipam_plugins_of_upstream_work_with_ours() {
     let fixed = json!({"type": "static", "addresses": [{"address": "10.79.0.2/24", "gateway": "10.79.0.1"}], "routes": [{"dst": "0.0.0.0/0"}]});
     let held = json!({"type": "host-local", "subnet": "10.79.0.0/24", "rangeStart": "10.79.0.2"});
     for (name, ipam) in [("static", fixed), ("host-local", held)] {
@@ -636,7 +636,7 @@ fn a_refusal_because_the_address_is_held_already_releases_nothing() {
 }
 
 #[test]
-fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
+fn a_repeated_add_is_refused_and_the_attachment_keeps_running() {
     let reference = Directory::with(&[]);
     symlink("/usr/lib/cni/host-local", reference.0.path().join("host-local")).unwrap();
     NAMES.iter().filter(|plugin| **plugin != "host-local").for_each(|plugin| drop(reference.link_ours(plugin)));
@@ -668,7 +668,7 @@ fn an_attachment_that_is_added_again_is_refused_and_goes_on_running() {
 
 /// How many there are, not how many are in use; the kernel's own choice depends on the machine.
 #[test]
-fn a_pair_has_one_queue_each_way_unless_more_are_said() {
+fn a_veth_pair_has_one_queue_per_direction_by_default() {
     let queues = |links: &str| {
         let links: Vec<Value> = serde_json::from_str(links).unwrap();
         links.iter().map(|link| (link["num_tx_queues"].clone(), link["num_rx_queues"].clone())).collect::<Vec<_>>()

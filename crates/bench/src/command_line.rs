@@ -146,7 +146,7 @@ mod tests {
     }
 
     #[test]
-    fn ours_is_first_wherever_it_was_said() {
+    fn cnikit_is_the_first_side_in_any_order_of_options() {
         let asked = of("measure --peer 1.9.1=/a --short --peer /b --ours /c --rows x,y").unwrap();
         let names: Vec<_> = asked.sides.iter().map(|side| side.name.as_str()).collect();
         assert_eq!(names, ["cnikit", "1.9.1", "/b"]);
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_understood_is_named() {
+    fn an_invalid_command_line_is_an_error_with_the_word() {
         for (line, word) in [
             ("frob", "frob"),
             ("measure --ours /c --frob", "--frob"),

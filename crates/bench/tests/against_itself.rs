@@ -36,7 +36,7 @@ fn the_same_plugins_are_as_fast_as_each_other() {
 }
 
 #[test]
-fn what_a_side_does_not_do_is_said_in_its_words_and_fails_where_it_is_ours() {
+fn an_operation_that_fails_is_reported_and_fails_the_run_if_it_is_ours() {
     let out = tempfile::tempdir().unwrap();
     let ended = bench(out.path(), &["--exact", "bridge", "--rounds", "1", "--assert"]);
     let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();

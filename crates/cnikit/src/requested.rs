@@ -248,7 +248,7 @@ mod tests {
     const GATEWAYS: HostState = HostState::Gateways;
 
     #[test]
-    fn an_address_that_nobody_requested_needs_no_subnet() {
+    fn an_address_that_was_not_requested_needs_no_subnet() {
         for conf in ["{}", r#"{"ipam":{"type":"dhcp"}}"#, r#"{"ipam":1,"runtimeConfig":{"ips":["10.0.0.6/24"]}}"#] {
             assert_eq!(checked(conf, "IP=10.0.0.7/24", "10.0.0.5/8", "10.0.0.1", GATEWAYS), Ok(()), "{conf}");
         }
@@ -298,7 +298,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_tenant_writes_names_no_subnet() {
+    fn keys_that_a_tenant_sets_do_not_define_a_subnet() {
         for conf in [
             r#"{"ipam":{"type":"static"},"runtimeConfig":{"ips":["8.8.8.9/8"],"ipRanges":[[{"subnet":"8.0.0.0/8"}]],"allowedSubnets":["8.0.0.0/8"]}}"#,
             r#"{"ipam":{"type":"static"},"args":{"cni":{"ips":["8.8.8.9/8"],"allowedSubnets":["8.0.0.0/8"],"ipam":{"subnet":"8.0.0.0/8"}}}}"#,

@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn an_entry_says_where_its_first_packet_was_sent_and_where_it_got() {
+    fn an_entry_has_the_original_destination_and_the_reply_source() {
         for (client, host, container) in [("192.0.2.9", "192.0.2.1", "10.0.0.2"), ("fd01::9", "fd01::1", "fd00::2")] {
             let message = message(client, host, container);
             let entry = Entry::read(&message).unwrap();
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_forgotten_by_its_tuple_its_number_and_its_zone() {
+    fn an_entry_is_deleted_by_its_tuple_id_and_zone() {
         let message = message("192.0.2.9", "192.0.2.1", "10.0.0.2");
         let entry = Entry::read(&message).unwrap();
         let bytes = entry.deletion().encode(5);
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn what_lacks_a_part_is_no_entry() {
+    fn a_truncated_message_is_not_an_entry() {
         let message = message("192.0.2.9", "192.0.2.1", "10.0.0.2");
         // The zone is the last attribute, and it is optional.
         for end in 0..message.len() - 8 {
@@ -191,7 +191,7 @@ mod tests {
     }
 
     #[test]
-    fn a_filter_says_by_what_it_goes() {
+    fn a_filter_has_the_flags_of_its_fields() {
         let flags =
             |list: &Attributes| value(value(list.as_bytes(), FILTER).unwrap(), FILTER_ORIGINAL).unwrap().to_vec();
         let (one, all) = (filter(17, Some(53)), filter(17, None));

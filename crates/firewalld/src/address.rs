@@ -57,7 +57,7 @@ mod tests {
     }
 
     #[test]
-    fn what_we_can_connect_to_is_taken_in_order() {
+    fn supported_bus_addresses_are_parsed_in_order() {
         let name = Address::Abstract(b"a bus".to_vec());
         for (list, expected) in [
             ("unix:path=/run/bus", vec![path("/run/bus")]),

@@ -272,7 +272,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_longer_than_any_answer_is_none() {
+    fn a_message_that_is_too_long_has_no_length() {
         let mut message = sent(false);
         message[4..8].copy_from_slice(&u32::MAX.to_le_bytes());
         assert_eq!(length(&message), None);

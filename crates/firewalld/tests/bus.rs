@@ -55,7 +55,7 @@ fn a_source_is_added_asked_for_and_removed_twice_each() {
 }
 
 #[test]
-fn what_another_zone_has_stays_there_and_is_named() {
+fn a_source_of_another_zone_is_refused_with_the_zone() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
     let _running = firewalld::FirewalldDaemon::start(&host, &bus);
@@ -85,7 +85,7 @@ fn what_another_zone_has_stays_there_and_is_named() {
 }
 
 #[test]
-fn a_firewalld_that_is_gone_is_said_to_be_and_not_started() {
+fn a_stopped_firewalld_is_not_running_and_is_not_started() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
     let mut firewalld = connect(&bus.address);
@@ -105,7 +105,7 @@ fn a_firewalld_that_is_gone_is_said_to_be_and_not_started() {
 }
 
 #[test]
-fn a_bus_that_goes_away_is_an_error_and_then_none() {
+fn a_bus_that_stops_is_an_error_and_a_new_connection_finds_none() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
     let mut firewalld = connect(&bus.address);
@@ -154,7 +154,7 @@ fn until_the_end(mut stream: impl Read) {
 }
 
 #[test]
-fn one_who_never_answers_is_not_waited_for_any_longer_than_the_deadline() {
+fn a_bus_that_does_not_answer_times_out_at_the_deadline() {
     let silent: fn(UnixListener) = |listener| until_the_end(listener.accept().unwrap().0);
     let half: fn(UnixListener) = |listener| {
         let mut stream = listener.accept().unwrap().0;
@@ -169,7 +169,7 @@ fn one_who_never_answers_is_not_waited_for_any_longer_than_the_deadline() {
 }
 
 #[test]
-fn one_who_never_accepts_is_not_waited_for_either() {
+fn a_bus_that_does_not_accept_times_out_at_the_deadline() {
     let dir = tempfile::tempdir().unwrap();
     let path = dir.path().join("bus");
     let listener = UnixListener::bind(&path).unwrap();
@@ -184,7 +184,7 @@ fn one_who_never_accepts_is_not_waited_for_either() {
 }
 
 #[test]
-fn one_who_is_no_bus_or_wants_us_not_is_told_apart() {
+fn a_peer_that_is_not_a_bus_differs_from_a_bus_that_refuses_us() {
     let says = |words: &'static [u8]| {
         met(move |listener| {
             let mut stream = listener.accept().unwrap().0;

@@ -19,13 +19,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_short_text_is_kept_whole_without_its_line_end() {
+    fn a_short_text_is_returned_without_its_line_end() {
         assert_eq!(tail(b"  no such device\n"), "no such device");
         assert_eq!(tail(b" \n"), "");
     }
 
     #[test]
-    fn of_a_long_text_the_end_is_kept_whatever_its_letters() {
+    fn a_long_text_is_cut_at_a_character_boundary_at_its_start() {
         let text = format!("{}the reason", "ü".repeat(5000));
         for shift in 0..3 {
             let tail = tail(&text.as_bytes()[shift..]);

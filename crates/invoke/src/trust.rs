@@ -145,7 +145,7 @@ mod tests {
     }
 
     #[test]
-    fn relative_entries_become_absolute_and_the_others_stay() {
+    fn relative_entries_become_absolute_and_absolute_entries_stay() {
         let here = std::env::current_dir().unwrap();
         let here = here.to_str().unwrap();
         assert_eq!(absolute_path("./bin::/opt/cni/bin:."), format!("{here}/bin::/opt/cni/bin:{here}"));

@@ -55,7 +55,7 @@ fn a_plugin_gets_all_parameters_and_the_configuration_byte_for_byte() {
 }
 
 #[test]
-fn an_error_object_is_a_refusal_whose_words_are_kept_and_the_log_added() {
+fn an_error_object_is_returned_with_stderr_as_its_details() {
     let plugin = script(r#"echo '{"cniVersion":"1.0.0","code":11,"msg":"full","details":"256 taken"}'; exit 1"#);
     let Err(Error::Refused(error)) = plugin.ask() else { panic!("not refused") };
     assert_eq!((error.code, error.msg.as_str(), error.details.as_deref()), (11, "full", Some("256 taken")));
@@ -66,7 +66,7 @@ fn an_error_object_is_a_refusal_whose_words_are_kept_and_the_log_added() {
 }
 
 #[test]
-fn a_plugin_that_dies_without_an_error_object_is_told_by_its_status_and_last_words() {
+fn without_an_error_object_the_error_has_the_exit_status_and_output() {
     let cases = [
         ("echo last words >&2; exit 3", "exit status 3; stderr: last words"),
         ("kill -SEGV $$", "signal 11 (SIGSEGV)"),
@@ -93,14 +93,14 @@ fn a_plugin_that_hangs_is_ended_at_the_deadline_with_its_last_words() {
 }
 
 #[test]
-fn a_plugin_that_floods_us_is_ended_and_that_is_said() {
+fn a_plugin_that_writes_too_much_is_ended_with_an_error() {
     let plugin = script("exec yes");
     let error = plugin.ask().unwrap_err();
     assert!(error.to_string().contains("wrote more than 16777216 bytes to stdout and was ended"), "{error}");
 }
 
 #[test]
-fn what_cannot_be_started_is_told_apart_from_what_is_not_there() {
+fn a_plugin_that_cannot_be_started_differs_from_a_missing_one() {
     let plugin = Plugin::new("#!/no/such/interpreter\n");
     let error = plugin.ask().unwrap_err().to_string();
     assert!(

@@ -31,7 +31,7 @@ fn the_first_directory_that_has_it_wins() {
 }
 
 #[test]
-fn what_cannot_be_executed_hides_nothing_and_is_named_if_it_is_all_there_is() {
+fn a_file_that_is_not_executable_hides_no_plugin_in_a_later_directory() {
     let one = tempdir().unwrap();
     let two = tempdir().unwrap();
     let file = put(&one, "ipam", 0o644);
@@ -48,7 +48,7 @@ fn what_cannot_be_executed_hides_nothing_and_is_named_if_it_is_all_there_is() {
 }
 
 #[test]
-fn directories_and_dangling_links_are_passed_over_and_good_links_followed() {
+fn directories_and_dangling_links_are_skipped_and_good_links_followed() {
     let one = tempdir().unwrap();
     let two = tempdir().unwrap();
     let path = format!("{}:{}", text(&one), text(&two));
@@ -66,7 +66,7 @@ fn directories_and_dangling_links_are_passed_over_and_good_links_followed() {
 }
 
 #[test]
-fn that_the_kernel_could_not_tell_is_not_said_to_be_absence() {
+fn an_error_of_stat_is_not_reported_as_absence() {
     let one = tempdir().unwrap();
     let two = tempdir().unwrap();
     symlink("ipam", one.path().join("ipam")).unwrap();

@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn what_goes_or_comes_before_others_is_no_mere_addition() {
+    fn deletions_and_insertions_are_not_only_additions() {
         let (rule, changed) = (IptablesRule::any().jump("OWN"), |make: &dyn Fn(&mut Changes)| {
             let mut changes = Changes::default();
             make(&mut changes);

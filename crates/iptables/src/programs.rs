@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_tells_no_half_gives_way_to_programs_that_bear_its_name() {
+    fn programs_named_after_the_variant_win_over_an_unknown_choice() {
         let script = pair(Path::new("/nowhere/iptables-save"));
         let (own, absent) = (pair(Path::new("/own/iptables-nft-save")), MissingProgram("iptables-nft-save".into()));
         assert_eq!(script.clone().or_named(Variant::NfTables, || Ok(own.clone())), Ok(own));
@@ -295,7 +295,7 @@ mod tests {
     }
 
     #[test]
-    fn a_choice_that_tells_its_half_is_taken_for_that_half_alone() {
+    fn a_choice_of_a_known_variant_is_used_for_that_variant_only() {
         let place = std::env::temp_dir().join(format!("cnikit-programs-{}", std::process::id()));
         let (file, link) = (place.join("xtables-legacy-multi"), place.join("iptables-save"));
         std::fs::create_dir(&place).unwrap();
@@ -322,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn programs_that_are_nowhere_say_so_when_they_are_to_run() {
+    fn missing_programs_are_an_error_when_they_are_run() {
         let programs = Programs { version: IpVersion::V4, pair: Pair::find("cnikit-no-such") };
         let missing = |error| matches!(error, Error::Missing { program } if program == "cnikit-no-such-save");
         assert!(missing(programs.begin_save("nat").err().unwrap()));

@@ -319,7 +319,7 @@ mod tests {
 
     /// As iptables-save of 1.8.9 wrote them, of both halves.
     #[test]
-    fn what_leads_to_a_port_is_written_and_read_as_iptables_save_writes_it() {
+    fn dnat_rules_are_written_and_read_as_by_iptables_save() {
         let read = |line: &str| IptablesRule::read(line.split(' ').map(str::to_owned).collect());
         let to = |text: &str| text.parse::<SocketAddr>().unwrap();
         let led = IptablesRule::any()
@@ -346,7 +346,7 @@ mod tests {
     }
 
     #[test]
-    fn what_one_rule_says_beyond_another_is_told() {
+    fn words_beyond_another_rule_are_returned() {
         let (plain, more) = (IptablesRule::any().protocol("tcp").jump("OWN-x"), ["!", "-i", "lo"].map(str::to_owned));
         assert_eq!(
             IptablesRule::any().words(&more).protocol("tcp").jump("OWN-x").words_beyond(&plain),

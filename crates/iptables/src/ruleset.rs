@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn what_only_removes_needs_no_program_that_writes() {
+    fn removal_needs_no_restore_program() {
         let place = std::env::temp_dir().join(format!("cnikit-ruleset-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
         let (programs, netns) = (that_only_read(&place), make::anonymous().unwrap());

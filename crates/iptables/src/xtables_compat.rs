@@ -235,7 +235,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_has_no_words_of_its_own() {
+    fn truncated_extensions_are_not_converted() {
         let more = IptablesRule::any().words(&NOT_CONVERTED.map(str::to_owned));
         for (kind, name) in [("match", "tcp"), ("match", "multiport"), ("target", "DNAT"), ("match", "owner")] {
             assert_eq!(said(&[told(kind, name, 0, &[1])], TableFamily::Ip), more, "{name}");

@@ -125,7 +125,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read_again() {
+    fn written_attributes_are_read_again() {
         let inner = Attributes::new().number(2, 7);
         let list = Attributes::new().text(1, "ab").nested(3, &inner).bytes(4, &[]);
         assert_eq!(text(list.as_bytes(), 1), Some("ab"));
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn a_list_that_lies_about_its_lengths_ends_there() {
+    fn a_list_of_attributes_ends_at_an_invalid_length() {
         let whole = Attributes::new().number(1, 1).number(2, 2);
         for end in 0..whole.as_bytes().len() {
             let fit = attributes(&whole.as_bytes()[..end]).count();

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_at_the_end_of_a_dump_is_told_with_its_text() {
+    fn an_error_at_the_end_of_a_dump_has_its_text() {
         let body = [&code(libc::ENODEV)[..], &[9, 0, 1, 0], b"gone\0", &[0; 3]].concat();
         let refused = NetlinkError { errno: libc::ENODEV, text: Some("gone".to_owned()) };
         assert_eq!(dumped(&[(frame::DONE, NLM_F_ACK_TLVS, &body)]), Dumped::Refused(refused));

@@ -96,7 +96,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_six_bytes_is_refused_by_name() {
+    fn a_text_that_is_not_six_bytes_is_refused_with_the_text() {
         let long = "0a:58:00:ff:01:02:03:04";
         for text in [
             "",
@@ -118,7 +118,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_written_in_lower_case_with_colons() {
+    fn a_mac_is_written_in_lower_case_with_colons() {
         assert_eq!(MAC.to_string(), "0a:58:00:ff:01:02");
         assert_eq!(serde_json::to_string(&MAC).unwrap(), "\"0a:58:00:ff:01:02\"");
         assert_eq!(serde_json::from_str::<Mac>("\"0A-58-00-FF-01-02\"").unwrap(), MAC);

@@ -242,7 +242,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn that_there_is_no_memory_is_an_error() {
+    fn a_failed_allocation_is_an_error() {
         assert_eq!(room(usize::MAX >> 1).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
         assert!(room(LONGEST).unwrap().capacity() >= LONGEST);
     }

@@ -56,7 +56,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn mounts_of_namespaces_are_told_from_others_and_their_paths_read() {
+    fn only_mounts_of_network_namespaces_are_read_with_their_paths() {
         let table = "29 1 0:26 / /run rw shared:5 - tmpfs tmpfs rw\n\
                      90 29 0:4 net:[4026532281] /run/netns/a\\040b rw shared:7 - nsfs nsfs rw\n\
                      91 29 0:4 mnt:[4026532282] /run/mnt rw - nsfs nsfs rw\n";

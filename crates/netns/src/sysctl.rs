@@ -315,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn what_nobody_can_read_can_be_set() {
+    fn a_write_only_sysctl_can_be_set() {
         let read = |inside: &Inside| {
             let tree = Tree::open(inside).unwrap();
             let flush = tree.read("net/ipv4/route/flush");

@@ -23,7 +23,7 @@ fn work_runs_inside_and_the_caller_stays_outside() {
 }
 
 #[test]
-fn a_panic_inside_goes_on_in_the_caller_who_stays_outside() {
+fn a_panic_inside_continues_in_the_caller_which_stays_outside() {
     let netns = make::anonymous().unwrap();
     let caught = panic::catch_unwind(AssertUnwindSafe(|| netns.enter(|_| panic!("the work fell over"))));
     assert_eq!(*caught.unwrap_err().downcast::<&str>().unwrap(), "the work fell over");
@@ -53,7 +53,7 @@ fn the_own_namespace_is_the_threads_and_not_the_processs() {
 }
 
 #[test]
-fn a_cookie_tells_a_namespace_from_the_one_that_took_over_its_inode() {
+fn a_cookie_differs_from_that_of_a_namespace_with_the_same_inode() {
     let old = make::anonymous().unwrap();
     let cookie = old.cookie().unwrap();
     assert_eq!(old.clone().cookie().unwrap(), cookie);

@@ -46,7 +46,7 @@ fn a_namespace_is_present_also_behind_a_symbolic_link() {
 }
 
 #[test]
-fn a_gone_namespace_is_told_apart_from_a_file() {
+fn a_gone_namespace_differs_from_a_file() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("ns");
     let text = path.to_str().unwrap();
@@ -80,7 +80,7 @@ fn other_things_of_proc_are_not_network_namespaces() {
 }
 
 #[test]
-fn the_threads_own_namespace_is_told_apart_by_whatever_path() {
+fn the_threads_own_namespace_is_found_by_any_path() {
     assert!(matches!(find("/proc/self/ns/net"), NetnsLookup::Own(_)));
     assert!(matches!(find(&format!("/proc/{}/ns/net", std::process::id())), NetnsLookup::Own(_)));
     let netns = make::anonymous().unwrap();
@@ -125,7 +125,7 @@ fn making_and_removing_never_harms_a_file_that_was_there() {
 }
 
 #[test]
-fn an_error_says_what_was_tried_on_what_and_the_kernels_words() {
+fn an_error_has_the_operation_the_path_and_the_kernels_text() {
     let error = Netns::open("/nowhere/at/all").unwrap_err();
     assert_eq!(
         error.to_string(),

@@ -40,7 +40,7 @@ fn one_is_found_as_long_as_a_file_a_mount_or_a_socket_holds_it() {
 }
 
 #[test]
-fn ones_own_is_alive_and_what_cannot_be_seen_is_said() {
+fn the_own_namespace_is_alive_and_unseen_processes_are_reported() {
     let own = Netns::own().unwrap().cookie().unwrap();
     let narrow = look(Scope::PidNamespace);
     let wide = look(Scope::Machine);
@@ -52,7 +52,7 @@ fn ones_own_is_alive_and_what_cannot_be_seen_is_said() {
 
 /// What other tests close or end during a scan is not reported as unseen.
 #[test]
-fn what_comes_and_goes_meanwhile_hides_nothing() {
+fn descriptors_closed_during_a_scan_are_not_reported_as_unseen() {
     let before = unseen();
     let over = AtomicBool::new(false);
     let looked = std::thread::scope(|scope| {

@@ -35,7 +35,7 @@ fn a_value_of_several_numbers_is_compared_as_numbers() {
 }
 
 #[test]
-fn what_the_kernel_writes_out_is_the_same() {
+fn a_value_that_the_kernel_writes_in_full_is_equal() {
     let netns = make::anonymous().unwrap();
     netns
         .enter(|inside| {
@@ -67,7 +67,7 @@ fn a_long_value_is_read_and_written_whole() {
 }
 
 #[test]
-fn an_absent_setting_is_told_apart_from_a_refused_value() {
+fn an_absent_setting_differs_from_a_refused_value() {
     let netns = make::anonymous().unwrap();
     netns
         .enter(|inside| {

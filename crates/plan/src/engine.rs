@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn every_difference_says_what_was_wanted_and_what_was_found() {
+    fn every_difference_has_the_wanted_and_the_found_value() {
         let mut drifts = Drifts::default();
         drifts.compare("MTU of eth0", 1500, 1500);
         drifts.compare("MTU of eth0", 1500, 1400);

@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pause_ends_with_the_deadline_and_says_so() {
+    fn a_pause_ends_with_the_deadline_and_reports_it() {
         let start = Instant::now();
         assert!(!Deadline::after(SHORT).pause(LONG));
         assert!(Deadline::after(LONG).pause(SHORT));

@@ -181,7 +181,7 @@ mod tests {
     use crate::{Env, How};
 
     #[test]
-    fn an_end_is_noticed_also_where_no_descriptor_tells() {
+    fn an_exit_is_noticed_without_a_pidfd() {
         let program = Program {
             path: "/bin/sh".into(),
             args: ["-c", "exec >&- 2>&-; sleep 0.1; exit 5"].map(Into::into).into(),

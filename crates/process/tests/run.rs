@@ -87,7 +87,7 @@ fn a_program_that_does_not_read_its_stdin_has_done_nothing_wrong() {
 }
 
 #[test]
-fn an_end_by_a_signal_is_told_apart_and_named() {
+fn an_end_by_a_signal_is_named() {
     let killed = ended(&shell("kill -SEGV $$")).how;
     assert_eq!((killed, killed.to_string()), (How::Signal(11), "signal 11 (SIGSEGV)".to_owned()));
     let real_time = ended(&shell("kill -40 $$")).how;
@@ -135,13 +135,13 @@ fn a_caller_that_gives_up_is_heard_at_once_and_ends_a_program_and_what_it_starte
 }
 
 #[test]
-fn a_program_that_nobody_cancels_comes_to_its_end() {
+fn a_program_that_is_not_cancelled_runs_to_its_end() {
     let ended = run_while(&shell("echo done"), Deadline::after(LONG), &CancellationToken::new().unwrap()).unwrap();
     assert_eq!((ended.how, ended.stdout.as_slice()), (How::Exit(0), b"done\n".as_slice()));
 }
 
 #[test]
-fn who_ignores_the_request_is_killed_with_all_that_it_started() {
+fn a_program_that_ignores_sigterm_is_killed_with_its_children() {
     let dir = tempdir().unwrap();
     let [own, child] = ["own", "child"].map(|name| dir.path().join(name));
     let script = "trap '' TERM; echo $$ >$OWN; sleep 300 & echo $! >$CHILD; wait";
@@ -154,7 +154,7 @@ fn who_ignores_the_request_is_killed_with_all_that_it_started() {
 }
 
 #[test]
-fn who_writes_without_end_is_ended_whichever_the_stream() {
+fn a_program_that_writes_without_end_is_ended_on_either_stream() {
     for (script, wanted) in [("yes", Stream::Stdout), ("echo begin >&2; yes >&2", Stream::Stderr)] {
         let begin = Instant::now();
         let program = Program { limit: 1000, grace: LONG, ..shell(script) };
@@ -174,7 +174,7 @@ fn exactly_what_is_allowed_may_be_written() {
 }
 
 #[test]
-fn a_daemon_that_keeps_the_streams_open_delays_nobody_and_is_left_alone() {
+fn a_daemon_that_holds_the_streams_open_is_not_waited_for() {
     let begin = Instant::now();
     let pid: i32 = said(&shell("sleep 300 & echo $!")).parse().unwrap();
     assert!(begin.elapsed() < LONG);
@@ -210,7 +210,7 @@ fn a_file_that_stays_busy_is_tried_until_the_deadline_and_no_longer() {
 }
 
 #[test]
-fn what_cannot_be_started_is_told_with_the_kernels_word() {
+fn a_program_that_cannot_be_started_has_the_kernels_error() {
     let dir = tempdir().unwrap();
     let path = dir.path().join("program");
     let failure = |path: &Path| run(&program(path), Deadline::never()).unwrap_err().to_string();
@@ -227,7 +227,7 @@ fn what_cannot_be_started_is_told_with_the_kernels_word() {
 }
 
 #[test]
-fn it_inherits_no_descriptor_and_leads_a_group_of_its_own() {
+fn a_program_inherits_no_descriptor_and_leads_its_own_group() {
     let dir = tempdir().unwrap();
     let _open = File::create(dir.path().join("precious")).unwrap();
     let mut own = fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());

@@ -436,7 +436,7 @@ mod tests {
     }
 
     #[test]
-    fn records_that_are_removed_together_leave_all_others_to_be_found() {
+    fn records_are_found_after_others_are_removed_together() {
         let temporary = tempfile::tempdir().unwrap();
         let indexes = Directory::open(temporary.path()).unwrap();
         // Chains that collide, and one that wraps round the end.
@@ -467,7 +467,7 @@ mod tests {
     }
 
     #[test]
-    fn it_is_opened_only_for_the_state_that_it_was_sealed_for() {
+    fn an_index_is_opened_only_for_the_state_it_was_sealed_for() {
         let temporary = tempfile::tempdir().unwrap();
         let indexes = Directory::open(temporary.path()).unwrap();
         let sealed = state(&indexes);
@@ -487,7 +487,7 @@ mod tests {
     }
 
     #[test]
-    fn a_torn_table_is_an_error_and_its_whole_parts_are_still_told() {
+    fn a_torn_table_is_an_error_and_its_intact_records_are_recovered() {
         let temporary = tempfile::tempdir().unwrap();
         let indexes = Directory::open(temporary.path()).unwrap();
         let mut index = Index::build(&indexes, "net", state(&indexes), &[record(3, 4), record(9, 5)]).unwrap();

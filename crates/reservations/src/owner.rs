@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_lost_is_told_from_what_cannot_be_read() {
+    fn lost_content_differs_from_unreadable_content() {
         for lost in [&b""[..], &[0; 12], b"c1\r\0\0\0\0", b"\0c1"] {
             assert_eq!(Content::parse(lost), Content::Lost, "{lost:?}");
         }

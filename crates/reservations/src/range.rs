@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn defaults_leave_out_network_and_broadcast_and_keep_the_last_address_of_ipv6() {
+    fn defaults_omit_network_and_broadcast_but_not_the_last_ipv6_address() {
         assert_eq!(range("10.1.2.0/24", "", "").unwrap().to_string(), "10.1.2.1-10.1.2.254");
         assert_eq!(range("10.1.2.0/30", "", "").unwrap().to_string(), "10.1.2.1-10.1.2.2");
         assert_eq!(range("2001:db8::/64", "", "").unwrap().to_string(), "2001:db8::1-2001:db8::ffff:ffff:ffff:ffff");
@@ -214,7 +214,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_outside_or_backwards_is_refused_in_the_words_people_search_for() {
+    fn a_range_outside_its_subnet_or_backwards_is_refused_as_upstream() {
         assert_eq!(refused("10.1.2.0/24", "10.1.3.1", ""), "RangeStart 10.1.3.1 not in network 10.1.2.0/24");
         assert_eq!(refused("10.1.2.0/24", "2001:db8::1", ""), "RangeStart 2001:db8::1 not in network 10.1.2.0/24");
         assert_eq!(refused("10.1.2.0/24", "10.1.2.9", "10.1.2.8"), "RangeStart 10.1.2.9 not in network 10.1.2.0/24");

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_round_goes_on_after_the_last_address_and_ends_with_it() {
+    fn a_round_starts_after_the_last_address_and_ends_with_it() {
         assert_eq!(round(""), "0.1 0.2 1.5 1.6 1.7");
         assert_eq!(round("10.0.0.1"), "0.2 1.5 1.6 1.7 0.1");
         assert_eq!(round("10.0.1.6"), "1.7 0.1 0.2 1.5 1.6");
@@ -200,7 +200,7 @@ mod tests {
     }
 
     #[test]
-    fn the_size_leaves_out_every_gateway_that_lies_within() {
+    fn the_size_excludes_every_gateway_in_the_set() {
         let gateways: Vec<IpAddr> =
             ["10.0.0.1", "10.0.1.6", "10.0.1.6", "10.0.9.1"].map(|ip| ip.parse().unwrap()).into();
         assert_eq!(set().size(&gateways), 3);

@@ -15,7 +15,7 @@ fn ips(texts: &[&str]) -> Vec<IpAddr> {
 }
 
 #[test]
-fn the_files_are_those_that_other_releases_know() {
+fn the_files_have_the_format_of_other_releases() {
     let scene = Scene::new();
     let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
     assert_eq!(scene.add("c1", &sets).unwrap(), "10.1.2.2/24 2001:db8::2/64");
@@ -86,7 +86,7 @@ fn requested_addresses_are_given_exactly_or_refused() {
 }
 
 #[test]
-fn a_failing_add_takes_back_what_it_took_and_nothing_else() {
+fn a_failed_add_releases_only_its_own_addresses() {
     let scene = Scene::new();
     let first = part("10.1.0.0/24", "", "10.1.0.9");
     let second = part("10.2.0.0/24", "10.2.0.2", "10.2.0.2");
@@ -130,7 +130,7 @@ fn a_del_frees_all_that_the_attachment_holds_and_succeeds_when_there_is_nothing(
 }
 
 #[test]
-fn what_old_releases_noted_under_the_container_alone_is_honoured() {
+fn reservations_of_old_releases_without_interface_are_honoured() {
     let scene = Scene::new();
     let sets = [set("10.1.2.0/24")];
     scene.write("10.1.2.2", "old");
@@ -171,7 +171,7 @@ fn a_check_names_every_address_that_is_not_held_any_more() {
 }
 
 #[test]
-fn a_sweep_frees_what_no_valid_attachment_holds_and_leaves_what_it_does_not_know() {
+fn a_sweep_frees_invalid_reservations_and_leaves_unknown_files() {
     let scene = Scene::new();
     let sets = [set("10.1.2.0/24")];
     for container in ["a", "b", "c"] {
@@ -231,7 +231,7 @@ fn an_attachment_with_the_longest_of_ids_is_found_again() {
 }
 
 #[test]
-fn when_the_files_contradict_the_records_again_and_again_nobody_is_said_to_hold_nothing() {
+fn files_that_contradict_the_index_repeatedly_are_an_error() {
     let scene = Scene::new();
     let owner = Owner::new("x".repeat(300_000), "eth0");
     // The index has its owner from when the file was written, but the file is longer than the limit for reading.
@@ -295,7 +295,7 @@ fn a_directory_that_is_removed_under_a_waiting_add_is_made_again() {
 }
 
 #[test]
-fn whoever_waits_for_the_lock_too_long_is_told_where_it_lies() {
+fn lock_timeout_error_names_the_lock_file() {
     let mut scene = Scene::new();
     scene.add("a", &[set("10.1.2.0/24")]).unwrap();
     scene.store.timeout = std::time::Duration::from_millis(50);

@@ -55,7 +55,7 @@ impl Dice {
 }
 
 #[test]
-fn six_hundred_random_operations_of_ours_and_of_the_reference_agree() {
+fn six_hundred_random_operations_of_ours_and_of_upstream_agree() {
     let scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.31")];
     let mut held = HashMap::<String, String>::new();
@@ -110,7 +110,7 @@ fn six_hundred_random_operations_of_ours_and_of_the_reference_agree() {
 }
 
 #[test]
-fn many_of_ours_and_of_the_reference_at_once_share_out_the_range() {
+fn many_of_ours_and_of_upstream_at_once_share_the_range() {
     let scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.31")];
     std::thread::scope(|scope| {

@@ -68,7 +68,7 @@ fn an_add_and_a_del_take_as_long_among_65_000_as_alone() {
 }
 
 #[test]
-fn a_crowded_range_finds_its_last_free_address_and_then_says_that_it_is_full() {
+fn a_crowded_range_gives_its_last_free_address_and_then_is_full() {
     let scene = Scene::new();
     let sets = [set("10.0.0.0/20")];
     let at = |n: u32| std::net::Ipv4Addr::from(0x0a00_0000 + n).to_string();

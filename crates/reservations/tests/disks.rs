@@ -113,7 +113,7 @@ fn on_a_read_only_disk_every_change_is_refused_by_name_and_every_question_answer
 }
 
 #[test]
-fn where_nothing_was_ever_kept_a_read_only_disk_is_unhealthy_and_a_del_succeeds() {
+fn on_an_empty_read_only_disk_health_fails_and_del_succeeds() {
     on_tmpfs("size=1m", |scene| {
         read_only(scene.place.path());
         assert!(scene.add("a", &[set("10.1.2.0/24")]).unwrap_err().text.contains("Read-only file system"));
@@ -144,7 +144,7 @@ fn evidence(scene: &Scene) -> String {
 }
 
 #[test]
-fn a_strangers_change_within_one_tick_of_a_coarse_clock_is_seen() {
+fn a_foreign_change_within_one_tick_of_a_coarse_clock_is_seen() {
     on_ramfs(|scene| {
         for n in 0..300 {
             scene.add("ours", &[set("10.1.2.0/24")]).unwrap();

@@ -45,7 +45,7 @@ fn a_file_whose_content_was_lost_wholly_or_in_part_is_set_aside_and_its_address_
 }
 
 #[test]
-fn a_reserved_address_that_the_index_does_not_know_is_found_by_everybody() {
+fn a_reservation_missing_from_the_index_is_found_by_add_and_del() {
     let scene = three();
     // The writer was killed after it created the file and before it updated the index.
     scene.write("10.1.2.9", "late\r\neth0");
@@ -55,7 +55,7 @@ fn a_reserved_address_that_the_index_does_not_know_is_found_by_everybody() {
 }
 
 #[test]
-fn an_address_that_the_index_still_knows_but_nobody_holds_is_free() {
+fn an_address_in_the_index_without_its_file_is_free() {
     let scene = three();
     fs::remove_file(scene.dir().join("10.1.2.3")).unwrap();
     assert_eq!(scene.del("b"), 0);
@@ -63,7 +63,7 @@ fn an_address_that_the_index_still_knows_but_nobody_holds_is_free() {
 }
 
 #[test]
-fn a_file_that_was_changed_in_place_is_not_believed_to_be_what_the_index_says() {
+fn a_file_changed_in_place_is_read_instead_of_the_index() {
     let scene = three();
     let before = fs::metadata(scene.dir()).unwrap().mtime_nsec();
     scene.write("10.1.2.3", "z\r\neth0");
@@ -109,7 +109,7 @@ fn an_index_torn_anywhere_answers_nothing_wrong() {
 }
 
 #[test]
-fn temporary_files_of_a_killed_writer_hinder_nobody_and_do_not_stay() {
+fn temporary_files_of_a_killed_writer_are_removed() {
     let scene = three();
     fs::write(scene.place.path().join(".idx/.net.new"), "half an ind").unwrap();
     scene.write("10.1.2.9", "x\r\neth0");
@@ -168,7 +168,7 @@ fn files_restored_beside_newer_ones_under_the_very_time_of_the_index_are_looked_
 }
 
 #[test]
-fn what_was_held_in_an_earlier_boot_comes_back_to_its_container() {
+fn a_container_gets_its_address_of_an_earlier_boot_again() {
     let mut scene = three();
     scene.reboot(NEXT_BOOT, Some(MACHINE));
     assert_eq!(scene.add("b", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.3/24");
@@ -196,7 +196,7 @@ fn a_full_range_gives_what_was_held_in_an_earlier_boot_and_nothing_of_this_one()
 }
 
 #[test]
-fn what_was_proven_and_then_changed_in_place_is_not_given_again() {
+fn an_address_changed_in_place_in_this_boot_is_not_given_again() {
     let mut scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.4")];
     scene.add("a", &sets).unwrap();
@@ -267,7 +267,7 @@ fn on_any_doubt_an_address_stays() {
 }
 
 #[test]
-fn what_strangers_made_is_known_once_it_was_seen_and_proven_in_the_boot_after() {
+fn a_foreign_file_seen_in_one_boot_is_free_in_the_next() {
     let mut scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.2")];
     scene.write("10.1.2.2", "a\r\neth0");

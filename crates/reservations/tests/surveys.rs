@@ -20,7 +20,7 @@ fn told(found: &[Reservation]) -> Vec<String> {
 }
 
 #[test]
-fn a_survey_tells_of_every_file_and_changes_none() {
+fn a_survey_lists_every_file_and_changes_none() {
     let scene = Scene::new();
     assert_eq!(scene.store.survey().unwrap(), []);
     assert!(!scene.index().exists() && !scene.dir().exists());
@@ -39,7 +39,7 @@ fn a_survey_tells_of_every_file_and_changes_none() {
 }
 
 #[test]
-fn what_an_earlier_boot_left_is_told_from_what_this_one_gave() {
+fn a_survey_marks_reservations_of_an_earlier_boot() {
     let mut scene = Scene::new();
     let sets = [set("10.1.2.0/24")];
     scene.add("c1", &sets).unwrap();

@@ -136,7 +136,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_first_place_that_can_be_used_counts_and_the_file_goes_only_with_a_lock_that_says_so() {
+    fn the_first_usable_directory_has_the_lock_file() {
         let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
         let [one_path, two_path] = [&one, &two].map(|dir| dir.path().to_str().unwrap());
         let places: [(&str, &[&str]); 2] = [(one_path, &["cnikit", "locks"]), (two_path, &["cnikit", "locks"])];

@@ -459,7 +459,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_written_is_read_and_upstream_finds_its_own_keys() {
+    fn saved_settings_are_read_again_and_have_the_keys_of_upstream() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let own = tag("n", "c", "eth0");

@@ -215,14 +215,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_delegates_code_and_text_are_kept() {
+    fn the_code_and_text_of_a_delegate_are_passed_on() {
         let said = CniError { cni_version: None, code: 11, msg: "full".into(), details: Some("256 taken".into()) };
         let error = Error::from(invoke::Error::Refused(said));
         assert_eq!((error.code, error.to_string().as_str()), (11, "full; 256 taken"));
     }
 
     #[test]
-    fn an_operating_system_error_keeps_its_words() {
+    fn an_operating_system_error_has_its_text() {
         let error = Error::from(std::io::Error::from_raw_os_error(28));
         assert_eq!(error.code, code::SYSTEM);
         assert!(error.msg.contains("No space left on device"), "{}", error.msg);
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_are_said_once() {
+    fn the_text_of_the_kernel_is_not_repeated() {
         let of = |text| Error::from(Because(text, std::io::Error::from_raw_os_error(17))).msg;
         assert_eq!(of("create br0: File exists"), "create br0: File exists");
         assert_eq!(of("create br0: File exists (os error 17)"), "create br0: File exists (os error 17)");

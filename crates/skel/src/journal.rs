@@ -151,7 +151,7 @@ mod tests {
     }
 
     #[test]
-    fn what_was_made_last_is_undone_first_even_when_the_journal_is_only_dropped() {
+    fn a_dropped_journal_undoes_its_steps_in_reverse_order() {
         let deeds = Deeds::default();
         let mut journal = Journal::default();
         let _ = (note(&mut journal, &deeds, "a"), note(&mut journal, &deeds, "b"));
@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn a_kept_journal_undoes_nothing() {
+    fn a_committed_journal_undoes_nothing() {
         let deeds = Deeds::default();
         let mut journal = Journal::default();
         let _undo = note(&mut journal, &deeds, "a");

@@ -243,7 +243,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_thread_keeps_nothing_of_a_call_that_is_over() {
+    fn a_thread_frees_all_memory_of_a_finished_call() {
         let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
         let mut input = Input::default();
         input.observe.traceparent = Some(parent);

@@ -100,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_place_that_says_something_wins() {
+    fn the_first_source_with_a_value_wins() {
         let all = r#"{"mac":"key","args":{"cni":{"mac":"args"}},"runtimeConfig":{"Mac":"runtime"}}"#;
         assert_eq!(winner(all, "MAC=env").as_deref(), Some("runtime"));
         let empty = r#"{"args":{"cni":{"mac":"args"}},"runtimeConfig":{"mac":""}}"#;
@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_names_the_place_where_the_value_was_said() {
+    fn an_error_names_the_source_of_the_value() {
         let place = |conf: &str, args: &str| {
             let mut conf = NetConf::parse(conf.as_bytes()).unwrap();
             let origins = resolve(&mut conf, &Args::parse(args).unwrap(), MAC);

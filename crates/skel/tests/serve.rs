@@ -65,7 +65,7 @@ fn add(mood: &str, out: &mut dyn Write) -> (u8, usize) {
 }
 
 #[test]
-fn an_answer_that_got_out_is_kept() {
+fn a_result_that_was_written_is_not_undone() {
     let _turn = TURN.lock();
     let mut out = Vec::new();
     assert_eq!(add("", &mut out), (0, 0));
@@ -87,7 +87,7 @@ fn a_panic_becomes_one_error_object_and_what_was_made_is_undone() {
 }
 
 #[test]
-fn what_could_not_be_undone_is_told_with_the_error() {
+fn a_failed_undo_is_reported_with_the_error() {
     let _turn = TURN.lock();
     let mut out = Vec::new();
     assert_eq!(add("stubborn", &mut out), (1, 1), "the rest is undone all the same");
@@ -97,7 +97,7 @@ fn what_could_not_be_undone_is_told_with_the_error() {
 }
 
 #[test]
-fn a_panic_while_undoing_is_told_with_the_error_and_the_rest_is_undone() {
+fn a_panic_in_an_undo_is_reported_and_the_rest_is_undone() {
     let _turn = TURN.lock();
     let mut out = Vec::new();
     assert_eq!(add("mad", &mut out), (1, 1));
@@ -129,7 +129,7 @@ fn a_word_that_is_neither_true_nor_false_is_refused_even_if_there_is_nothing_to_
 }
 
 #[test]
-fn every_refusal_of_a_call_says_what_to_do() {
+fn every_refusal_of_a_call_has_a_hint() {
     let stdin = |text: &str| Stdin::Given(text.into());
     let on_stdin = [
         ("7", 6),

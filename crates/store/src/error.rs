@@ -147,7 +147,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_full_disk_is_told_with_operation_path_cause_and_hint() {
+    fn the_error_of_a_full_disk_has_operation_path_cause_and_hint() {
         let error = Error::new("write", "/var/x", Errno::ENOSPC);
         assert_eq!(
             error.to_string(),

@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn what_a_killed_writer_left_waiting_is_taken_over() {
+    fn a_temporary_file_of_a_killed_writer_is_reused() {
         let above = tempfile::tempdir().unwrap();
         let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
         drop(

@@ -48,7 +48,7 @@ fn a_new_file_appears_whole_and_never_takes_a_name_that_is_taken() {
 }
 
 #[test]
-fn of_many_who_create_one_name_one_succeeds() {
+fn one_of_many_that_create_one_name_succeeds() {
     let (_place, directory) = fresh();
     std::thread::scope(|scope| {
         let directory = &directory;
@@ -117,7 +117,7 @@ fn a_rewritten_hint_has_exactly_its_new_text() {
 }
 
 #[test]
-fn what_is_no_small_regular_file_is_garbage_and_what_is_not_there_is_nothing() {
+fn a_file_not_small_and_regular_is_garbage_and_an_absent_one_is_none() {
     let (_place, directory) = fresh();
     fs::create_dir(directory.path().join("directory")).unwrap();
     symlink("/etc/passwd", directory.path().join("link")).unwrap();
@@ -179,7 +179,7 @@ fn a_lock_excludes_until_it_is_dropped_and_no_longer_than_the_deadline() {
 }
 
 #[test]
-fn whoever_gave_up_waiting_does_not_get_the_lock_later() {
+fn a_lock_request_that_timed_out_does_not_take_the_lock_later() {
     let (_place, directory) = fresh();
     let lock = directory.lock("lock", 0o750, LONG).unwrap();
     for _ in 0..8 {
@@ -191,7 +191,7 @@ fn whoever_gave_up_waiting_does_not_get_the_lock_later() {
 }
 
 #[test]
-fn a_shared_lock_is_held_beside_others_and_excludes_who_wants_it_alone() {
+fn a_shared_lock_excludes_only_an_exclusive_lock() {
     let (_place, directory) = fresh();
     let never = || false;
     let first = directory.share_while("lock", 0o600, LONG, &never).unwrap();
@@ -229,7 +229,7 @@ fn await_waiter(path: &std::path::Path) {
 }
 
 #[test]
-fn a_lock_tells_whether_somebody_else_had_it_first() {
+fn a_lock_reports_whether_it_had_to_wait() {
     let (_place, directory) = fresh();
     let lock = directory.lock("lock", 0o750, LONG).unwrap();
     assert!(!lock.waited());
@@ -259,7 +259,7 @@ fn a_lock_on_a_removed_file_is_no_lock() {
 type Spoiled = fn(&std::path::Path);
 
 #[test]
-fn a_private_directory_is_one_that_nobody_else_can_change_with_files_that_nobody_else_can_open() {
+fn a_private_directory_and_its_files_are_closed_to_other_users() {
     use nix::unistd::{Uid, chown, geteuid};
     let loose = |path: &std::path::Path, mode| fs::set_permissions(path, fs::Permissions::from_mode(mode)).unwrap();
     let place = tempfile::tempdir().unwrap();
@@ -308,7 +308,7 @@ fn a_private_directory_is_one_that_nobody_else_can_change_with_files_that_nobody
 }
 
 #[test]
-fn a_lock_file_that_others_could_open_is_closed_to_them() {
+fn a_lock_file_open_to_other_users_is_closed_to_them() {
     let (_place, directory) = fresh();
     fs::write(directory.path().join("lock"), "").unwrap();
     for mode in [0o644, 0o750] {
@@ -363,7 +363,7 @@ fn a_new_stamp_is_like_none_before_and_every_change_leaves_another() {
 }
 
 #[test]
-fn a_modification_time_that_was_set_back_is_told_by_the_change_time() {
+fn a_reset_modification_time_is_detected_by_the_change_time() {
     let (_place, directory) = fresh();
     let stamp = directory.stamp_anew().unwrap().unwrap();
     let is_later = || {
@@ -392,7 +392,7 @@ fn the_nearest_directory_is_where_one_would_be_made() {
 }
 
 #[test]
-fn a_file_of_somebody_elses_is_read_through_links_and_never_waited_for() {
+fn a_foreign_file_is_read_through_links_and_a_fifo_does_not_block() {
     let (_place, directory) = fresh();
     let at = |name: &str| directory.path().join(name);
     fs::write(at("file"), "content").unwrap();

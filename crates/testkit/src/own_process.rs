@@ -33,11 +33,11 @@ mod tests {
     use super::*;
     use crate::parallel::catch_panic;
 
-    const NAME: &str = "own_process::tests::a_test_is_done_in_another_process_and_its_failure_is_told";
+    const NAME: &str = "own_process::tests::a_test_runs_in_another_process_and_its_failure_is_reported";
 
     #[test]
     #[expect(clippy::disallowed_methods, reason = "in the other process its failure must not be caught")]
-    fn a_test_is_done_in_another_process_and_its_failure_is_told() {
+    fn a_test_runs_in_another_process_and_its_failure_is_reported() {
         let fails = || in_own_process(NAME, || panic!("done in process {}", std::process::id()));
         if std::env::var_os(ALONE).is_some() {
             return fails();
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn a_name_that_is_no_tests_is_told() {
+    fn a_name_without_a_test_is_an_error() {
         let message = catch_panic(|| in_own_process("own_process::tests::nowhere", || {})).unwrap_err();
         assert!(message.contains("0 passed"), "{message}");
     }

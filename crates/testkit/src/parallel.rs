@@ -78,7 +78,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_is_taken_once_and_a_panic_says_its_text() {
+    fn each_item_is_processed_once_and_a_panic_has_its_text() {
         let items = (0..100).collect::<Vec<usize>>();
         let taken = Mutex::new(Vec::new());
         let tools = AtomicUsize::new(0);
@@ -106,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn others_go_on_until_the_work_is_done_and_what_befell_them_is_known() {
+    fn repetitions_run_until_the_work_ends_and_report_failures() {
         assert_eq!(wait_for_increments(usize::MAX), Ok("done"));
         assert_eq!(wait_for_increments(2), Err("too often".to_owned()));
         assert_eq!(

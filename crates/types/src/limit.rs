@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn an_error_that_is_too_long_keeps_its_beginning_and_its_end() {
+    fn an_error_that_is_too_long_is_cut_in_the_middle() {
         let short = shortened(format!("first {} last", "ü".repeat(ERROR)));
         assert!(short.starts_with("first ü") && short.ends_with("ü last"), "{short}");
         assert!(short.len() < ERROR && short.contains("bytes are left out"), "{}", short.len());
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn of_many_texts_the_first_are_named_and_the_others_counted() {
+    fn the_first_of_many_texts_are_named_and_the_rest_counted() {
         let texts = |count: usize| (0..count).map(|n| n.to_string()).collect::<Vec<_>>();
         assert_eq!(first(&texts(3), "; "), "0; 1; 2");
         assert!(first(&texts(NAMED + 7), "; ").ends_with("; 99; and 7 more"));

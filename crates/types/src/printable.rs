@@ -38,7 +38,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_a_terminal_would_obey_is_escaped_and_all_else_stays() {
+    fn control_characters_are_escaped_and_other_text_is_unchanged() {
         for plain in ["", "eth0", "two\nlines\tand a tab", "Grüße, 日本語, עברית"] {
             assert!(matches!(printable(plain), Cow::Borrowed(same) if same == plain), "{plain}");
         }

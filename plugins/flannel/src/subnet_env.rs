@@ -127,7 +127,7 @@ mod tests {
         FLANNEL_IPV6_NETWORK=fc00::/48\nFLANNEL_IPV6_SUBNET=fc00::1/64\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=true\n";
 
     #[test]
-    fn networks_and_subnets_are_masked_and_each_stands_once() {
+    fn networks_and_subnets_are_masked_and_deduplicated() {
         assert_eq!(
             read(BOTH),
             Ok("10.1.0.0/16 192.168.0.0/16 fc00::/48 | 10.1.17.0/24 fc00::/64 | 1472 | true".into())
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_missing_or_wrong_is_named() {
+    fn missing_and_invalid_keys_are_named() {
         let all = "FILE is missing FLANNEL_NETWORK, FLANNEL_IPV6_NETWORK, FLANNEL_SUBNET, FLANNEL_IPV6_SUBNET, FLANNEL_MTU, FLANNEL_IPMASQ";
         assert_eq!(read(""), Err(all.into()));
         let without =

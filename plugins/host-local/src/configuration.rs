@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn every_key_of_a_wrong_type_is_told_from_a_wrong_value() {
+    fn every_key_of_a_wrong_type_is_a_decode_error() {
         let keys = ["dataDir", "resolvConf", "subnet", "rangeStart", "rangeEnd", "gateway"];
         let texts = keys.iter().flat_map(|key| ["1", "true", "[]", "{}"].map(|value| format!(r#""{key}":{value}"#)));
         let lists = ["ranges", "routes"]
@@ -351,7 +351,7 @@ mod tests {
     }
 
     #[test]
-    fn two_addresses_of_a_family_need_a_version_that_can_say_so() {
+    fn two_addresses_of_a_family_need_a_version_with_lists() {
         let ipam = r#""ranges":[[{"subnet":"10.0.0.0/24"}],[{"subnet":"10.1.0.0/24"}]]"#;
         let refused = read_all(ipam, "", "", Version::V0_2_0).unwrap_err();
         assert_eq!(refused.msg, "CNI version 0.2.0 does not support more than 1 address per family");
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn where_things_are_kept_is_found_whatever_else_is_wrong() {
+    fn the_data_directory_is_found_in_an_invalid_configuration() {
         let dir = |text: &str| data_dir(&NetConf::parse(text.as_bytes()).unwrap()).display().to_string();
         assert_eq!(dir(r#"{"ipam":{"dataDir":"/x","ranges":7}}"#), "/x");
         for text in ["{}", r#"{"ipam":7}"#, r#"{"ipam":{"dataDir":""}}"#, r#"{"ipam":{"DATADIR":7}}"#] {

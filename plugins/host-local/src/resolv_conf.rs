@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_add_up_as_users_of_the_reference_know_it() {
+    fn lines_are_combined_as_by_upstream() {
         let text = "# nameserver 1.1.1.1\n ; x y\n nameserver 192.0.2.1 ignored\nnameserver 2001:db8::1\r\n\
             domain a.example\ndomain b.example\nsearch a b\nsearch c\noptions ndots:2 rotate\noptions edns0 # no comment\n\
             nameserver\nsortlist 192.0.2.0\n";

@@ -55,7 +55,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_wanted_address_may_carry_a_prefix_that_says_nothing() {
+    fn a_wanted_address_may_have_a_prefix_which_is_ignored() {
         for text in ["10.0.0.7", "10.0.0.7/30", "::ffff:10.0.0.7", "::ffff:10.0.0.7/120"] {
             assert_eq!(wanted(text).unwrap().to_string(), "10.0.0.7", "{text}");
         }

@@ -66,7 +66,7 @@ fn names(place: &Path) -> Vec<String> {
 }
 
 #[test]
-fn the_result_is_the_references_in_every_version() {
+fn the_result_is_that_of_upstream_in_every_version() {
     let resolv = tempfile::tempdir().unwrap();
     let path = resolv.path().join("resolv.conf");
     std::fs::write(&path, "nameserver 192.0.2.1\nsearch a b\ndomain d\noptions ndots:2\n").unwrap();
@@ -122,7 +122,7 @@ fn all_verbs_speak() {
 }
 
 #[test]
-fn a_plan_says_what_an_add_would_do_and_touches_nothing() {
+fn a_plan_lists_the_steps_of_add_and_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
     let said = call("PLAN", "c", &conf(&place, "1.1.0", &small())).unwrap();
     assert!(said.contains("reserve the next free address of 10.1.2.5-10.1.2.6 for c/eth0 in "), "{said}");
@@ -193,7 +193,7 @@ fn a_status_names_files_that_cannot_be_read_and_stays_good() {
 }
 
 #[test]
-fn an_answer_that_nobody_reads_keeps_no_address() {
+fn an_add_that_cannot_write_its_result_releases_the_address() {
     let place = tempfile::tempdir().unwrap();
     let conf = conf(&place, "1.0.0", &small());
     call("ADD", "earlier", &conf).unwrap();

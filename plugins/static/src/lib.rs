@@ -265,7 +265,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_the_runtime_replace_the_others_which_are_not_validated() {
+    fn addresses_of_the_runtime_replace_configured_ones_unvalidated() {
         let args = r#","args":{"cni":{"ips":["10.10.0.2/24"]}}"#;
         let both = format!(r#"{args},"RuntimeConfig":{{"IPs":["10.10.0.1/24"]}}"#);
         for wrong in [ONE, r#"{"address":"replaced","gateway":"too"}"#] {
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn an_address_is_recorded_with_its_prefix_and_the_gateway_that_was_said() {
+    fn an_address_is_recorded_with_its_prefix_and_gateway() {
         let of = |text, gateway: &str| Ip {
             gateway: gateway.parse().ok(),
             ..Ip::new(parse_cidr(text).unwrap_or_else(|text| panic!("{text}")))

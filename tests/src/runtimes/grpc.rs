@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_was_put_together_is_taken_apart() {
+    fn an_encoded_message_is_decoded() {
         let inner = Message::default().number(1, 300).text(2, "é");
         let Message(bytes) = Message::default().text(3, "a").message(4, &inner).text(3, "b");
         assert_eq!(bytes, b"\x1a\x01a\x22\x07\x08\xac\x02\x12\x02\xc3\xa9\x1a\x01b");

@@ -231,7 +231,7 @@ fn inputs(conf: &Value) -> Vec<(&'static str, Vec<u8>, bool)> {
 }
 
 #[test]
-fn no_input_makes_a_plugin_panic_or_say_anything_but_one_document() {
+fn no_input_makes_a_plugin_panic_or_print_more_than_one_document() {
     for plugin in rows::plugins(38) {
         let scene = Scene::of(&served(plugin));
         for (what, stdin, has_to_fail) in inputs(&scene.conf()) {
@@ -330,7 +330,7 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
 
 /// Accepted or refused, and soon: a documented limit may refuse any verb except DEL.
 #[test]
-fn a_hundred_and_fifty_thousand_addresses_in_prev_result_hold_nobody_up() {
+fn a_hundred_and_fifty_thousand_addresses_in_prev_result_are_fast() {
     // Written once, and put into the text of each configuration.
     let address = |n: u32| format!(r#"{{"address":"10.{}.{}.{}/8","interface":0}}"#, n >> 16, n >> 8 & 255, n & 255);
     let ips: Vec<String> = (0..150_000).map(address).collect();

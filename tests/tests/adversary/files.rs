@@ -68,7 +68,7 @@ fn a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason() {
 }
 
 #[test]
-fn nothing_is_open_to_others_whatever_the_umask_is() {
+fn nothing_is_open_to_other_users_under_any_umask() {
     let host = Host::new();
     let place = open_to_all();
     let plugin = host_local(&host.dir().join("leases"));
@@ -145,7 +145,7 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
 
 /// Other users can open the lock that the upstream plugins made, until our host-local has locked it once.
 #[test]
-fn a_lock_of_the_upstream_host_local_is_closed_to_others() {
+fn a_lock_of_the_upstream_host_local_is_closed_to_other_users() {
     let host = Host::new();
     let place = tempfile::tempdir().unwrap();
     let plugin = host_local(place.path());

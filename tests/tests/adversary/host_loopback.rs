@@ -189,7 +189,7 @@ fn the_last_port_of_a_link_takes_guard_and_setting_away() {
 }
 
 #[test]
-fn a_setting_of_somebody_elses_stays() {
+fn route_localnet_set_by_another_program_stays() {
     for backend in ["nftables", "iptables"] {
         let node = Node::new();
         let portmap = portmap(backend);

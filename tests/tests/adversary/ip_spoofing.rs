@@ -258,7 +258,7 @@ fn packets_under_anothers_address_are_dropped_and_those_of_other_protocols() {
 }
 
 #[test]
-fn nobody_poses_as_a_router_or_as_a_dhcp_server() {
+fn a_container_cannot_pose_as_a_router_or_dhcp_server() {
     for ipspoofchk in [true, false] {
         let scene = Scene::of(&bridge(ipspoofchk));
         let own = &scene.own;
@@ -320,7 +320,7 @@ fn ipv4(protocol: u8, from: &str, to: &str, data: [u8; 8]) -> Vec<u8> {
 
 /// A bridge that treats a port as that of a multicast router sends the traffic of all groups there.
 #[test]
-fn nobody_poses_as_a_multicast_router() {
+fn a_container_cannot_pose_as_a_multicast_router() {
     for ipspoofchk in [true, false] {
         let scene = Scene::of(&bridge(ipspoofchk));
         let own = &scene.own;
@@ -377,7 +377,7 @@ fn a_port_with_the_key_gets_no_redirects() {
 }
 
 #[test]
-fn usual_traffic_goes_on_with_macspoofchk_beside_it_and_duplicate_address_detection() {
+fn usual_traffic_passes_with_macspoofchk_and_address_detection() {
     let subject = bridge(true).with("macspoofchk", json!(true)).with("enabledad", json!(true));
     let scene = Scene::of(&subject);
     for (from, to) in [(&scene.attacker, &scene.of_victim), (&scene.victim, &scene.own)] {
@@ -503,7 +503,7 @@ mod life_of_it {
 
     /// A foreign IPAM plugin is called after the link is made. The host end is down at that time, and is set up with the rules.
     #[test]
-    fn the_container_cannot_send_before_its_rules_stand() {
+    fn the_container_cannot_send_before_its_rules_exist() {
         for subject in both() {
             let host = Host::new();
             let container = host.container();

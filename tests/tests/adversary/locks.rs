@@ -133,7 +133,7 @@ impl Drop for Stop {
 }
 
 #[test]
-fn whatever_another_user_locks_delays_no_call() {
+fn locks_of_another_user_delay_no_call() {
     for mode in ["--shared", "--exclusive"] {
         let host = Host::new();
         let chain = Chain::at(host.dir());
@@ -186,7 +186,7 @@ fn logging(chain: Chain, log: &Path) -> Chain {
 }
 
 #[test]
-fn where_run_cannot_be_written_the_lock_file_is_elsewhere_and_serialises() {
+fn with_a_read_only_run_the_lock_file_is_elsewhere_and_serialises() {
     let host = Host::new();
     let state = tempfile::tempdir().unwrap();
     let plugins = seeing(&format!("mount -t tmpfs -o ro none /run; mount --bind {} /var/lib", state.path().display()));
@@ -227,7 +227,7 @@ fn where_run_cannot_be_written_the_lock_file_is_elsewhere_and_serialises() {
 }
 
 #[test]
-fn where_no_lock_file_can_be_another_user_delays_a_call_by_seconds_and_stops_none() {
+fn without_a_lock_file_another_user_delays_a_call_by_seconds_only() {
     let host = Host::new();
     let plugins = seeing("mount -t tmpfs -o ro none /run; mount -t tmpfs -o ro none /var/lib");
     let log = host.dir().join("log");

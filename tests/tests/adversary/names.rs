@@ -166,7 +166,7 @@ fn names_of_networks_and_ids_that_are_more_than_names_are_refused_by_every_plugi
 }
 
 #[test]
-fn what_is_no_name_of_an_interface_is_refused_by_every_plugin() {
+fn an_invalid_interface_name_is_refused_by_every_plugin() {
     for plugin in rows::plugins(13) {
         let scene = Scene::of(&served(plugin));
         let before = HostSnapshot::of(&scene.host);

@@ -77,7 +77,7 @@ impl Pair {
 
 /// Instead of eth0, one end of a pair in nested namespaces, whose indexes are those of the victim's ends.
 #[test]
-fn a_nested_pair_with_the_victims_indexes_harms_nobody() {
+fn a_nested_pair_with_the_victims_indexes_does_no_harm() {
     for plugin in rows::plugins_here(24) {
         let pair = Pair::of(plugin);
         let inner = pair.victim.sh("ip -o link show eth0 | sed 's/:.*//'");
@@ -108,7 +108,7 @@ const CHANGES: [&str; 6] = [
 ];
 
 #[test]
-fn an_interface_that_was_renamed_replaced_or_bears_anothers_tag_harms_nobody() {
+fn an_interface_renamed_replaced_or_with_a_copied_tag_does_no_harm() {
     for plugin in rows::plugins_here(25) {
         let mut pair = Pair::of(plugin);
         let alias = pair.host.sh("ip -o link show | sed -n 's/.*alias \\(.*c-victim.*\\)$/\\1/p'");
@@ -144,7 +144,7 @@ fn names_of_links_may_be_any_bytes() {
 /// The links are veth pairs. The kernel waits for an RCU grace period for each bridge that it removes and holds the RTNL lock of
 /// all namespaces meanwhile: 1,200 bridges stop all other tests of the machine for 20 seconds, 600 pairs for 0.1 seconds.
 #[test]
-fn twelve_hundred_links_in_a_namespace_cost_nobody_much() {
+fn twelve_hundred_links_in_a_namespace_delay_del_little() {
     for plugin in rows::plugins_here(27) {
         let pair = Pair::of(plugin);
         pair.attacker.sh("for n in $(seq 600); do echo link add b$n type veth peer name c$n; done | ip -batch -");
@@ -155,7 +155,7 @@ fn twelve_hundred_links_in_a_namespace_cost_nobody_much() {
 }
 
 #[test]
-fn a_del_that_is_told_the_victims_namespace_touches_nothing_of_it() {
+fn a_del_with_the_victims_namespace_changes_nothing_of_it() {
     for plugin in rows::plugins_here(28) {
         let pair = Pair::of(plugin);
         for more in [vec![("prevResult", pair.result.clone())], Vec::new()] {

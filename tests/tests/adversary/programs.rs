@@ -46,7 +46,7 @@ const HOSTILE: [(&str, &str); 7] = [
 ];
 
 #[test]
-fn iptables_gets_path_and_its_lock_file_and_nothing_else_of_the_callers_environment() {
+fn iptables_inherits_only_path_and_its_lock_file_from_the_caller() {
     let host = Host::new();
     let container = Host::new().container();
     let programs = host.dir().join("programs");
@@ -249,7 +249,7 @@ fn cnitool_makes_relative_directories_of_plugins_absolute() {
 
 /// On some mounts any user may write to every directory of plugins: a warning, or an error if the node's policy requires it.
 #[test]
-fn plugins_that_any_user_may_write_to_are_reported_and_refused_where_the_node_says_so() {
+fn world_writable_plugins_are_reported_or_refused_by_node_policy() {
     let host = Host::new();
     let container = Host::new().container();
     let plugins = host.dir().join("plugins");
@@ -340,7 +340,7 @@ fn the_node_shuts_out_what_tenants_write_into_args() {
 
 /// A network list, a runtime or a tenant cannot set the policy.
 #[test]
-fn nobody_but_root_says_what_the_node_wants() {
+fn only_root_sets_the_policy_of_the_node() {
     let host = Host::new();
     let container = Host::new().container();
     let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));

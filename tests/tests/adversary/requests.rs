@@ -59,7 +59,7 @@ fn with_addresses(plugin: &str) -> Subject {
 }
 
 #[test]
-fn a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has() {
+fn a_requested_address_of_host_local_is_free_and_in_its_range() {
     for plugin in rows::plugins(35) {
         let scene = Scene::of(&with_addresses(plugin));
         let other = scene.subject.container(&scene.host);

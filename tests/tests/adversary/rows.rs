@@ -61,10 +61,10 @@ pub(crate) const ROWS: [Row; 54] = [
         &[OtherUser],
         "hold a shared lock on the host's network namespace file",
         By(&[
-            "locks::whatever_another_user_locks_delays_no_call",
+            "locks::locks_of_another_user_delay_no_call",
             "locks::no_other_user_can_open_a_lock_file",
-            "locks::where_run_cannot_be_written_the_lock_file_is_elsewhere_and_serialises",
-            "locks::where_no_lock_file_can_be_another_user_delays_a_call_by_seconds_and_stops_none",
+            "locks::with_a_read_only_run_the_lock_file_is_elsewhere_and_serialises",
+            "locks::without_a_lock_file_another_user_delays_a_call_by_seconds_only",
             "locks::a_directory_that_another_user_made_or_may_write_is_not_believed",
             "locks::an_older_release_waits_for_this_one_and_is_not_waited_for",
             "locks::gc_that_cannot_have_the_lock_leaves_link_address_and_rules",
@@ -79,7 +79,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "reach the host's 127.0.0.1 after a port is published",
             By(&[
                 "host_loopback::a_container_does_not_reach_the_hosts_loopback_by_a_published_port",
-                "host_loopback::a_setting_of_somebody_elses_stays",
+                "host_loopback::route_localnet_set_by_another_program_stays",
                 "host_loopback::the_last_port_of_a_link_takes_guard_and_setting_away",
             ]),
         ),
@@ -102,7 +102,7 @@ pub(crate) const ROWS: [Row; 54] = [
         &[NetRaw],
         "frames to 01:80:c2:00:00:0x with the victim's MAC, macspoofchk on",
         By(&[
-            "spoofing::link_local_groups::a_victim_keeps_its_traffic_on_a_bridge_that_we_made_or_adopted",
+            "spoofing::link_local_groups::a_victim_receives_its_traffic_on_a_created_or_adopted_bridge",
             "spoofing::link_local_groups::an_adopted_bridge_is_left_alone_without_macspoofchk",
             "spoofing::link_local_groups::without_the_option_the_attacker_gets_all_of_it",
         ]),
@@ -137,16 +137,16 @@ pub(crate) const ROWS: [Row; 54] = [
             "ip_spoofing::gateway::arp_cannot_tell_the_victim_that_the_attacker_is_the_gateway",
             "ip_spoofing::gateway::neighbour_discovery_cannot_either",
             "ip_spoofing::packets_under_anothers_address_are_dropped_and_those_of_other_protocols",
-            "ip_spoofing::nobody_poses_as_a_router_or_as_a_dhcp_server",
-            "ip_spoofing::nobody_poses_as_a_multicast_router",
+            "ip_spoofing::a_container_cannot_pose_as_a_router_or_dhcp_server",
+            "ip_spoofing::a_container_cannot_pose_as_a_multicast_router",
             "ip_spoofing::routed::the_host_passes_nothing_on_that_has_anothers_address",
             "ip_spoofing::a_port_with_the_key_gets_no_redirects",
-            "ip_spoofing::usual_traffic_goes_on_with_macspoofchk_beside_it_and_duplicate_address_detection",
+            "ip_spoofing::usual_traffic_passes_with_macspoofchk_and_address_detection",
             "ip_spoofing::an_attachment_leaves_no_trace_and_poor_dels_succeed",
             "ip_spoofing::a_fault_before_any_step_leaves_nothing",
             "ip_spoofing::check_names_each_drift",
             "ip_spoofing::restore_puts_back_what_was_flushed_and_gc_takes_what_is_stale",
-            "ip_spoofing::the_container_cannot_send_before_its_rules_stand",
+            "ip_spoofing::the_container_cannot_send_before_its_rules_exist",
             "ip_spoofing::without_addresses_the_key_is_refused",
         ]),
     ),
@@ -157,8 +157,8 @@ pub(crate) const ROWS: [Row; 54] = [
             &[NetRaw],
             "router advertisements to the host and to neighbours",
             By(&[
-                "advertisements/during_a_hundred_adds_of_ipv6_nobody_of_ours_hears_an_advertisement",
-                "advertisements/during_a_hundred_adds_without_ipv6_nobody_of_ours_hears_an_advertisement_on_an_adopted_bridge",
+                "advertisements/during_a_hundred_ipv6_adds_no_advertisement_is_accepted",
+                "advertisements/on_an_adopted_bridge_a_hundred_adds_accept_no_advertisement",
                 "advertisements/the_host_hears_no_advertisement_of_its_own_containers",
                 "macvlan/router_advertisements_are_those_of_the_wire_and_can_be_refused",
             ]),
@@ -194,7 +194,7 @@ pub(crate) const ROWS: [Row; 54] = [
         &[Tenant],
         "CNI_IFNAME `eth%d`, `..`, ESC, newline, 16 bytes, `all`, `default`, `lo`",
         By(&[
-            "names::what_is_no_name_of_an_interface_is_refused_by_every_plugin",
+            "names::an_invalid_interface_name_is_refused_by_every_plugin",
             "names::an_interface_is_not_called_all_default_or_lo",
         ]),
     ),
@@ -230,7 +230,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "programs::a_relative_directory_of_plugins_that_another_user_can_change_is_not_used",
             "programs::a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_user_can_change_the_way",
             "programs::cnitool_makes_relative_directories_of_plugins_absolute",
-            "programs::plugins_that_any_user_may_write_to_are_reported_and_refused_where_the_node_says_so",
+            "programs::world_writable_plugins_are_reported_or_refused_by_node_policy",
         ]),
     ),
     row(
@@ -279,13 +279,13 @@ pub(crate) const ROWS: [Row; 54] = [
         24,
         &[NetAdmin, Namespace],
         "a nested veth with the victim's interface indexes; CHECK, RESTORE, DEL",
-        By(&["namespaces::a_nested_pair_with_the_victims_indexes_harms_nobody"]),
+        By(&["namespaces::a_nested_pair_with_the_victims_indexes_does_no_harm"]),
     ),
     row(
         25,
         &[NetAdmin, Namespace],
         "eth0 renamed, moved, replaced; another attachment's tag as alias",
-        By(&["namespaces::an_interface_that_was_renamed_replaced_or_bears_anothers_tag_harms_nobody"]),
+        By(&["namespaces::an_interface_renamed_replaced_or_with_a_copied_tag_does_no_harm"]),
     ),
     row(
         26,
@@ -297,14 +297,14 @@ pub(crate) const ROWS: [Row; 54] = [
         27,
         &[NetAdmin, Size],
         "1,200 links, or churn, in the namespace",
-        By(&["namespaces::twelve_hundred_links_in_a_namespace_cost_nobody_much"]),
+        By(&["namespaces::twelve_hundred_links_in_a_namespace_delay_del_little"]),
     ),
     row(
         28,
         &[Administrator],
         "DEL is told another container's namespace",
         By(&[
-            "namespaces::a_del_that_is_told_the_victims_namespace_touches_nothing_of_it",
+            "namespaces::a_del_with_the_victims_namespace_changes_nothing_of_it",
             "strangers/del_that_is_given_another_containers_namespace_leaves_that_one_running",
         ]),
     ),
@@ -340,7 +340,7 @@ pub(crate) const ROWS: [Row; 54] = [
         &[Tenant],
         "a second container takes a host port",
         By(&[
-            "portmap/a_port_that_leads_to_another_container_is_refused_or_goes_on_leading_there",
+            "portmap/a_port_of_another_container_is_refused_or_stays_there",
             "portmap/a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_left_to_it",
         ]),
     ),
@@ -357,14 +357,14 @@ pub(crate) const ROWS: [Row; 54] = [
         By(&[
             "tenant::the_macs_of_the_bridge_and_of_its_ports_are_given_to_no_container",
             "tenant::the_mac_of_a_running_container_is_given_to_no_other",
-            "tenant::what_a_container_makes_of_its_own_mac_neither_frees_it_nor_takes_anothers",
+            "tenant::a_mac_changed_inside_neither_frees_it_nor_takes_another",
             "tenant::the_mac_of_a_container_of_the_upstream_plugin_is_found_too",
             "tenant::a_container_that_restarts_with_its_fixed_mac_is_served",
-            "tenant::of_many_that_request_one_mac_at_the_same_time_one_gets_it",
-            "tenant::tuning_gives_no_container_a_mac_that_something_else_on_its_bridge_holds",
+            "tenant::one_of_many_concurrent_requests_for_one_mac_gets_it",
+            "tenant::tuning_refuses_a_mac_that_is_in_use_on_the_bridge",
             "tenant::the_mac_that_tuning_gave_a_container_is_given_to_no_other",
             "tenant::tuning_compares_no_mac_where_the_host_end_is_no_port_of_a_bridge",
-            "tenant::of_many_that_tuning_gives_one_mac_at_the_same_time_at_most_one_gets_it",
+            "tenant::at_most_one_of_many_concurrent_tunings_to_one_mac_succeeds",
             "tenant::on_one_master_the_kernel_refuses_a_mac_that_a_macvlan_or_the_master_has",
         ]),
     ),
@@ -372,7 +372,7 @@ pub(crate) const ROWS: [Row; 54] = [
         35,
         &[Tenant],
         "a requested address by host-local is the gateway, broadcast, taken, foreign",
-        By(&["requests::a_requested_address_of_host_local_is_one_of_its_range_that_nobody_has"]),
+        By(&["requests::a_requested_address_of_host_local_is_free_and_in_its_range"]),
     ),
     row(
         36,
@@ -401,13 +401,13 @@ pub(crate) const ROWS: [Row; 54] = [
         38,
         &[Tenant, Size],
         "17 MB of stdin, deep JSON, 1e999999999, duplicate keys, bad UTF-8",
-        By(&["calls::no_input_makes_a_plugin_panic_or_say_anything_but_one_document"]),
+        By(&["calls::no_input_makes_a_plugin_panic_or_print_more_than_one_document"]),
     ),
     row(
         39,
         &[Size],
         "150,000 addresses in prevResult",
-        By(&["calls::a_hundred_and_fifty_thousand_addresses_in_prev_result_hold_nobody_up"]),
+        By(&["calls::a_hundred_and_fifty_thousand_addresses_in_prev_result_are_fast"]),
     ),
     row(
         40,
@@ -425,7 +425,7 @@ pub(crate) const ROWS: [Row; 54] = [
         By(&[
             "files::a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason",
             "files::no_fifo_and_no_link_in_a_data_directory_is_opened",
-            "files::a_lock_of_the_upstream_host_local_is_closed_to_others",
+            "files::a_lock_of_the_upstream_host_local_is_closed_to_other_users",
             "files::no_file_that_a_configuration_names_is_waited_for",
             "files::a_cache_that_another_user_may_have_filled_is_not_used_by_scripts",
         ]),
@@ -435,15 +435,15 @@ pub(crate) const ROWS: [Row; 54] = [
         &[OtherUser],
         "umask 0",
         By(&[
-            "files::nothing_is_open_to_others_whatever_the_umask_is",
-            "state::under_umask_0_nobody_else_may_write_or_read_what_is_kept",
+            "files::nothing_is_open_to_other_users_under_any_umask",
+            "state::under_umask_0_other_users_cannot_access_stored_files",
         ]),
     ),
     row(
         43,
         &[OtherUser],
         "a kept result is a symbolic link to another file, or a FIFO",
-        By(&["state::what_is_kept_is_not_followed_elsewhere_and_nobody_waits_for_a_fifo"]),
+        By(&["state::a_cache_entry_that_is_a_link_or_a_fifo_is_not_followed"]),
     ),
     row(
         44,
@@ -451,7 +451,7 @@ pub(crate) const ROWS: [Row; 54] = [
         "a D-Bus that is silent, floods, lies of lengths, sends signals without end, cuts off",
         By(&[
             "dbus::a_hostile_bus_costs_a_few_seconds_and_the_rules_are_there",
-            "firewall/a_bus_that_cannot_be_used_keeps_nobody_who_never_used_it_from_check_and_del",
+            "firewall/an_unusable_bus_blocks_no_check_or_del_that_does_not_need_it",
         ]),
     ),
     row(
@@ -459,7 +459,7 @@ pub(crate) const ROWS: [Row; 54] = [
         &[Administrator, OtherUser],
         "a FIFO in net.d; ESC in an error",
         By(&[
-            "conflists/a_bad_file_is_told_with_its_place_and_hides_no_good_one",
+            "conflists/a_bad_file_is_reported_with_its_position_and_hides_no_good_one",
             "programs::nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal",
             "programs::nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal",
         ]),
@@ -505,7 +505,7 @@ pub(crate) const ROWS: [Row; 54] = [
         &[OtherUser, Administrator],
         "LD_PRELOAD, XTABLES_LIBDIR and others in the environment of a call",
         By(&[
-            "programs::iptables_gets_path_and_its_lock_file_and_nothing_else_of_the_callers_environment",
+            "programs::iptables_inherits_only_path_and_its_lock_file_from_the_caller",
             "programs::a_delegated_plugin_gets_the_callers_environment_without_ld_preload_and_ld_audit",
         ]),
     ),
@@ -515,7 +515,7 @@ pub(crate) const ROWS: [Row; 54] = [
         "annotations that become args.cni, where the node shuts them out",
         By(&[
             "programs::the_node_shuts_out_what_tenants_write_into_args",
-            "programs::nobody_but_root_says_what_the_node_wants",
+            "programs::only_root_sets_the_policy_of_the_node",
             "programs::the_policy_of_the_hosts_root_counts_in_a_user_namespace",
             "programs::a_policy_that_cannot_be_used_fails_add_and_never_del",
             "programs::a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_way",
@@ -530,7 +530,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "size::nftables_serves_as_many_ports_as_are_allowed",
             "size::more_ports_are_refused_at_once_and_nothing_is_made",
             "size::ports_of_many_networks_are_refused_where_their_rules_would_be_too_many",
-            "size::of_many_differences_the_first_are_named_and_the_others_counted",
+            "size::the_first_of_many_differences_are_named_and_the_rest_counted",
             "size::an_error_is_short_however_long_the_input_is",
             "size::all_ports_of_another_container_are_refused_in_bounded_time",
             "size::any_input_of_16_megabytes_is_answered_in_bounded_time",
@@ -666,7 +666,7 @@ fn top() -> &'static Path {
 }
 
 #[test]
-fn every_plugin_says_which_rows_apply_to_it() {
+fn every_plugin_has_a_column_in_the_matrix() {
     let folders = std::fs::read_dir(top().join("plugins")).unwrap();
     let folders: BTreeSet<String> = folders.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     let columns: Vec<&str> = MATRIX.lines().nth(1).unwrap().split_whitespace().skip(1).collect();

@@ -181,7 +181,7 @@ fn all_ports_of_another_container_are_refused_in_bounded_time() {
 }
 
 #[test]
-fn of_many_differences_the_first_are_named_and_the_others_counted() {
+fn the_first_of_many_differences_are_named_and_the_rest_counted() {
     let node = Node::new();
     let conf = node.published("nftables", 2_000);
     node.ask("portmap", "ADD", &conf).0.ok();

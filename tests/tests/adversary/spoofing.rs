@@ -197,7 +197,7 @@ mod link_local_groups {
     }
 
     #[test]
-    fn a_victim_keeps_its_traffic_on_a_bridge_that_we_made_or_adopted() {
+    fn a_victim_receives_its_traffic_on_a_created_or_adopted_bridge() {
         for ground in [":", "ip link add cni0 type bridge && ip link set cni0 up"] {
             let scene = Scene::on(ground);
             scene.attack();

@@ -63,7 +63,7 @@ fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
 }
 
 #[test]
-fn under_umask_0_nobody_else_may_write_or_read_what_is_kept() {
+fn under_umask_0_other_users_cannot_access_stored_files() {
     for plugin in rows::plugins_here(42) {
         let subject = served(plugin);
         let host = subject.host();
@@ -85,7 +85,7 @@ fn under_umask_0_nobody_else_may_write_or_read_what_is_kept() {
 }
 
 #[test]
-fn what_is_kept_is_not_followed_elsewhere_and_nobody_waits_for_a_fifo() {
+fn a_cache_entry_that_is_a_link_or_a_fifo_is_not_followed() {
     for what in ["link", "fifo", "directory"] {
         let scene = Scene::new();
         let list = scene.list("net", &json!([scene.bridge()]));

@@ -358,7 +358,7 @@ mod requested_macs {
     }
 
     #[test]
-    fn what_a_container_makes_of_its_own_mac_neither_frees_it_nor_takes_anothers() {
+    fn a_mac_changed_inside_neither_frees_it_nor_takes_another() {
         let host = Host::new();
         let one = host.container();
         let own = mac_of(&layer2().add(&host, "c-one", &one), "eth0");
@@ -422,7 +422,7 @@ mod requested_macs {
     }
 
     #[test]
-    fn of_many_that_request_one_mac_at_the_same_time_one_gets_it() {
+    fn one_of_many_concurrent_requests_for_one_mac_gets_it() {
         let host = Host::new();
         let before = host.container();
         layer2().add(&host, "c-before", &before);
@@ -465,7 +465,7 @@ mod requested_macs {
     }
 
     #[test]
-    fn tuning_gives_no_container_a_mac_that_something_else_on_its_bridge_holds() {
+    fn tuning_refuses_a_mac_that_is_in_use_on_the_bridge() {
         let host = Host::new();
         let one = host.container();
         let two = host.container();
@@ -536,7 +536,7 @@ mod requested_macs {
     }
 
     #[test]
-    fn of_many_that_tuning_gives_one_mac_at_the_same_time_at_most_one_gets_it() {
+    fn at_most_one_of_many_concurrent_tunings_to_one_mac_succeeds() {
         let host = Host::new();
         let containers: Vec<Container> = (0..4).map(|_| host.container()).collect();
         let attached = |(n, container): (usize, &Container)| layer2().add(&host, &format!("c-{n}"), container);

@@ -157,7 +157,7 @@ mod tests {
     use crate::run::measure::Noise;
 
     #[test]
-    fn who_does_not_do_it_is_named_once_below_with_the_reason() {
+    fn an_absent_outcome_gets_one_footnote_with_the_reason() {
         let side = |name: &str| Side { name: name.to_owned(), bin: "/nowhere".into(), tool: None, only: None };
         let sides = ["ours", "theirs"].map(side);
         let processor = vec![0.5; 3];

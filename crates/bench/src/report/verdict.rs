@@ -270,7 +270,7 @@ mod tests {
     }
 
     #[test]
-    fn what_fails_of_ours_or_is_done_by_no_peer_is_a_target_missed() {
+    fn a_target_is_missed_if_cnikit_fails_or_no_peer_succeeds() {
         let absent = || Outcome::Absent("no such | verb".to_owned());
         let of = |row: Row| -> Vec<TargetResult> {
             evaluate(&[row], &[]).into_iter().filter(TargetResult::is_missed).collect()

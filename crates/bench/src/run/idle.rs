@@ -51,7 +51,7 @@ pub(crate) fn waking() -> f64 {
 #[cfg(test)]
 mod tests {
     #[test]
-    fn a_step_that_nobody_logs_is_cheap_and_a_sleeper_wakes() {
+    fn a_disabled_log_step_and_a_wakeup_are_measured() {
         let step = super::log_step();
         assert!(step > 0.0 && step < 10_000.0, "{step} ns");
         assert!((0.1..1e6).contains(&super::waking()));

@@ -288,7 +288,7 @@ mod tests {
     }
 
     #[test]
-    fn the_work_of_others_is_what_is_neither_idle_nor_ours() {
+    fn others_processor_time_is_neither_idle_nor_ours() {
         let before = Ticks { all: 1000.0, idle: 500.0, ours: 100.0 };
         let after = Ticks { all: 1200.0, idle: 600.0, ours: 150.0 };
         assert!((after.others_since(&before) - 0.25).abs() < 1e-9);

@@ -72,7 +72,7 @@ const KNOWS_LISTS: &str = r#"ADD) echo '{"cniVersion": "1.1.0", "ips": [], "dns"
 RESTORE) [ -n "$CNI_CONTAINERID" ] || sed 's/^.*"cni.dev.attachments":/{"cni.dev\/attachments":/; s/"ifname":"bad"/&,"error":{"code":101,"msg":"no room"}/' "$DIR/$0.RESTORE" ;;"#;
 
 #[test]
-fn a_plugin_is_called_once_for_all_attachments_or_for_each_if_it_does_not_know_lists() {
+fn a_plugin_without_lists_is_called_for_each_attachment() {
     let bench = bench(KNOWS, KNOWS_NOT, KNOWS);
     bench.plugin("lists", &KNOWS_LISTS.replace("$DIR/$0", &bench.path("lists").display().to_string()));
     bench.file("one.conflist", &ONE.replace("first", "lists"));

@@ -116,12 +116,12 @@ fn the_next_container_is_reached(host: &str, [first, second]: [&str; 2]) {
 }
 
 #[test]
-fn a_client_that_goes_on_sending_reaches_the_next_container() {
+fn a_client_that_keeps_sending_reaches_the_next_container() {
     the_next_container_is_reached("192.0.2.1:5353", ["10.0.0.2:53", "10.0.0.3:53"]);
 }
 
 #[test]
-fn so_it_does_with_ipv6() {
+fn a_client_that_keeps_sending_over_ipv6_reaches_the_next_container() {
     the_next_container_is_reached("[2001:db8::1]:5353", ["[fd00::2]:53", "[fd00::3]:53"]);
 }
 
@@ -249,7 +249,7 @@ fn only_flows_to_the_host_itself_that_lead_elsewhere_are_stale() {
 }
 
 #[test]
-fn of_a_port_on_one_address_only_flows_to_that_address_are_stale() {
+fn for_a_port_on_one_address_only_flows_to_it_are_stale() {
     let (host, netlink, mut conntrack) = crossroads();
     assert_eq!(conntrack.forget_stale(&[udp(Some("10.0.0.1"), TARGET)], &netlink).unwrap(), 1);
     let left = [&STALE[..2], &STALE[3..], &[LED], &OTHERS].concat();
@@ -299,7 +299,7 @@ fn a_flow_in_another_zone_is_found_there() {
 }
 
 #[test]
-fn where_nothing_is_tracked_nothing_is_forgotten() {
+fn without_tracked_flows_none_is_deleted() {
     let host = Host::new();
     let (netlink, mut conntrack) = (Netlink::inside(&host.netns).unwrap(), Conntrack::inside(&host.netns).unwrap());
     assert_eq!(conntrack.forget_stale(&[udp(None, TARGET), udp(None, "[fd00::2]:80")], &netlink).unwrap(), 0);

@@ -133,7 +133,7 @@ fn changes_are_made_together_or_not_at_all() {
 }
 
 #[test]
-fn what_somebody_else_changed_meanwhile_is_read_again() {
+fn a_table_that_changed_meanwhile_is_read_again() {
     for variant in VARIANTS {
         let host = Host::new();
         let programs = programs(&host, variant);
@@ -179,7 +179,7 @@ fn the_half_that_holds_a_chain_is_known_without_a_program() {
 /// Of a table that belongs mostly to other programs only our chains are read. iptables-save would not print the table at all,
 /// because it does not support an expression in the other chains.
 #[test]
-fn of_the_chains_of_many_others_ours_alone_are_read() {
+fn only_our_chains_are_read_beside_many_others() {
     let host = Host::new();
     let programs = programs(&host, "nft");
     let others = "i=0; while [ $i -lt 500 ]; do echo -A OTHERS -s 10.9.0.1 -j RETURN; i=$((i+1)); done";
@@ -207,7 +207,7 @@ fn of_the_chains_of_many_others_ours_alone_are_read() {
 
 /// iptables-nft-save succeeds and leaves out what it could not read. Here the programs of the other variant leave it out.
 #[test]
-fn a_chain_that_stands_and_is_not_shown_with_its_rules_is_an_error() {
+fn a_chain_that_iptables_save_does_not_show_is_an_error() {
     let host = Host::new();
     let blind = programs(&host, "legacy");
     host.sh(&format!("iptables-nft -t nat -N {CHAIN}"));

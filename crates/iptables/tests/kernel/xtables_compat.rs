@@ -34,7 +34,7 @@ fn told(rule: &IptablesRule) -> impl PartialEq + std::fmt::Debug {
 }
 
 #[test]
-fn what_iptables_wrote_says_in_the_kernel_which_ports_lead_where() {
+fn dnat_rules_of_iptables_are_read_from_the_kernel() {
     let host = Host::new();
     let families = [
         ("iptables", TableFamily::Ip, "192.0.2.1/32", "10.0.0.2"),

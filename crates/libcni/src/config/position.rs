@@ -124,12 +124,12 @@ mod tests {
     }
 
     #[test]
-    fn of_two_members_with_one_key_the_last_counts() {
+    fn the_last_of_two_members_with_one_key_is_located() {
         assert_eq!(of_key(TEXT, "plugins[1].type"), SourceLocation { line: 6, column: 83 });
     }
 
     #[test]
-    fn what_is_not_there_is_where_it_would_be() {
+    fn a_missing_key_is_located_where_it_would_be() {
         for (path, line, column) in [
             ("cniVersion", 1, 1),
             ("plugins[7].type", 3, 3),

@@ -74,7 +74,7 @@ mod tests {
     use serde_json::json;
 
     #[test]
-    fn networks_with_the_same_names_are_kept_apart_and_any_index_is_accepted() {
+    fn networks_with_the_same_names_stay_separate_and_any_index_is_accepted() {
         let result = |last: i64| {
             json!({"cniVersion": "1.0.0",
                 "interfaces": [{"name": "cni0"}, {"name": "eth0", "sandbox": "/ns", "mac": "02:00:00:00:00:01"}],

@@ -37,7 +37,7 @@ fn the_first_refusal_is_the_error_and_what_follows_is_done_all_the_same() {
 }
 
 #[test]
-fn what_is_done_already_is_forgiven_where_that_was_asked_for() {
+fn a_batch_accepts_what_exists_or_is_absent_already() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
     for _ in 0..2 {

@@ -9,7 +9,7 @@ fn bridge(name: &str) -> NewBridge {
 }
 
 #[test]
-fn a_bridge_is_made_as_told_and_is_down() {
+fn a_bridge_is_created_as_configured_and_is_down() {
     let (netns, netlink) = inside();
     let mac = "0a:00:00:00:00:09".parse().unwrap();
     let made = netlink.create_bridge(&NewBridge { mac: Some(mac), mtu: Some(9000), ..bridge("br0") }).unwrap();
@@ -51,7 +51,7 @@ fn learning_from_link_local_groups_is_set_at_birth_and_later() {
 }
 
 #[test]
-fn a_bridge_that_is_there_is_told_apart() {
+fn an_existing_bridge_is_an_error_that_exists() {
     let (_netns, netlink) = inside();
     netlink.create_bridge(&bridge("br0")).unwrap();
     let error = netlink.create_bridge(&bridge("br0")).unwrap_err();

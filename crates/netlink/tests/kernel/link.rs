@@ -32,7 +32,7 @@ fn the_namespace_of_the_calling_thread_is_here() {
 }
 
 #[test]
-fn an_absent_link_is_told_apart() {
+fn an_absent_link_is_an_error_that_is_absent() {
     let (_netns, netlink) = inside();
     assert_eq!(netlink.find_link("eth9").unwrap(), None);
     assert_eq!(netlink.find_link_at(99).unwrap(), None);
@@ -124,7 +124,7 @@ fn an_empty_change_changes_nothing() {
 }
 
 #[test]
-fn an_alias_of_254_bytes_is_kept_and_an_empty_one_removes_it() {
+fn an_alias_of_254_bytes_is_set_and_an_empty_one_removes_it() {
     let (_netns, netlink) = inside();
     let alias = |text: String| LinkChange { alias: Some(text), ..LinkChange::default() };
     netlink.change(1, &alias("x".repeat(254))).unwrap();
@@ -167,7 +167,7 @@ fn clones_share_a_socket_and_do_not_mix_their_answers_up() {
 }
 
 #[test]
-fn a_group_of_links_goes_at_once() {
+fn a_group_of_links_is_deleted_at_once() {
     let (netns, netlink) = inside();
     let (near, far) = pair(&netns, &netlink);
     let other = netlink.create_bridge(&NewBridge { name: "br0".to_owned(), ..NewBridge::default() }).unwrap();
@@ -182,7 +182,7 @@ fn a_group_of_links_goes_at_once() {
 }
 
 #[test]
-fn what_was_read_last_is_remembered_until_a_link_is_changed() {
+fn a_link_is_cached_until_a_link_is_changed() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
     let read = netlink.link("near").unwrap();

@@ -6,7 +6,7 @@ use cnikit_testkit::own_process::in_own_process;
 use crate::scene::{inside, netns, veth};
 
 #[test]
-fn the_number_of_a_namespace_is_the_one_that_links_into_it_bear() {
+fn the_id_of_a_namespace_is_that_of_links_into_it() {
     let (_here_netns, here) = inside();
     let first = netns();
     let second = netns();
@@ -70,7 +70,7 @@ fn a_namespace_that_no_link_leads_to_has_no_number_and_being_asked_gives_it_none
 }
 
 #[test]
-fn what_is_no_namespace_is_refused_by_name() {
+fn a_file_that_is_not_a_namespace_is_refused_with_its_path() {
     let (_here_netns, here) = inside();
     let error = here.namespace_id(&Netns::unopened("/run/gone").unwrap()).unwrap_err();
     assert_eq!((error.errno, error.object.as_str()), (libc::EINVAL, "/run/gone"), "{error}");

@@ -46,7 +46,7 @@ fn a_route_is_read_as_it_was_added() {
 }
 
 #[test]
-fn a_route_without_gateway_is_of_the_link_unless_told() {
+fn a_route_without_gateway_has_scope_link_by_default() {
     let (netns, netlink, near) = routed();
     netlink.add_route(&KernelRoute { index: Some(near.index), ..KernelRoute::to(net("10.9.0.0/16")) }).unwrap();
     assert_eq!(netlink.routes_to(net("10.9.0.0/16"), MAIN_TABLE).unwrap()[0].scope, Some(253));
@@ -97,7 +97,7 @@ fn a_second_like_route_exists_and_a_missing_one_is_absent() {
 }
 
 #[test]
-fn a_deletion_takes_the_route_with_the_gateway_and_priority_that_are_said() {
+fn a_route_is_deleted_by_its_gateway_and_priority() {
     let (_netns, netlink, near) = routed();
     let first = KernelRoute { priority: Some(10), ..via("10.9.0.0/16", "10.1.0.1", &near) };
     let second = KernelRoute { priority: Some(20), ..via("10.9.0.0/16", "10.1.0.3", &near) };

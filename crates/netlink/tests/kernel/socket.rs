@@ -63,7 +63,7 @@ fn a_question_that_asks_for_no_acknowledgement_is_done_with_its_answer_or_its_re
 }
 
 #[test]
-fn what_nobody_waited_for_is_not_taken_for_the_next_answer() {
+fn an_answer_that_was_not_awaited_is_not_the_next_answer() {
     let mut socket = Socket::inside(&netns(), ROUTE).unwrap();
     let first = socket.next_sequence();
     let second = socket.next_sequence();
@@ -73,7 +73,7 @@ fn what_nobody_waited_for_is_not_taken_for_the_next_answer() {
 }
 
 #[test]
-fn a_dump_has_all_messages_and_a_refused_one_tells_why() {
+fn a_dump_has_all_messages_and_a_refused_one_has_the_reason() {
     let (netns, netlink) = inside();
     pair(&netns, &netlink);
     let mut socket = Socket::inside(&netns, ROUTE).unwrap();

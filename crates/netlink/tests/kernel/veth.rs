@@ -43,7 +43,7 @@ fn a_pair_within_one_namespace_has_no_namespace_of_its_peer() {
 }
 
 #[test]
-fn a_name_taken_on_either_side_is_told_apart_from_other_errors() {
+fn a_name_that_exists_on_either_side_differs_from_other_errors() {
     let (_here_netns, here) = inside();
     let (there_netns, there) = inside();
     here.create_veth(&veth("near", "far", &there_netns)).unwrap();

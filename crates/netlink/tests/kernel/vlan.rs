@@ -56,7 +56,7 @@ fn a_vlan_that_is_there_is_changed() {
 }
 
 #[test]
-fn vlans_of_another_port_are_not_told() {
+fn vlans_of_another_port_are_not_returned() {
     let (netns, netlink) = inside();
     let Some(first) = port(&netns, &netlink) else { return };
     let second = NewVeth { master: first.master, ..veth("near2", "far2", &netns) };
@@ -66,7 +66,7 @@ fn vlans_of_another_port_are_not_told() {
 }
 
 #[test]
-fn what_is_no_port_has_no_vlans_and_the_refusal_names_it() {
+fn a_link_that_is_not_a_port_is_refused_with_its_name() {
     let (netns, netlink) = inside();
     if port(&netns, &netlink).is_none() {
         let error = netlink.vlans(1).unwrap_err();

@@ -37,7 +37,7 @@ fn a_link_is_waited_for_until_its_peer_comes_up() {
 }
 
 #[test]
-fn the_deadline_is_an_error_that_tells_the_last_state() {
+fn the_deadline_is_an_error_with_the_last_state() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
     netlink.change(near.index, &up()).unwrap();
@@ -51,7 +51,7 @@ fn the_deadline_is_an_error_that_tells_the_last_state() {
 }
 
 #[test]
-fn a_link_that_goes_away_ends_the_waiting() {
+fn a_link_that_is_deleted_ends_the_wait() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
     std::thread::scope(|scope| {

@@ -131,7 +131,7 @@ mod tests {
 
     /// In the words in which nft(8) lists them, and in others for the same.
     #[test]
-    fn what_is_read_is_written_again_in_nfts_words() {
+    fn parsed_matches_are_written_as_nft_lists_them() {
         for (text, shown) in [
             ("ip saddr 10.0.0.2", "ip saddr 10.0.0.2"),
             ("ip saddr == 10.0.0.0/8 ip daddr != 10.1.0.0/16", "ip saddr 10.0.0.0/8 ip daddr != 10.1.0.0/16"),
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_known_is_named() {
+    fn an_unknown_word_is_an_error_with_the_word() {
         for (text, why) in [
             ("counter", "\"counter\" is not known; known are ip saddr"),
             ("ip saddr 10.0.0.2 accept", "\"accept\" is not known"),

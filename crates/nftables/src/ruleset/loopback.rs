@@ -481,7 +481,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_links_chain_tells_its_name() {
+    fn the_name_of_a_link_is_read_from_its_chain() {
         for link in ["cni0", "br-1.5_x", "a\"b", "-j", "eth+", "é", "a/b"] {
             let chain = chain_of(link);
             assert!(chain.bytes().all(|byte| byte.is_ascii_alphanumeric() || b"-_./".contains(&byte)), "{chain}");

@@ -236,7 +236,7 @@ mod tests {
     }
 
     #[test]
-    fn a_rule_goes_over_the_wire_as_nft_sends_it() {
+    fn a_rule_is_encoded_as_nft_encodes_it() {
         let rule = Rule {
             matches: vec![
                 Match::Source("10.0.0.2".parse().unwrap()),
@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn a_chain_goes_over_the_wire_as_nft_sends_it() {
+    fn a_chain_is_encoded_as_nft_encodes_it() {
         let hook = Hook { kind: HookKind::Nat, hook: HookPoint::Postrouting, priority: -7 };
         let chain = Chain { name: "p", comment: Some("x"), hook: Some(hook) };
         assert_eq!(hex(&new_chain(&layout(), &chain).unwrap().encode(1)[16..]), CHAIN_BY_NFT);

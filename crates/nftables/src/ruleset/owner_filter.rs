@@ -130,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_whole_network_is_meant_by_what_its_owners_begin_with_and_nobody_without_owner() {
+    fn a_network_filter_matches_owners_by_prefix_and_no_missing_owner() {
         let network = OwnerFilter::Owned { owner: "n1:".into(), comment: None };
         assert_eq!(network.matching_text(&label(None, Some("n1:a"))), Some("n1:a"));
         assert_eq!(network.matching_text(&label(Some("n1:"), None)), None);

@@ -203,7 +203,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_refusal_is_told_in_the_words_of_its_message() {
+    fn the_error_of_a_batch_is_that_of_its_first_refused_message() {
         let refusal = |errno| NetlinkError { errno, text: None };
         let errors = vec![(43, refusal(libc::ENOENT)), (42, refusal(libc::EINVAL))];
         let exchanged = Exchanged { errors, ..Exchanged::default() };
@@ -213,7 +213,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_of_the_whole_is_told_as_such() {
+    fn a_refusal_of_the_whole_batch_is_named() {
         let errors = vec![(41, NetlinkError { errno: libc::EPERM, text: None })];
         let exchanged = Exchanged { errors, ..Exchanged::default() };
         let error = check_answers(&batch(None).messages, &[41, 42, 43], &exchanged).unwrap_err();

@@ -401,7 +401,7 @@ mod tests {
     }
 
     #[test]
-    fn what_differs_in_anything_is_foreign_and_written_as_it_was_read() {
+    fn an_unknown_expression_is_written_as_it_was_read() {
         let data = |data: &Attributes, name| Attributes::new().text(NAME, name).nested(DATA, data);
         let others = [
             data(&Attributes::new().number(4, 2).number(2, FAMILY), "meta"),

@@ -136,12 +136,12 @@ mod tests {
     }
 
     #[test]
-    fn a_comment_is_found_behind_what_else_there_is() {
+    fn a_comment_is_found_behind_other_user_data() {
         assert_eq!(comment(b"\x01\x02ab\x00\x02k\x00").as_deref(), Some("k"));
     }
 
     #[test]
-    fn an_owner_stands_beside_the_longest_comment_and_the_kernel_takes_both() {
+    fn the_longest_owner_fits_beside_the_longest_comment() {
         let (comment_of, owner_of) = ("x".repeat(LONGEST_COMMENT), "o".repeat(LONGEST_OWNER));
         let both = of_rule(Some(&comment_of), Some(&owner_of)).unwrap();
         assert_eq!(both.len(), 256);
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_cut_off_is_no_comment() {
+    fn a_truncated_comment_is_none() {
         assert_eq!(comment(b""), None);
         assert_eq!(comment(b"\x00"), None);
         assert_eq!(comment(b"\x00\x05k"), None);

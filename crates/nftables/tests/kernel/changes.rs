@@ -39,7 +39,7 @@ fn replacing_gives_back_what_was_there_and_putting_back_restores_it() {
 
 /// The caller needs the former rules for its undo step even if the answer to the change is lost.
 #[test]
-fn what_was_there_is_handed_out_before_it_is_changed() {
+fn the_rules_before_a_change_are_passed_to_the_caller() {
     let host = Host::new();
     let (old, mut looks) = (one("aa-1, old"), 0);
     host.nftables().replace(&frame(), "aa-1", &old).unwrap();
@@ -102,7 +102,7 @@ fn a_rule_without_the_prefix_is_refused() {
 }
 
 #[test]
-fn rules_of_others_and_other_tables_stay_as_they_are() {
+fn foreign_rules_and_other_tables_stay_as_they_are() {
     let host = Host::new();
     host.nft(&format!("{FRAME}{FOREIGN}"));
     for other in ["ip plugins_masquerade", "inet other"] {
@@ -161,7 +161,7 @@ fn a_release_where_nothing_is_makes_nothing() {
 }
 
 #[test]
-fn a_sweep_removes_what_is_not_kept_of_one_network_only() {
+fn a_sweep_removes_invalid_rules_of_one_network_only() {
     let host = Host::new();
     let nftables = host.nftables();
     for comment in ["aa-1", "aa-2", "aa-3", "bb-1"] {
@@ -192,7 +192,7 @@ fn closing<T>(socket: T) -> Duration {
 
 /// Closing a netfilter socket waits until the kernel has freed removed rules, so our sockets are left to the kernel to close.
 #[test]
-fn nobody_waits_at_the_end_for_what_a_removal_leaves_to_do() {
+fn closing_after_a_removal_does_not_wait_for_the_kernel() {
     let host = Host::new();
     let sockets = || {
         let listed = host.said("cat", &["/proc/net/netlink"]);
@@ -244,7 +244,7 @@ fn a_refused_rule_leaves_everything_as_it_was_and_is_named() {
 }
 
 #[test]
-fn what_is_missing_for_good_is_not_waited_for() {
+fn a_missing_chain_is_an_error_within_seconds() {
     let host = Host::new();
     let lost = Rule { matches: vec![], verdict: Verdict::Goto("nowhere".into()), comment: Some("aa-1".to_owned()) };
     let start = Instant::now();

@@ -44,7 +44,7 @@ fn a_crowd_that_finds_nothing_makes_the_frame_once_and_loses_no_rule() {
 }
 
 #[test]
-fn a_crowd_that_comes_and_goes_leaves_who_stayed() {
+fn a_crowd_that_adds_and_removes_leaves_the_remaining_rules() {
     let host = Host::new();
     crowd(&host, |who, nftables| {
         for _ in 0..20 {
@@ -78,7 +78,7 @@ fn two_who_release_the_same_rules_at_once_both_succeed() {
 }
 
 #[test]
-fn a_program_that_flushes_and_refills_the_base_chain_meanwhile_disturbs_nobody() {
+fn a_program_that_refills_the_base_chain_meanwhile_disturbs_no_owner() {
     let host = Host::new();
     thread::scope(|scope| {
         let other = scope.spawn(|| (0..40).for_each(|_| host.nft(FRAME)));
@@ -97,7 +97,7 @@ fn a_program_that_flushes_and_refills_the_base_chain_meanwhile_disturbs_nobody()
 }
 
 #[test]
-fn somebody_who_deletes_the_table_again_and_again_only_delays_us() {
+fn repeated_deletion_of_the_table_only_delays_us() {
     let host = Host::new();
     thread::scope(|scope| {
         let vandal = scope.spawn(|| {

@@ -81,7 +81,7 @@ fn a_missing_base_chain_is_named_and_made_again() {
 }
 
 #[test]
-fn a_rule_of_somebody_before_ours_is_named_and_stays_behind_them() {
+fn a_foreign_rule_before_ours_is_named_and_moves_behind_them() {
     let host = Host::new();
     host.nft(FRAME);
     host.nft("insert rule inet plugins_masquerade postrouting oifname \"x\" accept");

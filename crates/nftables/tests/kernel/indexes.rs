@@ -208,7 +208,7 @@ fn a_key_stays_while_another_rule_has_it() {
 }
 
 #[test]
-fn what_was_there_is_put_back_keys_and_all() {
+fn put_back_restores_rules_and_keys() {
     let host = Host::new();
     add(&host, 1, 80);
     let bytes = host.bytes();
@@ -222,7 +222,7 @@ fn what_was_there_is_put_back_keys_and_all() {
 }
 
 #[test]
-fn rivals_are_found_by_their_key_and_nobody_is_his_own() {
+fn rivals_are_found_by_their_key_and_exclude_the_own_rules() {
     let host = Host::new();
     assert_eq!(rivals(&host, 1, 80), [""; 0]);
     assert_eq!(host.listing(), "");
@@ -295,7 +295,7 @@ fn a_set_of_another_type_is_named_and_left_alone() {
 
 /// If one of many keys is in use, the kernel refuses the transaction; then the inspection finds the owner of the key.
 #[test]
-fn one_taken_key_of_many_is_judged_before_anything_is_made() {
+fn one_taken_key_of_many_is_reported_before_any_change() {
     let host = Host::new();
     add(&host, 1, 80);
     let listing = host.listing();
@@ -322,7 +322,7 @@ fn one_taken_key_of_many_is_judged_before_anything_is_made() {
 
 /// A rule of another owner that takes the same key between our read and our change is inspected too.
 #[test]
-fn whoever_takes_a_taken_key_meanwhile_is_judged_too() {
+fn a_rival_that_takes_the_key_meanwhile_is_reported_too() {
     let host = Host::new();
     add(&host, 1, 80);
     let mut seen = Vec::new();
@@ -424,7 +424,7 @@ fn a_sweep_of_rules_that_were_saved_and_loaded_leaves_no_key() {
 }
 
 #[test]
-fn what_leads_past_a_gate_is_named_and_goes() {
+fn a_rule_that_bypasses_a_gate_is_named_and_removed() {
     let host = Host::new();
     add(&host, 1, 80);
     host.nft(
@@ -453,7 +453,7 @@ fn what_leads_past_a_gate_is_named_and_goes() {
 }
 
 #[test]
-fn whoever_holds_a_key_is_found_without_a_change_whether_the_set_knows_or_not() {
+fn holders_of_a_key_are_found_with_and_without_the_element_in_the_set() {
     let host = Host::new();
     let key = |port| vec![Value::Protocol(L4Protocol::Tcp), Value::Port(port)];
     let holders = |ports: &[u16]| {
@@ -474,7 +474,7 @@ fn whoever_holds_a_key_is_found_without_a_change_whether_the_set_knows_or_not() 
 
 /// The comment is the same for two containers; the address shows to which of them a rule belongs.
 #[test]
-fn of_rules_without_an_owner_those_are_meant_that_are_about_an_address() {
+fn rules_without_an_owner_are_matched_by_address() {
     let host = Host::new();
     let meant = |address: &str| OwnerFilter::Attached {
         owner: "n:01".into(),
@@ -523,7 +523,7 @@ fn a_rule_for_a_chain_that_the_frame_has_not_is_refused() {
 }
 
 #[test]
-fn a_crowd_publishes_and_withdraws_while_another_program_goes_its_own_way() {
+fn a_crowd_publishes_and_withdraws_beside_another_program() {
     let host = Host::new();
     for round in 0..3 {
         crowd(&host, |who, nftables| {
@@ -563,7 +563,7 @@ fn lines(host: &Host) -> Vec<String> {
 }
 
 #[test]
-fn what_many_want_is_made_at_once_as_it_is_one_after_the_other_and_again_when_it_is_gone() {
+fn a_batch_for_many_owners_makes_the_same_as_single_calls() {
     let (host, other) = (Host::new(), Host::new());
     // More than fit into one transaction.
     let all = |number: u8| {
@@ -590,7 +590,7 @@ fn what_many_want_is_made_at_once_as_it_is_one_after_the_other_and_again_when_it
 }
 
 #[test]
-fn who_wants_what_another_has_or_wants_is_left_and_so_is_what_names_nobody() {
+fn a_batch_skips_owners_with_conflicting_keys() {
     let host = Host::new();
     host.nft(BY_NFT);
     add(&host, 2, 8082);
@@ -665,7 +665,7 @@ fn handles_of(host: &Host, number: usize) -> Vec<u64> {
 
 /// To delete each rule, the kernel would walk past all rules that stay, so the chain is flushed and filled again.
 #[test]
-fn many_rules_behind_many_others_are_removed_with_their_chain_and_the_others_are_as_before() {
+fn removing_many_rules_refills_their_chain_with_the_others() {
     let host = Host::new();
     let [alone, _] = two_with_many(&host);
     let handles = handles_of(&host, 1);
@@ -691,7 +691,7 @@ fn a_chain_with_rules_of_another_program_is_never_emptied() {
 
 /// The kernel refuses the last rule, after earlier transactions have made the others.
 #[test]
-fn of_several_transactions_of_which_one_is_refused_nothing_is_left_once_it_is_undone() {
+fn a_refused_transaction_of_several_leaves_nothing_once_undone() {
     let host = Host::new();
     add(&host, 1, 5_000);
     let listing = host.listing();
@@ -711,7 +711,7 @@ fn of_several_transactions_of_which_one_is_refused_nothing_is_left_once_it_is_un
 
 /// A key of another owner makes the second transaction fail; by then the first one has been made.
 #[test]
-fn what_was_before_the_first_transaction_is_what_is_undone_to() {
+fn several_transactions_are_undone_to_the_state_before_the_first() {
     let host = Host::new();
     let (mut befores, mut meddled) = (Vec::new(), false);
     add(&host, 2, 80);

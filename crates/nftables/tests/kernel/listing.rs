@@ -127,7 +127,7 @@ fn every_other_match_compiles_as_nft_compiles_it() {
 }
 
 #[test]
-fn matches_that_stand_together_compile_as_nft_compiles_them() {
+fn consecutive_matches_compile_as_by_nft() {
     let (tcp, udp) = (Match::to_port(L4Protocol::Tcp, 80), Match::to_port(L4Protocol::Udp, 53));
     let from = Match::Port { protocol: L4Protocol::Tcp, side: Side::Source, is: false, port: 1 };
     let (v4, v6) = ("10.0.0.2".parse().unwrap(), "fd00::2".parse().unwrap());

@@ -118,7 +118,7 @@ fn rules_and_chains_come_and_go_together() {
 }
 
 #[test]
-fn what_was_there_is_put_back_chains_and_all() {
+fn put_back_restores_rules_and_chains() {
     let host = Host::new();
     host.nft(THEIRS);
     host.nft("insert rule bridge nat guard-1-mac ether type arp limit rate 9/second accept");
@@ -164,7 +164,7 @@ fn a_rule_without_owner_is_released_by_its_comment_and_never_swept() {
 }
 
 #[test]
-fn a_sweep_takes_the_chains_along_and_leaves_who_is_kept() {
+fn a_sweep_removes_the_chains_of_invalid_owners_only() {
     let host = Host::new();
     for number in 1..=3 {
         add(&host, "n1", number);
@@ -180,7 +180,7 @@ fn a_sweep_takes_the_chains_along_and_leaves_who_is_kept() {
 }
 
 #[test]
-fn a_chain_that_another_rule_leads_to_stays_and_so_does_one_of_a_strangers() {
+fn a_chain_in_use_by_another_rule_and_a_foreign_chain_stay() {
     let host = Host::new();
     add(&host, "n1", 1);
     host.nft("add rule bridge nat pre iifname \"port9\" jump guard-1 comment \"theirs\"");
@@ -196,7 +196,7 @@ fn a_chain_that_another_rule_leads_to_stays_and_so_does_one_of_a_strangers() {
 }
 
 #[test]
-fn chains_of_an_earlier_name_go_when_others_take_their_place() {
+fn chains_of_an_earlier_name_are_removed_when_replaced() {
     let host = Host::new();
     let (first, second) = (|wanted| chains("guard-1", 1, wanted), |wanted| chains("other-1", 1, wanted));
     let both = |one: bool| layout([first(one), second(!one)].concat());
@@ -210,7 +210,7 @@ fn chains_of_an_earlier_name_go_when_others_take_their_place() {
 }
 
 #[test]
-fn a_rehearsal_changes_nothing_and_says_what_would_be_refused() {
+fn a_rehearsal_changes_nothing_and_reports_what_would_be_refused() {
     let host = Host::new();
     for _ in 0..3 {
         host.nftables().rehearse(&guard(1), owned("n1", 1), &lead(1)).unwrap();
@@ -230,7 +230,7 @@ fn a_rehearsal_changes_nothing_and_says_what_would_be_refused() {
 }
 
 #[test]
-fn a_crowd_that_rehearses_while_others_make_the_frame_is_not_disturbed() {
+fn rehearsals_beside_changes_of_the_table_succeed() {
     for _ in 0..5 {
         let host = Host::new();
         crowd(&host, |who, nftables| {
@@ -265,7 +265,7 @@ fn a_crowd_makes_and_removes_chains_at_once_and_two_of_one_owner_make_them_once(
 }
 
 #[test]
-fn the_rules_of_others_are_not_even_read_where_no_chain_of_ours_stands() {
+fn without_a_chain_of_ours_foreign_rules_are_not_read() {
     let host = Host::new();
     add(&host, "n1", 1);
     // By its comment this rule is ours, so a dump of the chain would find it.

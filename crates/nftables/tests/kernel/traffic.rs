@@ -4,7 +4,7 @@ use crate::net::Net;
 use crate::scene::{frame, masquerade};
 
 #[test]
-fn a_container_reaches_who_knows_only_the_host_while_its_rules_stand() {
+fn a_masqueraded_container_reaches_a_peer_without_a_route_to_it() {
     let net = Net::new();
     let rules = [masquerade("10.0.0.2", "10.0.0.0/24", "aa-1"), masquerade("fd00::2", "fd00::/64", "aa-1")];
     assert!(!reaches(&net, "192.0.2.2") && !reaches(&net, "2001:db8::2"));

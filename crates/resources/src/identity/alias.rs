@@ -121,7 +121,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_alias_fits_the_kernel_and_keeps_both_hashes_whatever_the_names() {
+    fn an_alias_has_both_hashes_within_the_kernels_limit() {
         let tag = AttachmentId { network: "n".repeat(300), container: "c".into(), ifname: "eth0".into() };
         let alias = of(&tag);
         assert_eq!(alias.len(), LONGEST);

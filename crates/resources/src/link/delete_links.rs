@@ -95,7 +95,7 @@ mod tests {
     }
 
     #[test]
-    fn a_group_is_deleted_at_once_and_nothing_else() {
+    fn only_the_links_of_a_group_are_deleted() {
         assert_eq!(left(|_| true, &["one", "two", "three"]), ["four"]);
         assert_eq!(left(|_| true, &["three"]), ["one", "two", "four"]);
     }

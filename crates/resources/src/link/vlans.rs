@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn the_default_vlan_is_kept_untagged_unless_it_is_configured_otherwise() {
+    fn the_default_vlan_stays_untagged_unless_configured_otherwise() {
         assert_eq!(on(&Vlans::new(100, &[2..=3], true), 1), "[1 untagged, 2-3, 100 PVID untagged]");
         assert_eq!(on(&Vlans::new(100, &[], true), 0), "[100 PVID untagged]");
         assert_eq!(on(&Vlans::new(100, &[], true), 100), "[100 PVID untagged]");

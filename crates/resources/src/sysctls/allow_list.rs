@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_refusal_says_how_the_list_is_read_and_is_short() {
+    fn a_refusal_explains_how_the_list_is_matched_and_is_short() {
         let refused = |list: &str| allowed(&lines(list).unwrap(), is_anchored(list), "net.x").unwrap_err().to_string();
         assert!(refused("a\n").contains("allowed: [a]") && refused("a\n").contains("has to fit the whole key"));
         assert!(refused("a\n#unanchored").contains("has to fit a part of the key"));
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_that_is_no_expression_allows_nothing_wherever_it_stands() {
+    fn a_line_that_is_not_an_expression_refuses_the_whole_list() {
         for broken in ["net.core.so\n(", "a)|(.*", "*", "(?x)a # b)"] {
             let refused = lines(broken).unwrap_err();
             assert!(refused.msg.contains("has a line that is no regular expression"), "{refused}");

@@ -274,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_that_no_container_is_reached_by_are_told_from_others() {
+    fn addresses_that_no_container_can_have_are_recognised() {
         let special = |address: &str| special_purpose(address.parse().unwrap());
         for none in ["0.0.0.0", "224.0.0.9", "239.1.2.3", "255.255.255.255", "::", "ff02::1", "::ffff:127.0.0.1"] {
             assert_eq!(special(none), Some("no container's"), "{none}");

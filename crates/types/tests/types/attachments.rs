@@ -21,7 +21,7 @@ fn both_names_of_the_key_are_read_and_their_lists_add_up() {
 }
 
 #[test]
-fn null_and_an_empty_list_say_that_none_is_valid_and_absence_says_nothing() {
+fn null_and_an_empty_list_mean_no_valid_attachment() {
     for key in ["cni.dev/valid-attachments", "cni.dev/attachments"] {
         for value in ["null", "[]"] {
             let conf = conf(&format!(r#"{{"{key}":{value}}}"#));

@@ -89,7 +89,7 @@ fn aliases_come_as_a_list_or_by_network() {
 }
 
 #[test]
-fn a_wrong_argument_is_told_by_place_and_kind() {
+fn a_wrong_argument_is_an_error_with_its_path_and_kind() {
     let port = conf(r#"{"portMappings":[{"HostPort":70000}]}"#).capabilities().port_mappings().unwrap_err();
     assert_eq!((port.what, port.path.as_str()), (Wrong::Value, "runtimeConfig.portMappings[0].HostPort"));
     let protocol = conf(r#"{"portMappings":[{"protocol":"icmp"}]}"#).capabilities().port_mappings().unwrap_err();

@@ -31,7 +31,7 @@ fn keys_are_found_in_any_case_the_last_that_is_not_null() {
 }
 
 #[test]
-fn a_path_goes_through_objects_in_several_spellings_as_if_they_were_merged() {
+fn a_path_is_looked_up_in_all_spellings_of_an_object() {
     let conf = conf(r#"{"ipam":{"type":"host-local","a":{"x":1}},"IPAM":{"A":{"y":2},"subnet":null}}"#);
     assert_eq!(conf.ipam_type(), Some("host-local"));
     assert_eq!(conf.at(&["ipam", "a", "x"]), Some(&json!(1)));
@@ -41,7 +41,7 @@ fn a_path_goes_through_objects_in_several_spellings_as_if_they_were_merged() {
 }
 
 #[test]
-fn what_is_no_object_hides_earlier_spellings() {
+fn a_value_that_is_not_an_object_hides_earlier_spellings() {
     assert_eq!(conf(r#"{"ipam":{"type":"x"},"IPAM":7}"#).ipam_type(), None);
 }
 
@@ -65,7 +65,7 @@ fn setting_takes_the_place_of_every_spelling() {
 }
 
 #[test]
-fn a_configuration_goes_out_as_it_came_in() {
+fn a_configuration_is_written_as_it_was_read() {
     let text = r#"{"cniVersion":"1.1.0","prevResult":{"x":18446744073709551617,"y":[1.0,null]},"Ü":"<&>"}"#;
     assert_eq!(String::from_utf8(conf(text).to_vec()).unwrap(), text);
 }

@@ -10,7 +10,7 @@ fn reads(text: &str) -> String {
 }
 
 #[test]
-fn of_two_equal_keys_the_last_wins_and_stands_last() {
+fn the_last_of_two_equal_keys_wins_and_is_last() {
     assert_eq!(reads(r#"{"a":1,"b":2,"a":3}"#), r#"{"b":2,"a":3}"#);
     assert_eq!(reads(r#"{"a":[1,2],"a":[3]}"#), r#"{"a":[3]}"#);
     assert_eq!(reads(r#"{"a":{"b":1},"a":7}"#), r#"{"a":7}"#);
@@ -25,7 +25,7 @@ fn objects_under_one_key_are_merged_at_every_depth() {
 }
 
 #[test]
-fn a_later_null_keeps_the_earlier_value_where_it_stood() {
+fn a_later_null_does_not_replace_an_earlier_value() {
     assert_eq!(reads(r#"{"a":1,"A":2,"a":null}"#), r#"{"a":1,"A":2}"#);
     assert_eq!(reads(r#"{"a":null,"a":1}"#), r#"{"a":1}"#);
     assert_eq!(reads(r#"{"a":null}"#), r#"{"a":null}"#);
@@ -41,7 +41,7 @@ fn numbers_keep_their_text() {
 }
 
 #[test]
-fn what_is_not_one_document_is_refused() {
+fn a_text_that_is_not_one_document_is_refused() {
     for text in ["", " ", "{", "{} {}", "{}x", "\u{feff}{}", "nul", "{\"a\":01}", "[1,]", "{'a':1}"] {
         assert!(document::parse(text.as_bytes()).is_err(), "{text:?}");
     }
@@ -97,7 +97,7 @@ proptest! {
     #![proptest_config(ProptestConfig { cases: 128, failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn whatever_has_no_key_twice_reads_as_it_is(value in json()) {
+    fn a_document_without_duplicate_keys_is_read_unchanged(value in json()) {
         prop_assert_eq!(document::parse(value.to_string().as_bytes()).unwrap(), value.clone());
         prop_assert_eq!(document::parse(format!("{value:#}").as_bytes()).unwrap().to_string(), value.to_string());
         prop_assert_eq!(document::parse_with_duplicates(value.to_string().as_bytes(), |_| false).unwrap().1, []);
@@ -147,7 +147,7 @@ fn a_private_key_of_the_parser_is_a_key_like_any_other() {
 }
 
 #[test]
-fn what_a_program_wrote_is_read_by_the_parsers_own_rules() {
+fn output_of_programs_is_read_by_the_rules_of_serde_json() {
     let text = br#"{"a":{"x":1},"b":1e400,"a":{"y":18446744073709551616},"a":null,"c":-0.10}"#;
     let read = document::parse_plainly(text).unwrap();
     assert_eq!(read, serde_json::from_slice::<serde_json::Value>(text).unwrap());

@@ -16,7 +16,7 @@ fn an_error_is_written_with_what_is_known_of_it() {
 }
 
 #[test]
-fn an_error_is_read_with_whatever_is_missing_as_the_reference_writes_it() {
+fn an_error_with_missing_members_is_read() {
     assert_eq!(read::<CniError>(&json!({})).unwrap(), CniError::default());
     let error: CniError = read(&json!({"Code": 11, "MSG": "later", "details": null, "other": []})).unwrap();
     assert_eq!(error, CniError { code: code::TRY_AGAIN, msg: "later".into(), ..CniError::default() });

@@ -95,7 +95,7 @@ fn an_empty_result_is_written_as_its_golden_file_in_every_version() {
 }
 
 #[test]
-fn what_the_reference_wrote_is_read_and_written_with_not_a_member_more_or_less() {
+fn results_of_upstream_are_read_and_written_unchanged() {
     for version in &Version::ALL[..6] {
         let document = golden(&format!("reference-{version}"));
         let (own, answer) = CniResult::read(&document, Version::NEWEST).unwrap();
@@ -104,7 +104,7 @@ fn what_the_reference_wrote_is_read_and_written_with_not_a_member_more_or_less()
 }
 
 #[test]
-fn what_the_reference_wrote_in_the_versions_with_lists_is_one_and_the_same_result() {
+fn results_of_upstream_in_versions_with_lists_are_equal() {
     let read =
         |version: &Version| CniResult::read(&golden(&format!("reference-{version}")), Version::NEWEST).unwrap().1;
     let newest = read(&Version::V1_0_0);
@@ -115,7 +115,7 @@ fn what_the_reference_wrote_in_the_versions_with_lists_is_one_and_the_same_resul
 }
 
 #[test]
-fn a_result_goes_down_to_the_oldest_shape_as_the_reference_brings_it_down() {
+fn a_result_is_converted_to_the_oldest_versions_as_by_upstream() {
     let (_, newest) = CniResult::read(&golden("reference-1.0.0"), Version::NEWEST).unwrap();
     for version in &Version::ALL[..2] {
         assert_eq!(newest.write(*version), golden(&format!("reference-{version}")), "{version}");
@@ -123,7 +123,7 @@ fn a_result_goes_down_to_the_oldest_shape_as_the_reference_brings_it_down() {
 }
 
 #[test]
-fn a_result_without_addresses_says_no_more_than_dns_in_the_oldest_shape() {
+fn a_result_without_addresses_has_only_dns_in_the_oldest_version() {
     let answer = CniResult { ips: Vec::new(), extra: Map::new(), dns: Dns::default(), ..full() };
     assert_eq!(answer.write(Version::V0_2_0), golden("empty-0.2.0"));
 }
@@ -137,7 +137,7 @@ fn a_null_result_is_empty_and_has_the_version_that_was_asked_for() {
 }
 
 #[test]
-fn a_result_that_is_none_is_told_by_place_and_kind() {
+fn an_invalid_result_is_an_error_with_its_path_and_kind() {
     for (document, expected) in [
         (json!([]), "Type expected an object, found a list"),
         (json!({"cniVersion": 1}), "Type cniVersion: expected a text such as \"1.1.0\""),
@@ -174,7 +174,7 @@ fn a_mapped_address_is_the_ipv4_address_that_it_means() {
 }
 
 #[test]
-fn nothing_said_in_another_way_is_nothing_said() {
+fn null_empty_and_zero_members_are_omitted() {
     let document = json!({
         "interfaces": [{"name": "eth0", "mtu": 0, "mac": "", "sandbox": null}],
         "ips": [{"address": "10.0.0.5/8", "gateway": "", "interface": -1}],

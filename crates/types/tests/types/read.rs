@@ -86,7 +86,7 @@ fn keys_match_in_any_case_and_unknown_ones_are_ignored() {
 }
 
 #[test]
-fn of_several_spellings_the_last_in_the_document_wins_and_objects_are_merged() {
+fn the_last_spelling_of_a_key_wins_and_objects_are_merged() {
     let conf: Conf = parsed(r#"{"mtu":1,"MTU":2,"Mtu":3,"mtu":4,"Bridge":"a","bridge":null}"#).unwrap();
     assert_eq!((conf.mtu, conf.bridge.as_str()), (4, "a"));
     let conf: Conf = parsed(r#"{"mtu":1,"MTU":2,"mtu":3,"MTU":4}"#).unwrap();
@@ -131,7 +131,7 @@ fn every_kind_of_field_is_read() {
 }
 
 #[test]
-fn wrong_type_and_wrong_value_are_told_apart() {
+fn a_wrong_type_differs_from_a_wrong_value() {
     for (text, path, message) in [
         (r#"{"mtu":"5"}"#, "mtu", "expected an integer from 0 to 65535, found the text \"5\""),
         (r#"{"MTU":5.0}"#, "MTU", "expected an integer from 0 to 65535, found 5.0"),

@@ -431,7 +431,7 @@ mod tests {
 
     /// Each marker compared with each rule, this takes minutes.
     #[test]
-    fn an_end_costs_no_more_than_one_look_at_what_others_have() {
+    fn a_removal_compares_its_markers_with_all_rules_once() {
         let rules = |n: u32| {
             let address = format!("10.77.{}.{}/32", n / 250, n % 250);
             format!(

@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_claim_is_of_the_network_that_it_names_or_that_the_chain_knows() {
+    fn a_claim_belongs_to_the_network_of_its_comment_or_its_chain() {
         let (network, jump) =
             ("n".repeat(250), |names: &Names| IptablesRule::any().commented(&names.jump).jump(&names.chain));
         let (short, long) = (names("n", "c1", "eth0"), names(&network, "c1", "eth0"));
@@ -384,7 +384,7 @@ mod tests {
     }
 
     #[test]
-    fn a_jump_for_a_whole_network_goes_with_an_address_of_it_or_with_the_last_interface() {
+    fn an_old_network_jump_is_removed_with_its_address_or_last_interface() {
         for (own, other, single) in [("10.0.0.2", "10.1.0.2", 32), ("::10.0.0.2", "fd00::2", 128)] {
             let network = |length| IpNetwork::new(own.parse().unwrap(), length).unwrap();
             let (wide, going) = (network(single - 8), |address: &str| [address.parse().unwrap()]);

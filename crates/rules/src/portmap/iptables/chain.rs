@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_without_marks_are_told_apart_by_where_they_lead() {
+    fn rules_without_marks_are_grouped_by_their_dnat_address() {
         let lines = [
             "-s 10.0.0.0/24 -p tcp -m tcp --dport 1 -j CNI-HOSTPORT-SETMARK",
             "-p tcp -m tcp --dport 1 -j DNAT --to-destination 10.0.0.1:80",

@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn whatever_is_more_than_a_match_is_refused_by_its_word_and_key() {
+    fn a_condition_that_is_more_than_a_match_is_refused_by_its_word() {
         for line in [
             "-j ACCEPT",
             "-jACCEPT",
@@ -333,7 +333,7 @@ mod tests {
     }
 
     #[test]
-    fn what_iptables_would_make_several_rules_of_is_refused() {
+    fn a_condition_that_becomes_several_rules_is_refused() {
         for line in [
             "-s 10.0.0.1,10.0.0.2",
             "! -d 10.0.0.1,10.0.0.2",

@@ -105,7 +105,7 @@ fn another_mark_or_none_or_everybodys_changes_only_how_the_source_is_marked() {
 }
 
 #[test]
-fn what_is_there_needs_no_change_and_goes_as_a_whole() {
+fn an_installed_share_needs_no_change_and_is_removed_entirely() {
     let names = names("n-1", "c1", "eth0");
     let wanted = Share::wanted(&portmap(), IpVersion::V4, &names);
     let table = table(&made(&wanted, &names));
@@ -147,7 +147,7 @@ fn after(lines: &[String], changes: &Changes) -> Vec<String> {
 }
 
 #[test]
-fn of_two_interfaces_in_one_chain_each_goes_alone() {
+fn each_of_two_interfaces_in_one_chain_is_removed_alone() {
     let (first, (second, other)) = (names("n-1", "c1", "eth0"), second());
     let one = Share::wanted(&portmap(), IpVersion::V4, &first);
     let two = Share::wanted(&other, IpVersion::V4, &second);
