@@ -167,7 +167,8 @@ mod tests {
         let message = message("192.0.2.9", "192.0.2.1", "10.0.0.2");
         let entry = Entry::read(&message).unwrap();
         let bytes = entry.deletion().encode(5);
-        let (list, whole) = (&bytes[HEADERS..], &message[HEADERS..]);
+        let list = &bytes[HEADERS..];
+        let whole = &message[HEADERS..];
         assert_eq!((bytes[4..8].to_vec(), bytes[FAMILY]), (vec![2, 1, 5, 0], IPV4));
         for kind in [ORIGINAL, ID, ZONE] {
             assert_eq!(value(list, kind), value(whole, kind));
@@ -194,7 +195,8 @@ mod tests {
     fn a_filter_has_the_flags_of_its_fields() {
         let flags =
             |list: &Attributes| value(value(list.as_bytes(), FILTER).unwrap(), FILTER_ORIGINAL).unwrap().to_vec();
-        let (one, all) = (filter(17, Some(53)), filter(17, None));
+        let one = filter(17, Some(53));
+        let all = filter(17, None);
         assert_eq!((flags(&one), flags(&all)), (40_u32.to_ne_bytes().to_vec(), 8_u32.to_ne_bytes().to_vec()));
         let protocol = value(value(one.as_bytes(), ORIGINAL).unwrap(), TUPLE_PROTOCOL).unwrap();
         assert_eq!(value(protocol, DESTINATION_PORT), Some(&[0, 53][..]));

@@ -162,11 +162,12 @@ mod tests {
 
     #[test]
     fn deletions_and_insertions_are_not_only_additions() {
-        let (rule, changed) = (IptablesRule::any().jump("OWN"), |make: &dyn Fn(&mut Changes)| {
+        let rule = IptablesRule::any().jump("OWN");
+        let changed = |make: &dyn Fn(&mut Changes)| {
             let mut changes = Changes::default();
             make(&mut changes);
             changes.only_add()
-        });
+        };
         assert!(changed(&|changes| {
             changes.new_chain("OWN");
             changes.prepend("OWN", [&rule]);

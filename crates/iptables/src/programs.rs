@@ -289,7 +289,8 @@ mod tests {
     #[test]
     fn programs_named_after_the_variant_win_over_an_unknown_choice() {
         let script = pair(Path::new("/nowhere/iptables-save"));
-        let (own, absent) = (pair(Path::new("/own/iptables-nft-save")), MissingProgram("iptables-nft-save".into()));
+        let own = pair(Path::new("/own/iptables-nft-save"));
+        let absent = MissingProgram("iptables-nft-save".into());
         assert_eq!(script.clone().or_named(Variant::NfTables, || Ok(own.clone())), Ok(own));
         assert_eq!(script.clone().or_named(Variant::NfTables, || Err(absent)), Ok(script));
     }
@@ -297,16 +298,16 @@ mod tests {
     #[test]
     fn a_choice_of_a_known_variant_is_used_for_that_variant_only() {
         let place = std::env::temp_dir().join(format!("cnikit-programs-{}", std::process::id()));
-        let (file, link) = (place.join("xtables-legacy-multi"), place.join("iptables-save"));
+        let file = place.join("xtables-legacy-multi");
+        let link = place.join("iptables-save");
         std::fs::create_dir(&place).unwrap();
         std::fs::write(&file, "").unwrap();
         std::os::unix::fs::symlink(&file, &link).unwrap();
-        let (chosen, own) = (pair(&link), pair(Path::new("/own/iptables-legacy-save")));
+        let chosen = pair(&link);
+        let own = pair(Path::new("/own/iptables-legacy-save"));
         let absent = || MissingProgram("iptables-nft-save".into());
-        let (taken, left) = (
-            chosen.clone().or_named(Variant::Legacy, || Ok(own)),
-            chosen.clone().or_named(Variant::NfTables, || Err(absent())),
-        );
+        let taken = chosen.clone().or_named(Variant::Legacy, || Ok(own));
+        let left = chosen.clone().or_named(Variant::NfTables, || Err(absent()));
         std::fs::remove_dir_all(&place).unwrap();
         assert_eq!(taken, Ok(chosen));
         assert_eq!(left, Err(absent()));

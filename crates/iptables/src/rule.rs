@@ -347,7 +347,8 @@ mod tests {
 
     #[test]
     fn words_beyond_another_rule_are_returned() {
-        let (plain, more) = (IptablesRule::any().protocol("tcp").jump("OWN-x"), ["!", "-i", "lo"].map(str::to_owned));
+        let plain = IptablesRule::any().protocol("tcp").jump("OWN-x");
+        let more = ["!", "-i", "lo"].map(str::to_owned);
         assert_eq!(
             IptablesRule::any().words(&more).protocol("tcp").jump("OWN-x").words_beyond(&plain),
             Some(more.to_vec())
@@ -360,7 +361,8 @@ mod tests {
     fn addresses_are_equal_however_iptables_writes_them() {
         let read = |line: &str| IptablesRule::read(line.split(' ').map(str::to_owned).collect());
         for (theirs, own) in [("::10.0.0.2", "::a00:2"), ("::0.1.0.0", "::1:0"), ("fd00:0:1::", "fd00:0:1::")] {
-            let (address, whole) = (own.parse().unwrap(), network(&format!("{own}/128")));
+            let address = own.parse().unwrap();
+            let whole = network(&format!("{own}/128"));
             assert_eq!(
                 read(&format!("-s {theirs}/128 -d {theirs}/128")),
                 IptablesRule::any().source(address).destination(whole)

@@ -261,7 +261,8 @@ mod tests {
     fn removal_needs_no_restore_program() {
         let place = std::env::temp_dir().join(format!("cnikit-ruleset-{}", std::process::id()));
         std::fs::create_dir(&place).unwrap();
-        let (programs, netns) = (that_only_read(&place), make::anonymous().unwrap());
+        let programs = that_only_read(&place);
+        let netns = make::anonymous().unwrap();
         let part = ReadScope { table: "nat", line_text: "", chain_text: "", shared_chains: &[] };
         let rule = |port: u16| IptablesRule::any().destination_port("tcp", port).jump("ACCEPT");
         let shown = netns.enter(|_| {
@@ -273,7 +274,8 @@ mod tests {
             changes.append("GOES", &rule(4));
             Ruleset::open(found, &part).unwrap().change(|_| changes.clone()).unwrap();
 
-            let (mut removals, mut addition) = (Changes::default(), Changes::default());
+            let mut removals = Changes::default();
+            let mut addition = Changes::default();
             removals.delete("OWN", &rule(1));
             removals.delete("OWN", &rule(1));
             removals.delete_chain("GOES");

@@ -47,7 +47,8 @@ impl ApplyContext {
     }
 
     fn of(tag: &AttachmentId, sandbox: &str, netns: &Netns, record: CniResult) -> ApplyContext {
-        let (host, container) = (OnceCell::new(), OnceCell::new());
+        let host = OnceCell::new();
+        let container = OnceCell::new();
         ApplyContext { tag: tag.clone(), netns: netns.clone(), sandbox: sandbox.to_owned(), record, host, container }
     }
 }
@@ -180,7 +181,9 @@ impl GcContext {
 
 impl From<&Gc> for GcContext {
     fn from(gc: &Gc) -> GcContext {
-        let (network, valid, conf) = (gc.network.clone(), gc.valid.clone(), gc.call.conf.clone());
+        let network = gc.network.clone();
+        let valid = gc.valid.clone();
+        let conf = gc.call.conf.clone();
         GcContext { network, valid, conf, host: OnceCell::new(), shared: Shared::default() }
     }
 }

@@ -36,9 +36,11 @@ pub fn apply(plan: &Plan, context: &ApplyContext, journal: &mut Journal) -> Resu
 /// # Errors
 /// One error that names every difference (code 102), and every resource that could not be read.
 pub fn verify(plans: &[&Plan], context: &ApplyContext) -> Result<()> {
-    let (mut drifts, mut errors) = (Drifts::default(), Errors::default());
+    let mut drifts = Drifts::default();
+    let mut errors = Errors::default();
     for resource in plans.iter().flat_map(|plan| plan.iter()) {
-        let (kind, before) = (resource.kind(), drifts.texts().len());
+        let kind = resource.kind();
+        let before = drifts.texts().len();
         let looked =
             log::step(format_args!("check {}: {resource}", kind.name), || resource.verify(context, &mut drifts));
         errors.note(looked.map_err(|error| error.context(resource)));

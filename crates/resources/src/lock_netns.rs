@@ -137,7 +137,8 @@ mod tests {
 
     #[test]
     fn the_first_usable_directory_has_the_lock_file() {
-        let (one, two) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+        let one = tempfile::tempdir().unwrap();
+        let two = tempfile::tempdir().unwrap();
         let [one_path, two_path] = [&one, &two].map(|dir| dir.path().to_str().unwrap());
         let places: [(&str, &[&str]); 2] = [(one_path, &["cnikit", "locks"]), (two_path, &["cnikit", "locks"])];
         let [first, second] = [&one, &two].map(|dir| dir.path().join("cnikit/locks/netns-7"));

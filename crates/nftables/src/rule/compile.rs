@@ -309,7 +309,8 @@ mod tests {
 
     #[test]
     fn protocols_and_destinations_that_never_meet_are_refused() {
-        let (tcp, udp) = (Match::to_port(L4Protocol::Tcp, 80), Match::to_port(L4Protocol::Udp, 80));
+        let tcp = Match::to_port(L4Protocol::Tcp, 80);
+        let udp = Match::to_port(L4Protocol::Udp, 80);
         let both = rule(vec![tcp.clone(), udp], Verdict::Drop);
         assert!(compile(&both, TableFamily::Inet).unwrap_err().to_string().contains("mixes protocols"));
         let asked = rule(vec![Match::OriginalDport(80), Match::Protocol(L4Protocol::Tcp)], Verdict::Drop);

@@ -270,7 +270,8 @@ mod tests {
 
     #[test]
     fn a_port_and_a_mac_come_back_beside_addresses_too() {
-        let (port, mac) = (Match::from("vethfifteen0123"), Match::SourceMac(Mac([2, 0, 0, 1, 2, 3])));
+        let port = Match::from("vethfifteen0123");
+        let mac = Match::SourceMac(Mac([2, 0, 0, 1, 2, 3]));
         let source = Match::Source("10.0.0.2".parse().unwrap());
         for matches in [vec![port.clone()], vec![mac.clone()], vec![port, mac, source.clone()]] {
             assert_comes_back(&rule(matches, Verdict::Jump("there".into())), TableFamily::Bridge);

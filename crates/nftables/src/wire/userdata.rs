@@ -142,7 +142,8 @@ mod tests {
 
     #[test]
     fn the_longest_owner_fits_beside_the_longest_comment() {
-        let (comment_of, owner_of) = ("x".repeat(LONGEST_COMMENT), "o".repeat(LONGEST_OWNER));
+        let comment_of = "x".repeat(LONGEST_COMMENT);
+        let owner_of = "o".repeat(LONGEST_OWNER);
         let both = of_rule(Some(&comment_of), Some(&owner_of)).unwrap();
         assert_eq!(both.len(), 256);
         assert_eq!(comment(&both).as_deref(), Some(comment_of.as_str()));

@@ -414,7 +414,8 @@ mod tests {
         };
         let rules: String = lines.iter().map(line).collect();
         let said = format!("*filter\n:{FORWARD} - [0:0]\n:{OWNERS} - [0:0]\n{rules}COMMIT\n");
-        let (table, context) = (Table::read(&said, "filter", "").unwrap(), format!("cnikit:{:016x}:{n:0>32}", 1));
+        let table = Table::read(&said, "filter", "").unwrap();
+        let context = format!("cnikit:{:016x}:{n:0>32}", 1);
         let going = ClaimFilter { is_owner: &|mark| mark == context, unmarked: &[], is_gc: true };
         Claims::of(&table).released(&going).drifts("filter").len()
     }

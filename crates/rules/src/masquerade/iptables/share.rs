@@ -365,7 +365,8 @@ mod tests {
     #[test]
     fn a_comment_fits_and_names_the_interface_whatever_the_names() {
         for (network, container) in [(300, 5), (5, 300), (200, 100), (300, 300)] {
-            let (network, container) = ("n".repeat(network), "c".repeat(container));
+            let network = "n".repeat(network);
+            let container = "c".repeat(container);
             let names = names(&network, &container, "an\"\\interface1");
             assert!(names.rule.len() <= LONGEST_COMMENT && names.jump.len() <= LONGEST_COMMENT);
             assert!(names.rule.ends_with(r#"" if: "an\"\\interface1""#), "{}", names.rule);
@@ -376,7 +377,8 @@ mod tests {
     fn a_claim_belongs_to_the_network_of_its_comment_or_its_chain() {
         let (network, jump) =
             ("n".repeat(250), |names: &Names| IptablesRule::any().commented(&names.jump).jump(&names.chain));
-        let (short, long) = (names("n", "c1", "eth0"), names(&network, "c1", "eth0"));
+        let short = names("n", "c1", "eth0");
+        let long = names(&network, "c1", "eth0");
         let is_of = |names: &Names, network: &str| Claim::of(&jump(names)).unwrap().is_of(network, &names.chain);
         assert!(is_of(&short, "n") && !is_of(&short, "m") && !is_of(&long, "n"));
         assert!(is_of(&long, &network));
@@ -387,7 +389,8 @@ mod tests {
     fn an_old_network_jump_is_removed_with_its_address_or_last_interface() {
         for (own, other, single) in [("10.0.0.2", "10.1.0.2", 32), ("::10.0.0.2", "fd00::2", 128)] {
             let network = |length| IpNetwork::new(own.parse().unwrap(), length).unwrap();
-            let (wide, going) = (network(single - 8), |address: &str| [address.parse().unwrap()]);
+            let wide = network(single - 8);
+            let going = |address: &str| [address.parse().unwrap()];
             assert!(is_old_jump(wide, &going(own), true) && !is_old_jump(wide, &going(other), true));
             assert!(is_old_jump(wide, &[], false) && !is_old_jump(wide, &[], true));
             assert!(!is_old_jump(network(single), &going(own), false));
