@@ -1,11 +1,10 @@
 //! Source routing: packets from an address of the container's interface are routed by a table of their own.
 //!
 //! Rules and tables are in the container. What was changed is stored in a file, so that DEL and GC give it back; see
-//! [`state_file`](crate::state_file). A rule of ours has the protocol number [`PROTOCOL`]; only rules with it, and routes that are
+//! `state_file.rs`. A rule of ours has the protocol number [`PROTOCOL`]; only rules with it, and routes that are
 //! exactly as they are stored, are removed.
 
 use std::fmt;
-use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 
 use cnikit_netlink::{Family, Link, MAIN_TABLE, Netlink, RouteCopy, RoutingRule};
@@ -21,6 +20,7 @@ use crate::routing::changes::RoutingChanges;
 use crate::routing::route_index::RouteIndex;
 pub use crate::routing::source_state::PROTOCOL;
 use crate::routing::source_state::{SourceState, StoredRule};
+pub use crate::routing::source_tables::SourceAddress;
 use crate::routing::source_tables::{self, WantedRoutes};
 use crate::routing::stored_route::StoredRoute;
 use crate::routing::tables::{FreeTables, Rules};
@@ -46,17 +46,6 @@ pub struct SourceRouting {
     pub tables: SourceTables,
     /// The directory in which the state is stored; see [`data_dir`].
     pub data_dir: PathBuf,
-}
-
-/// An address that packets are routed by.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct SourceAddress {
-    /// The address with the prefix of its subnet.
-    pub address: IpNetwork,
-    /// The gateway of the default route in its table.
-    pub gateway: Option<IpAddr>,
-    /// The gateway is used even if the main table has a default route over another one.
-    pub has_static_gateway: bool,
 }
 
 /// The tables that packets are routed by.

@@ -9,11 +9,22 @@ use ipnetwork::IpNetwork;
 
 use crate::address::layer3::SCOPE_LINK;
 use crate::routing::route_index::metric;
-use crate::routing::source_routing::SourceAddress;
 use crate::routing::source_state::PROTOCOL;
 
 /// How many routes are copied at most.
 const MOST_ROUTES: usize = 16_384;
+
+/// An address that packets are routed by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SourceAddress {
+    /// The address with the prefix of its subnet.
+    pub address: IpNetwork,
+    /// The gateway of the default route in its table.
+    pub gateway: Option<IpAddr>,
+    /// The gateway is used even if the main table has a default route over another one.
+    pub has_static_gateway: bool,
+}
+
 /// The routes that are wanted.
 #[derive(Debug, Default)]
 pub(super) struct WantedRoutes {
