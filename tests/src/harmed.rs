@@ -110,6 +110,13 @@ pub fn crowded_source_routing(bin: &Path) -> Subject {
     subject
 }
 
+/// vrf with both families, and routes that it is to give back. The kernel adds its rules for VRFs with the first one, and keeps them.
+pub fn vrf_member(bin: &Path) -> Subject {
+    let first = "(ip link add first0 type vrf table 9 && ip link del first0) 2>/dev/null || :";
+    let conf = json!({"vrfname": "red", "dataDir": "$DIR/vrf"});
+    Subject::new(bin, "vrf", conf).after(&format!("{first}; {ROUTED_INTERFACE}"), addressed())
+}
+
 /// portmap with ports of both families, and all that is done for them.
 pub fn published(backend: &str) -> Subject {
     publishing(installed(), backend)

@@ -28,7 +28,7 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 14] = [
+pub const NAMES: [&str; 15] = [
     "bridge",
     "dummy",
     "firewall",
@@ -43,6 +43,7 @@ pub const NAMES: [&str; 14] = [
     "static",
     "tuning",
     "vlan",
+    "vrf",
 ];
 
 /// The directory of cargo's output that this test is in: `target/TRIPLE/PROFILE`.

@@ -3,7 +3,7 @@
 use cnikit_testkit::Subject;
 use serde_json::json;
 
-use crate::harmed::{firewall, publishing, source_routing, tuned};
+use crate::harmed::{firewall, publishing, source_routing, tuned, vrf_member};
 use crate::{MASTER, bin, bridge, dual_stack, dummy, flannel, ipvlan, macvlan, ptp, subject, vlan, written_down};
 
 /// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
@@ -23,6 +23,7 @@ pub fn served(plugin: &str) -> Subject {
         "static" => subject("static", json!({"ipam": written_down()})),
         "tuning" => tuned(bin()),
         "vlan" => vlan().on(MASTER), // as with ipvlan
+        "vrf" => vrf_member(bin()),
         _ => panic!("say in tests/src/served.rs how {plugin} is called so that it succeeds"),
     }
 }

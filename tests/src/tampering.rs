@@ -186,6 +186,16 @@ pub const TUNING: [Tampering; 9] = [
     tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
+/// What vrf makes, as [`vrf_member`](crate::harmed::vrf_member) says.
+pub const VRF: [Tampering; 6] = [
+    tampering("ip link set eth0 nomaster", "failed to find eth0 associated to vrf red"),
+    tampering("ip link set red down", "VRF red: wanted up, found down"),
+    tampering("ip route del 10.9.0.0/16 table 1", "route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400"),
+    tampering("ip link del red", "VRF red: wanted in the container, found none"),
+    tampering("ip link del red && ip link add red type bridge", "Netlink red is not a VRF"),
+    tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
+];
+
 /// What sbr changes, as [`source_routing`](crate::harmed::source_routing) says; the last takes the others with it.
 pub const SOURCE_ROUTING: [Tampering; 6] = [
     tampering("ip rule del from 10.77.0.2", "routing rule of eth0: wanted from 10.77.0.2/32 lookup 100, found []"),
@@ -334,7 +344,7 @@ pub const LAYER2: [Thing; 4] = [
 ];
 
 /// The kinds of resources that not every kernel supports. Tests that need such a feature of the kernel tamper with them.
-pub const IN_THE_RING: [&str; 2] = ["VLANs of the port", "VLAN gateway"];
+pub const IN_THE_RING: [&str; 3] = ["VLANs of the port", "VLAN gateway", "VRF"];
 
 /// The kinds that `tests/tests/macvlan.rs` and the ring tamper with, because they need a feature of the kernel too.
 pub const WITHOUT_A_HOST_END: [&str; 4] = ["macvlan", "ipvlan", "vlan", "dummy"];

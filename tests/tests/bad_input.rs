@@ -39,6 +39,7 @@ const ALL: &[&str] = &[
     "static",
     "tuning",
     "sbr",
+    "vrf",
     "firewall",
     "portmap",
     "dummy",
@@ -46,7 +47,7 @@ const ALL: &[&str] = &[
 ];
 /// They enter the container.
 const MAIN: &[&str] = &[
-    "bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "loopback", "flannel", "tuning", "sbr", "firewall",
+    "bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "loopback", "flannel", "tuning", "sbr", "vrf", "firewall",
     "portmap",
 ];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"];
@@ -59,6 +60,7 @@ const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tu
 const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
 const SBR: &[&str] = &["sbr"];
+const VRF: &[&str] = &["vrf"];
 const FIREWALL: &[&str] = &["firewall"];
 
 /// A host on which no call may make anything, and the objects that calls refer to.
@@ -87,6 +89,10 @@ impl Scene {
         match plugin {
             "loopback" | "firewall" | "portmap" => {}
             "tuning" | "sbr" => conf["dataDir"] = json!(self.host.dir().join(plugin)),
+            "vrf" => {
+                conf["vrfname"] = json!("red");
+                conf["dataDir"] = json!(self.host.dir().join("vrf"));
+            }
             "static" => conf["ipam"] = written,
             _ => conf["ipam"] = ipam,
         }
@@ -653,6 +659,20 @@ fn values_of_sbr() -> Vec<Bad> {
     ]
 }
 
+/// Values of vrf's keys that cannot be.
+fn values_of_vrf() -> Vec<Bad> {
+    let vrf = |pointer, value: Value, says: &str| bad(VRF, "ADD", [(pointer, value)], 7, says);
+    vec![
+        bad(VRF, "ADD", NONE, 7, "Required prevResult missing"),
+        vrf("/vrfname", json!(""), "configuration is expected to have a valid vrf name"),
+        vrf("/vrfname", Value::Null, "configuration is expected to have a valid vrf name"),
+        vrf("/vrfname", json!("a/b"), "cannot be the name of a link"),
+        vrf("/vrfname", json!("a-name-of-sixteen"), "cannot be the name of a link"),
+        bad(VRF, "ADD", [("/table", json!(-1))], 6, "table"),
+        bad(VRF, "ADD", [("/vrfname", json!(7))], 6, "vrfname"),
+    ]
+}
+
 /// Values of firewall's keys that cannot be.
 fn values_of_firewall() -> Vec<Bad> {
     let firewall = |pointer, value: Value, says: &str| bad(FIREWALL, "ADD", [(pointer, value)], 7, says);
@@ -811,6 +831,7 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
         values_of_flannel(),
         values_of_tuning(),
         values_of_sbr(),
+        values_of_vrf(),
         values_of_firewall(),
         values_of_portmap(),
     ];

@@ -634,6 +634,7 @@ fn known() -> Vec<PluginKeys> {
         of("loopback", keys::of_plugin::<loopback::LoopbackPlugin>(&[], None)),
         of("sbr", keys::of_plugin::<sbr::SbrPlugin>(&[], None)),
         of("tuning", keys::of_plugin::<tuning::TuningPlugin>(tuning, tuning_args)),
+        of("vrf", keys::of_plugin::<vrf::VrfPlugin>(&[], None)),
         of("host-local", [keys::of_plugin::<host_local::HostLocalPlugin>(&[], args), more.to_vec()].concat()),
     ]
 }

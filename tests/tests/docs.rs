@@ -58,6 +58,7 @@ fn documented() -> Vec<Documented> {
         // A directory for stored settings has an effect only if a setting is changed.
         of_chained::<tuning::TuningPlugin>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
         of_chained::<firewall::FirewallPlugin>("firewall", json!({})),
+        of_chained::<vrf::VrfPlugin>("vrf", json!({"vrfname": "blue"})),
         // Each key makes a difference if there are addresses.
         of_chained::<sbr::SbrPlugin>(
             "sbr",
@@ -188,7 +189,7 @@ fn with(base: &Value, path: &[&str], value: Option<&Value>) -> Value {
 #[test]
 fn every_network_list_of_every_page_lives() {
     let tried = examples(None);
-    assert!(tried.len() + 3 >= documented().len(), "each page but those of dummy, ipvlan and vlan has one");
+    assert!(tried.len() + 4 >= documented().len(), "each page but those of dummy, ipvlan, vlan and vrf has one");
     tried.iter().for_each(Example::try_out);
 }
 

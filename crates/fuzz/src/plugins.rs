@@ -18,7 +18,7 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_own_ipam(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let reply = match choice % 12 {
+    let reply = match choice % 13 {
         0 => call::<InterfaceShape<bridge::BridgePlugin>>(input, plugins),
         1 => call::<InterfaceShape<ptp::PtpPlugin>>(input, plugins),
         3 => call::<Ipam<static_ipam::StaticPlugin>>(input, plugins),
@@ -30,6 +30,7 @@ pub(crate) fn run(data: &[u8]) {
         9 => call::<InterfaceShape<dummy::DummyPlugin>>(input, plugins),
         10 => call::<InterfaceShape<vlan::VlanPlugin>>(input, plugins),
         11 => call::<Chained<sbr::SbrPlugin>>(input, plugins),
+        12 => call::<Chained<vrf::VrfPlugin>>(input, plugins),
         _ => call::<loopback::LoopbackPlugin>(input, plugins),
     };
     check_plan(&reply);

@@ -19,6 +19,7 @@
 //! | [`forwarding`] | IP forwarding of the host | never: it is shared |
 //! | [`sysctls`] | sysctls below `net/` in the container's namespace | saved settings, where configured |
 //! | [`link_settings`] | MAC, MTU, flags and queue length of the container's interface | saved settings |
+//! | [`vrf`] | the container's interface in a VRF, with its routes | a state file |
 //! | [`source_routing`] | rules and tables that route packets of the container's interface by their source | a state file |
 //!
 //! Parts, each of which uses only those before it: `identity` (the attachment that a link belongs to), [`saved_settings`],
@@ -59,10 +60,10 @@ pub use identity::alias;
 pub use link::{
     bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan, vlan_gateway, vlans,
 };
-pub use routing::source_routing;
+pub use routing::{source_routing, vrf};
 
 /// Every kind. Each has a file of its own.
-pub const ALL: [cnikit_plan::Kind; 18] = [
+pub const ALL: [cnikit_plan::Kind; 19] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
@@ -81,4 +82,5 @@ pub const ALL: [cnikit_plan::Kind; 18] = [
     sysctls::KIND,
     link_settings::KIND,
     source_routing::KIND,
+    vrf::KIND,
 ];

@@ -23,6 +23,7 @@ static ALL: &[Entry] = &[
     Entry::of::<Ipam<static_ipam::StaticPlugin>>("static"),
     Entry::of::<Chained<tuning::TuningPlugin>>("tuning"),
     Entry::of::<InterfaceShape<vlan::VlanPlugin>>("vlan"),
+    Entry::of::<Chained<vrf::VrfPlugin>>("vrf"),
 ];
 
 fn main() -> std::process::ExitCode {

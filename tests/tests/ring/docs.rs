@@ -8,12 +8,17 @@ use crate::test::{Test, test};
 pub(crate) const TESTS: &[Test] = &[
     test!(lists_with_vlans_live needs Need::BRIDGE_VLAN_FILTERING),
     test!(lists_with_ipvlan_live needs Need::IPVLAN),
+    test!(lists_with_vrfs_live needs Need::VRF),
     test!(lists_with_vlan_live needs Need::VLAN),
     test!(lists_with_dummy_live needs Need::DUMMY),
 ];
 
 fn lists_with_vlans_live() {
     all_live(&Need::BRIDGE_VLAN_FILTERING);
+}
+
+fn lists_with_vrfs_live() {
+    all_live(&Need::VRF);
 }
 
 fn lists_with_ipvlan_live() {

@@ -21,6 +21,7 @@ mod needs;
 mod test;
 mod vlan;
 mod vlan_plugin;
+mod vrf;
 
 use std::process::ExitCode;
 
@@ -39,6 +40,7 @@ fn main() -> ExitCode {
         mixed::TESTS,
         vlan::TESTS,
         vlan_plugin::TESTS,
+        vrf::TESTS,
     ]
     .concat();
     let tests = [needs::tests(), told].concat();

@@ -19,12 +19,13 @@ use crate::output::text::Tone;
 
 /// The pages of our plugins, whose tables have the plugins' keys; tests compare them with the plugins. flannel is missing, because
 /// the keys and capabilities of its delegate are unknown.
-const PAGES: [(&str, &str); 13] = [
+const PAGES: [(&str, &str); 14] = [
     ("bridge", include_str!("../../../../docs/bridge.md")),
     ("ptp", include_str!("../../../../docs/ptp.md")),
     ("macvlan", include_str!("../../../../docs/macvlan.md")),
     ("ipvlan", include_str!("../../../../docs/ipvlan.md")),
     ("vlan", include_str!("../../../../docs/vlan.md")),
+    ("vrf", include_str!("../../../../docs/vrf.md")),
     ("dummy", include_str!("../../../../docs/dummy.md")),
     ("loopback", include_str!("../../../../docs/loopback.md")),
     ("host-local", include_str!("../../../../docs/host-local.md")),

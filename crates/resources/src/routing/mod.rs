@@ -1,4 +1,4 @@
-//! Routing in the container: rules, and tables other than the main one.
+//! Routing in the container: rules, tables other than the main one, and VRFs.
 
 pub(crate) mod changes;
 pub(crate) mod route_index;
@@ -7,3 +7,4 @@ mod source_state;
 mod source_tables;
 pub(crate) mod stored_route;
 pub(crate) mod tables;
+pub mod vrf;

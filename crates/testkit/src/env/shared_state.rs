@@ -7,7 +7,7 @@ const LOCK: &str = "file: leases/<network>/lock = \"\"";
 
 /// Texts that identify lines of shared state, which the first ADD may add to a snapshot; see
 /// [`line_contains`](crate::env::snapshot::line_contains).
-pub const SHARED: [&str; 45] = [
+pub const SHARED: [&str; 46] = [
     // The bridge, with its addresses, routes and settings.
     "cni0",
     // Forwarding, and the settings that the kernel derives from it.
@@ -55,11 +55,12 @@ pub const SHARED: [&str; 45] = [
     "overrides\" -j CNI-ADMIN",
     "-j CNI-ISOLATION-STAGE-1",
     "|isolated)\" -j RETURN",
-    // Directories: delegates' configurations of flannel, reservations of host-local, state files of sbr, saved settings of tuning.
+    // Directories: delegates' configurations of flannel, reservations of host-local, state files of sbr and vrf, saved settings of tuning.
     "directory: flannel",
     "directory: leases",
     "directory: sbr",
     "directory: tuning",
+    "directory: vrf",
     LOCK,
     HINTS[0],
     HINTS[1],

@@ -1,0 +1,214 @@
+//! vrf: its life in the containers of a kernel that has VRFs, and what it gives back.
+
+use cnikit_testkit::life;
+use cnikit_testkit::need::Need;
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, kill};
+use cnikit_tests::harmed::vrf_member;
+use cnikit_tests::tampering::VRF;
+use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once};
+use cnikit_tests::{bin, subject};
+use serde_json::{Value, json};
+
+use crate::test::{Test, test};
+
+pub(crate) const TESTS: &[Test] = &[
+    test!(an_attachment_leaves_no_trace needs Need::VRF),
+    test!(del_succeeds_in_every_poor_form needs Need::VRF),
+    test!(check_names_what_was_tampered_with needs Need::VRF),
+    test!(a_fault_before_any_step_changes_nothing needs Need::VRF),
+    test!(it_is_killed_at_some_calls needs Need::VRF),
+    test!(it_meets_some_errors needs Need::VRF),
+    test!(a_vrf_goes_with_its_last_member_and_not_before needs Need::VRF),
+    test!(a_table_that_something_uses_is_refused_by_name needs Need::VRF),
+    test!(what_another_program_made_stays needs Need::VRF),
+    test!(two_vrfs_with_one_subnet_reach_each_their_own needs Need::VRF),
+    test!(a_kernel_without_it_is_named),
+];
+
+fn an_attachment_leaves_no_trace() {
+    life::leaves_no_trace(&vrf_member(bin()));
+}
+
+fn del_succeeds_in_every_poor_form() {
+    life::survives_incomplete_dels(&vrf_member(bin()));
+}
+
+fn check_names_what_was_tampered_with() {
+    life::names_tampering_of_all(&vrf_member(bin()), &VRF);
+}
+
+fn a_fault_before_any_step_changes_nothing() {
+    assert_eq!(fault::changes_nothing::<vrf::VrfPlugin>(&vrf_member(bin())), 2);
+}
+
+fn it_is_killed_at_some_calls() {
+    kill::at_every_call(&vrf_member(bin()), 1);
+}
+
+fn it_meets_some_errors() {
+    errno::at_every_call(&vrf_member(bin()), 1);
+}
+
+/// A host with a container that has such an interface, and how the container was.
+struct Scene {
+    host: Host,
+    container: Container,
+    inside: HostSnapshot,
+}
+
+impl Scene {
+    /// With more in the container.
+    fn with(line: &str) -> Scene {
+        let host = Host::new();
+        let container = vrf_member(bin()).at(host.dir()).container(&host);
+        container.sh(line);
+        Scene { inside: HostSnapshot::inside(&container), container, host }
+    }
+
+    fn call(&self, verb: &str, ifname: &str, keys: &Value) -> cnikit_testkit::CallOutput {
+        let mut subject = vrf_member(bin());
+        for (key, value) in keys.as_object().unwrap() {
+            subject = subject.with(key, value.clone());
+        }
+        let mut subject = subject.at(self.host.dir());
+        subject.env.push(("CNI_IFNAME".into(), ifname.into()));
+        subject.call(&self.host, verb, "c-one", &self.container.path(), &[])
+    }
+
+    fn has(&self, line: &str, text: &str) -> bool {
+        self.container.sh(line).contains(text)
+    }
+
+    fn assert_given_back(&self, when: &str) {
+        HostSnapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], when);
+    }
+}
+
+const SECOND: &str = "ip link add net1 type veth peer name peer1 && ip link set peer1 up && ip link set net1 up && \
+    ip address add 10.79.0.2/24 dev net1";
+
+fn a_vrf_goes_with_its_last_member_and_not_before() {
+    let scene = Scene::with(SECOND);
+    let keys = json!({"vrfname": "blue"});
+    scene.call("ADD", "eth0", &keys).ok();
+    scene.call("ADD", "net1", &keys).ok();
+    scene.call("ADD", "eth0", &keys).ok();
+    assert!(scene.has("ip -d link show blue", "vrf table 1 "), "the first table that nothing uses");
+    assert!(scene.has("ip route show table 1", "default via 10.77.0.1 dev eth0"));
+    assert!(scene.has("ip -6 route show table 1", "fd09::/64 via fe80::9 dev eth0"));
+    assert!(scene.has("ip -6 address show eth0", "fd00:77::2/64"));
+    scene.call("DEL", "eth0", &keys).ok();
+    assert!(scene.has("ip link show master blue", "net1"));
+    scene.container.sh("ip link del net1");
+    scene.call("DEL", "net1", &keys).ok();
+    assert!(!scene.has("ip link", "blue"), "its last member had gone");
+    scene.container.sh(SECOND);
+    scene.assert_given_back("after both DELs");
+}
+
+fn a_table_that_something_uses_is_refused_by_name() {
+    let scene = Scene::with(
+        "ip link add green type vrf table 50; ip rule add from 192.0.2.1 lookup 51; ip -6 rule add from 2001:db8::1 lookup 52; \
+         ip route add 192.0.2.0/24 dev eth0 table 53; ip -6 route add 2001:db8::/64 dev eth0 table 54; \
+         ip link add br0 type bridge",
+    );
+    for (table, user) in [
+        (50, "VRF green"),
+        (51, "from 192.0.2.1/32 lookup 51"),
+        (52, "from 2001:db8::1/128 lookup 52"),
+        (53, "the route 192.0.2.0/24"),
+        (54, "the route 2001:db8::/64"),
+        (254, "lookup 254"),
+    ] {
+        let (code, said) = scene.call("ADD", "eth0", &json!({"vrfname": "blue", "table": table})).refused();
+        assert!(code == 101 && said.contains("is in use by") && said.contains(user), "{table}: {code} {said}");
+    }
+    for (keys, wanted) in [
+        (json!({"vrfname": "green", "table": 49}), "VRF green already exist with different routing table 50"),
+        (json!({"vrfname": "br0"}), "Netlink br0 is not a VRF"),
+    ] {
+        let (code, said) = scene.call("ADD", "eth0", &keys).refused();
+        assert!(code == 101 && said.contains(wanted), "{code} {said}");
+    }
+    scene.container.sh("ip link set eth0 master br0");
+    let (code, said) = scene.call("ADD", "eth0", &json!({"vrfname": "blue"})).refused();
+    assert!(code == 101 && said.contains("interface eth0 has already a master set: br0"), "{code} {said}");
+}
+
+fn what_another_program_made_stays() {
+    let scene = Scene::with("ip link add green type vrf table 50 && ip link set green up");
+    let keys = json!({"vrfname": "green"});
+    scene.call("ADD", "eth0", &keys).ok();
+    assert!(scene.has("ip route show table 50", "default via 10.77.0.1 dev eth0"));
+    scene.call("DEL", "eth0", &keys).ok();
+    scene.call("DEL", "eth0", &keys).ok();
+    scene.assert_given_back("the VRF of another program stays, empty as it was");
+    scene.call("ADD", "eth0", &keys).ok();
+    scene.container.sh("ip link add br0 type bridge && ip link set eth0 master br0");
+    scene.call("DEL", "eth0", &keys).ok();
+    assert!(scene.has("ip link show master br0", "eth0"), "a member of another master stays there");
+}
+
+/// A bridge of the host's with this name, whose container's interface has these addresses, in a namespace of its own.
+fn side(host: &Host, container: &Container, ifname: &str) -> Container {
+    let far = host.container();
+    host.sh(&format!("ip link add {ifname} netns {} type veth peer name far netns {}", container.path(), far.path()));
+    far.sh("echo 0 >/proc/sys/net/ipv6/conf/far/accept_dad; ip link set far up; \
+         ip address add 10.80.0.1/24 dev far; ip address add fd00:80::1/64 dev far nodad; \
+         ip address add 192.0.2.1/32 dev far");
+    container.sh(&format!(
+        "ip link set {ifname} up; ip address add 10.80.0.2/24 dev {ifname}; ip address add fd00:80::2/64 dev {ifname}; \
+         {UNTIL_DETECTED}; ip route append 192.0.2.1 via 10.80.0.1 dev {ifname}"
+    ));
+    far
+}
+
+fn two_vrfs_with_one_subnet_reach_each_their_own() {
+    let host = Host::new();
+    let container = host.container();
+    let of = |ifname: &str, vrf: &str| {
+        let result = json!({"cniVersion": "1.1.0", "interfaces": [{"name": ifname, "sandbox": container.path()}]});
+        let keys = json!({"vrfname": vrf, "dataDir": "$DIR/vrf", "name": vrf, "prevResult": result});
+        let mut subject = subject("vrf", keys).at(host.dir());
+        subject.env.push(("CNI_IFNAME".into(), ifname.into()));
+        subject
+    };
+    let members: Vec<(Subject, &str, Container)> = [("net1", "red"), ("net2", "blue")]
+        .map(|(ifname, vrf)| {
+            let far = side(&host, &container, ifname);
+            let subject = of(ifname, vrf);
+            subject.call(&host, "ADD", "c-one", &container.path(), &[]).ok();
+            (subject, vrf, far)
+        })
+        .into();
+    for (at, (_, vrf, far)) in members.iter().enumerate() {
+        far.sh(
+            "nft 'table inet seen { chain input { type filter hook input priority 0; icmp type echo-request counter; \
+             icmpv6 type echo-request counter; }; }'",
+        );
+        for address in ["10.80.0.1", "fd00:80::1", "192.0.2.1"] {
+            container.sh(&format!("ip vrf exec {vrf} {} || ping -I {vrf} -n -q -c 1 -W 10 {address}", ping(address)));
+        }
+        let counted = far.sh("nft list table inet seen");
+        assert!(!counted.contains("packets 0 "), "{vrf}: {counted}");
+        assert!(members[at + 1..].iter().all(|(_, _, other)| !other.try_sh("nft list table inet seen").0), "{vrf}");
+    }
+    assert!(!container.try_sh(&ping_once("10.80.0.1")).0, "without a VRF there is no route");
+    for (subject, _, _) in &members {
+        subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+    }
+    assert!(!container.sh("ip -d link").contains("vrf"));
+}
+
+/// Where the kernel has no VRFs, which is said before anything is changed.
+fn a_kernel_without_it_is_named() {
+    if Need::VRF.unmet().is_none() {
+        return;
+    }
+    let scene = Scene::with(":");
+    let (code, said) = scene.call("ADD", "eth0", &json!({})).refused();
+    assert!(code == 100 && said.contains("this kernel has no VRF") && said.contains("`modprobe vrf`"), "{code} {said}");
+    scene.assert_given_back("after a failed ADD");
+    let (code, said) = scene.call("STATUS", "eth0", &json!({})).refused();
+    assert!(code == 50 && said.contains("this kernel has no VRF"), "{code} {said}");
+}
