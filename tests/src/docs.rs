@@ -91,6 +91,8 @@ impl Example {
         }
         // A loopback that was up once has its IPv4 address from then on.
         container.sh("ip link set lo up; ip link set lo down");
+        // The rules that the kernel adds with the first VRF stay.
+        container.try_sh("ip link add first0 type vrf table 9 && ip link del first0");
         let inside = HostSnapshot::inside(&container);
         let life = || self.life(&host, &container).unwrap_or_else(|error| panic!("{}: {error}", self.place));
         life();

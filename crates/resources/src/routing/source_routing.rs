@@ -16,6 +16,7 @@ use cnikit_types::{NetConf, limit};
 use ipnetwork::IpNetwork;
 
 use crate::address::layer3;
+use crate::identity::recorded::has_mac_of;
 use crate::routing::changes::RoutingChanges;
 use crate::routing::route_index::RouteIndex;
 pub use crate::routing::source_state::PROTOCOL;
@@ -388,7 +389,11 @@ fn give_back(state: &SourceState, ifname: &str, netns: &Netns) -> Result<()> {
 /// program named itself in them, as ip(8) does.
 fn remove_rules_of_upstream(context: &ReleaseContext, netns: &Netns) -> Result<()> {
     let container = Netlink::inside(netns)?;
-    let Some(link) = container.find_link(&context.tag.ifname)? else { return Ok(()) };
+    let ifname = &context.tag.ifname;
+    let Some(link) = container.find_link(ifname)? else { return Ok(()) };
+    if context.prev.is_none() || !has_mac_of(context.prev.as_ref(), ifname, &link) {
+        return Ok(()); // the path may be another container's by now
+    }
     let addresses: Vec<IpNetwork> = container.addresses(link.index)?.iter().map(|one| host(one.address)).collect();
     let is_upstreams = |rule: &&RoutingRule| {
         let is_own_source = rule.source.is_some_and(|source| addresses.contains(&source));

@@ -19,6 +19,7 @@ use cnikit_types::{NetConf, limit};
 use serde::{Deserialize, Serialize};
 
 use crate::address::layer3;
+use crate::identity::recorded::has_mac_of;
 use crate::routing::changes::RoutingChanges;
 use crate::routing::route_index::RouteIndex;
 use crate::routing::stored_route::StoredRoute;
@@ -429,7 +430,7 @@ fn release(context: &ReleaseContext) -> Result<()> {
         return Ok(());
     }
     match (&context.netns, context.conf.text("vrfname")) {
-        (NetnsLookup::Present(netns), Some(vrf)) => leave_vrf_of_upstream(&context.tag.ifname, netns, vrf),
+        (NetnsLookup::Present(netns), Some(vrf)) => leave_vrf_of_upstream(context, netns, vrf),
         _ => Ok(()),
     }
 }
@@ -450,14 +451,20 @@ fn give_back(state: &VrfState, ifname: &str, netns: &Netns) -> Result<()> {
 }
 
 /// Takes the interface out of the VRF that upstream's plugin put it into, which stores nothing, and removes the VRF with its last
-/// member. A VRF of which the interface is no member is left alone.
-fn leave_vrf_of_upstream(ifname: &str, netns: &Netns, name: &str) -> Result<()> {
+/// member. The interface has to be the one of prevResult, because the path may be another container's by now. A VRF that was made
+/// here is left alone: its members have files.
+fn leave_vrf_of_upstream(context: &ReleaseContext, netns: &Netns, name: &str) -> Result<()> {
+    let ifname = &context.tag.ifname;
     let container = Netlink::inside(netns)?;
     let _lock = lock_netns::of(netns, LOCKED_FOR)?;
     let Some(vrf) = container.find_link(name)?.filter(|link| link.kind.as_deref() == Some(VRF)) else { return Ok(()) };
-    let Some(link) = container.find_link(ifname)?.filter(|link| link.master == Some(vrf.index)) else {
-        return if vrf.alias.as_deref() == Some(ALIAS) { remove_if_empty(&container, &vrf) } else { Ok(()) };
-    };
+    let Some(link) = container.find_link(ifname)?.filter(|link| link.master == Some(vrf.index)) else { return Ok(()) };
+    if vrf.alias.as_deref() == Some(ALIAS)
+        || context.prev.is_none()
+        || !has_mac_of(context.prev.as_ref(), ifname, &link)
+    {
+        return Ok(());
+    }
     let state = VrfState {
         index: link.index,
         vrf: name.to_owned(),

@@ -55,7 +55,8 @@ pub const SHARED: [&str; 46] = [
     "overrides\" -j CNI-ADMIN",
     "-j CNI-ISOLATION-STAGE-1",
     "|isolated)\" -j RETURN",
-    // Directories: delegates' configurations of flannel, reservations of host-local, state files of sbr and vrf, saved settings of tuning.
+    // Directories: delegates' configurations of flannel, reservations of host-local, state files of sbr and vrf, saved settings of
+    // tuning.
     "directory: flannel",
     "directory: leases",
     "directory: sbr",
