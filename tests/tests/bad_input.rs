@@ -668,7 +668,7 @@ fn values_of_vrf() -> Vec<Bad> {
         vrf("/vrfname", Value::Null, "configuration is expected to have a valid vrf name"),
         vrf("/vrfname", json!("a/b"), "cannot be the name of a link"),
         vrf("/vrfname", json!("a-name-of-sixteen"), "cannot be the name of a link"),
-        bad(VRF, "ADD", [("/table", json!(-1))], 6, "table"),
+        vrf("/table", json!(-1), "table"),
         bad(VRF, "ADD", [("/vrfname", json!(7))], 6, "vrfname"),
     ]
 }
