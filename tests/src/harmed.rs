@@ -110,7 +110,7 @@ pub fn crowded_source_routing(bin: &Path) -> Subject {
     subject
 }
 
-/// vrf with both families, and routes that it is to give back. The kernel adds its rules for VRFs with the first one, and keeps them.
+/// vrf with both families, and routes that DEL gives back. The kernel adds its rules for VRFs with the first one, and keeps them.
 pub fn vrf_member(bin: &Path) -> Subject {
     let first = "(ip link add first0 type vrf table 9 && ip link del first0) 2>/dev/null || :";
     let conf = json!({"vrfname": "red", "dataDir": "$DIR/vrf"});

@@ -1,7 +1,7 @@
 //! Puts the container's interface into a VRF (virtual routing and forwarding), with its routes.
 //!
-//! A chained plugin, which comes after the plugin that makes the interface. The VRF is made in the container if it does not exist, and
-//! goes with its last member. DEL and GC give the routes back to the main table. The keys are those of [`VrfKeys`].
+//! A chained plugin, which comes after the plugin that makes the interface. The VRF is made in the container if it does not exist,
+//! and goes with its last member. DEL and GC give the routes back to the main table. The keys are those of [`VrfKeys`].
 #![forbid(unsafe_code)]
 
 use cnikit::plan::{Kind, Plan};
