@@ -64,8 +64,8 @@ impl Chain {
     /// CHECK of our plugin reports a change that this shell line makes in the container.
     fn names(&self, line: &str, text: &str) {
         self.container.sh(line);
-        let (_, said) = self.plugins[0].check(&self.host, "c-one", &self.container, &self.result).refused();
-        assert!(said.contains(text), "{line}: CHECK said {said}");
+        let (_, output) = self.plugins[0].check(&self.host, "c-one", &self.container, &self.result).refused();
+        assert!(output.contains(text), "{line}: CHECK said {output}");
     }
 
     /// DEL of all, the last first, leaves nothing.

@@ -159,8 +159,8 @@ impl Example {
         for plugin in list["plugins"].as_array_mut().unwrap() {
             let is_flannel = plugin["type"] == "flannel";
             if is_flannel {
-                let said = crate::subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450);
-                std::fs::write(dir.join("subnet.env"), said).unwrap();
+                let content = crate::subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450);
+                std::fs::write(dir.join("subnet.env"), content).unwrap();
                 plugin["subnetFile"] = json!(dir.join("subnet.env"));
                 plugin["dataDir"] = json!(dir.join("flannel"));
             }

@@ -141,17 +141,17 @@ impl Node<'_> {
 
     /// ADD. Its result, and the names that chance gave.
     fn add(&self, who: Who) -> Result<Added, String> {
-        let said = self.call(who, "ADD", &self.container.path(), None);
-        if said.exit != 0 {
-            return Err(format!("ADD by {who:?}: {}", refusal(&said)));
+        let output = self.call(who, "ADD", &self.container.path(), None);
+        if output.exit != 0 {
+            return Err(format!("ADD by {who:?}: {}", refusal(&output)));
         }
-        Ok(Added { result: said.json(), names: Names::of(&self.host, &self.container, self.row.keeps()) })
+        Ok(Added { result: output.json(), names: Names::of(&self.host, &self.container, self.row.keeps()) })
     }
 
     /// The result of an ADD and its visible state, after duplicate address detection.
     fn seen(&self, added: &Added) -> BTreeSet<String> {
-        for (settled, said) in [self.host.try_sh(UNTIL_DETECTED), self.container.try_sh(UNTIL_DETECTED)] {
-            assert!(settled, "{}: addresses do not settle: {said}", self.about());
+        for (settled, output) in [self.host.try_sh(UNTIL_DETECTED), self.container.try_sh(UNTIL_DETECTED)] {
+            assert!(settled, "{}: addresses do not settle: {output}", self.about());
         }
         let mut seen = self.state(added);
         seen.extend(added.names.result(&added.result));
@@ -164,8 +164,8 @@ impl Node<'_> {
 
     /// The outcome of a call with the result of ADD, in one line.
     fn verdict(&self, who: Who, verb: &str, netns: &str, added: &Added) -> String {
-        let said = self.call(who, verb, netns, self.row.knows_prev_result().then_some(&added.result));
-        added.names.plain(&if said.exit == 0 { SUCCESS.into() } else { refusal(&said) })
+        let output = self.call(who, verb, netns, self.row.knows_prev_result().then_some(&added.result));
+        added.names.plain(&if output.exit == 0 { SUCCESS.into() } else { refusal(&output) })
     }
 
     fn about(&self) -> String {
@@ -174,8 +174,8 @@ impl Node<'_> {
 }
 
 /// The error message of a call that failed.
-fn refusal(said: &CallOutput) -> String {
-    let error: Value = serde_json::from_str(&said.stdout).unwrap_or_default();
+fn refusal(output: &CallOutput) -> String {
+    let error: Value = serde_json::from_str(&output.stdout).unwrap_or_default();
     let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
     format!("refused: {} {} {}", error["code"], text("msg"), text("details")).trim().to_owned()
 }
@@ -212,9 +212,9 @@ fn play_unread(row: &Row, release: UpstreamRelease) -> Result<Found, String> {
             found.wrong.push(format!("{who:?} leave their own reservation"));
         }
         node.blind = false;
-        let said = node.call(who, "DEL", "", None);
-        if said.exit != 0 {
-            found.wrong.push(format!("DEL by {who:?} once it can be read: {said:?}"));
+        let output = node.call(who, "DEL", "", None);
+        if output.exit != 0 {
+            found.wrong.push(format!("DEL by {who:?} once it can be read: {output:?}"));
         }
     }
     Ok(found)
@@ -244,10 +244,10 @@ fn play(row: &Row, release: UpstreamRelease) -> Result<Found, String> {
     }
     let usual = Usual::of(row, release, &seen | &seen_ours)?;
     found.checked(&theirs, &added, &ours, &added_ours, &usual);
-    let said = theirs.verdict(Who::Ours, "DEL", &theirs.container.path(), &added);
-    found.deleted("of theirs by ours", &said, SUCCESS, &theirs.state(&added), &usual);
-    let said = ours.verdict(Who::Theirs, "DEL", &ours.container.path(), &added_ours);
-    found.deleted("of ours by theirs", &said, &usual.deleted, &unmarked(ours.state(&added_ours)), &usual);
+    let output = theirs.verdict(Who::Ours, "DEL", &theirs.container.path(), &added);
+    found.deleted("of theirs by ours", &output, SUCCESS, &theirs.state(&added), &usual);
+    let output = ours.verdict(Who::Theirs, "DEL", &ours.container.path(), &added_ours);
+    found.deleted("of ours by theirs", &output, &usual.deleted, &unmarked(ours.state(&added_ours)), &usual);
     found.gone(row, release, &usual)?;
     Ok(found)
 }
@@ -295,9 +295,9 @@ impl Found {
 
     /// DEL must report `has_to` and leave nothing of the attachment. Of shared objects it may leave those that upstream's own DEL
     /// leaves, or those that the other side made instead.
-    fn deleted(&mut self, what: &str, said: &str, has_to: &str, left: &BTreeSet<String>, usual: &Usual) {
-        if said != has_to {
-            self.wrong.push(format!("DEL {what}: {said}"));
+    fn deleted(&mut self, what: &str, output: &str, has_to: &str, left: &BTreeSet<String>, usual: &Usual) {
+        if output != has_to {
+            self.wrong.push(format!("DEL {what}: {output}"));
         }
         let is_usual = |line: &&String| {
             let was_there = usual.left.contains(*line) || usual.before.contains(*line);
@@ -314,9 +314,9 @@ impl Found {
         let path = format!("{}-that-is-gone", node.container.path());
         node.container = Host::new().container();
         added.names.wait_until_gone(&node.host);
-        let said = node.verdict(Who::Ours, "DEL", &path, &added);
+        let output = node.verdict(Who::Ours, "DEL", &path, &added);
         let left: BTreeSet<String> = node.state(&added).into_iter().filter(|line| line.starts_with("host ")).collect();
-        self.deleted("of theirs by ours, its namespace gone", &said, SUCCESS, &left, usual);
+        self.deleted("of theirs by ours, its namespace gone", &output, SUCCESS, &left, usual);
         Ok(())
     }
 }

@@ -94,20 +94,20 @@ fn foreign_link(subject: &Subject, netns: &str) -> String {
 }
 
 /// If another host has the container's address, ADD fails and leaves nothing, unless detection is disabled.
-pub fn a_taken_address_is_refused_unless_nobody_is_to_look(subject: &Subject) {
+pub fn a_taken_address_is_refused_unless_detection_is_off(subject: &Subject) {
     for looks in [true, false] {
         let lan = Lan::of(subject);
         let container = Host::new().container();
         lan.outer.sh("ip address add fd00:77::2/64 dev outer0 nodad");
         let subject = subject.with("enabledad", json!(looks)).at(lan.host.dir());
         let before = HostSnapshot::of(&lan.host);
-        let said = subject.call(&lan.host, "ADD", "c-one", &container.path(), &[]);
+        let output = subject.call(&lan.host, "ADD", "c-one", &container.path(), &[]);
         if !looks {
-            said.ok();
+            output.ok();
             assert!(container.sh("ip -6 address show dev eth0").contains(FIRST[1]));
             continue;
         }
-        let (code, text) = said.refused();
+        let (code, text) = output.refused();
         assert!(
             code == 101 && text.contains("somebody else on the segment of eth0 has fd00:77::2/64"),
             "{code} {text}"
@@ -166,7 +166,7 @@ pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
 }
 
 /// Not even for a moment: a link that is made on the host and then moved would be announced there.
-pub fn nothing_of_it_is_ever_seen_on_the_host(subject: &Subject) {
+pub fn no_link_event_of_it_is_seen_on_the_host(subject: &Subject) {
     let host = subject.host();
     let container = Host::new().container();
     let subject = subject.at(host.dir());
@@ -184,9 +184,9 @@ pub fn nothing_of_it_is_ever_seen_on_the_host(subject: &Subject) {
         let result = subject.add(&host, "c-one", &container);
         subject.del(&host, "c-one", &container, &result);
         host.sh("ip link add seen0 type bridge");
-        let said = watch.join().unwrap();
-        assert!(said.contains("seen0"), "it watches: {said}");
-        assert!(!said.contains("eth0") && !said.contains(&subject.plugin), "{said}");
+        let output = watch.join().unwrap();
+        assert!(output.contains("seen0"), "it watches: {output}");
+        assert!(!output.contains("eth0") && !output.contains(&subject.plugin), "{output}");
     });
 }
 
@@ -208,7 +208,7 @@ pub fn the_host_may_have_a_link_of_the_same_name(subject: &Subject) {
 
 /// Interfaces of the kind that another program made, on the master, in the container and with the attachment's name: whatever their
 /// alias is, no ADD, DEL or roll-back of ours changes them.
-pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
+pub fn foreign_links_on_the_master_stay(subject: &Subject) {
     let marked = |network: &str, container: &str| {
         let tag = AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() };
         format!("ip link set eth0 alias '{}'", alias::of(&tag))
@@ -241,8 +241,8 @@ pub fn what_strangers_have_on_the_master_stays(subject: &Subject) {
         // A second one, whose ADD fails after its link is made, and is rolled back.
         let failing = subject.with("ipam", failing_ipam()).conf.to_string();
         let beside = [("CNI_IFNAME", "eth1")];
-        let said = subject.call_raw(&host, "ADD", "c-one", &container.path(), failing.as_bytes(), &beside);
-        assert!(said.refused().1.contains("Route with host scope can not have a gateway"), "{mark}: {said:?}");
+        let output = subject.call_raw(&host, "ADD", "c-one", &container.path(), failing.as_bytes(), &beside);
+        assert!(output.refused().1.contains("Route with host scope can not have a gateway"), "{mark}: {output:?}");
         subject.del(&host, "c-one", &container, &record);
         if is_told {
             subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
@@ -277,7 +277,7 @@ const NAMED: &str = r#"unshare --mount sh -euc '
 '"#;
 
 /// GC removes interfaces in named namespaces that belong to no valid attachment, and nothing else.
-pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) {
+pub fn gc_removes_invalid_links_in_named_namespaces(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir());
     let valid = subject.with("cni.dev/valid-attachments", json!([{"containerID": "valid", "ifname": "eth0"}]));
@@ -292,8 +292,8 @@ pub fn gc_removes_what_is_in_a_named_namespace_and_not_valid(subject: &Subject) 
     let plugin = &subject.plugin;
     let foreign = foreign_link(&subject, "stranger");
     let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' foreign='{foreign}'");
-    let said = host.sh(&format!("{set}; {NAMED}"));
-    assert_eq!(said, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nstranger 1\n");
+    let output = host.sh(&format!("{set}; {NAMED}"));
+    assert_eq!(output, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nstranger 1\n");
     let leases = host.sh(&format!("ls {dir}/leases/testnet | grep -c '^10[.]'"));
     assert_eq!(leases.trim(), "1", "only the valid one's address is still taken");
 }

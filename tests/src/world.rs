@@ -45,8 +45,8 @@ pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T
     let done = thread::scope(|scope| {
         let talk = scope.spawn(|| from.sh(&format!("ping -n -q -i 0.01 -c 50 -W 1 {to}")));
         let done = work();
-        let said = talk.join().unwrap();
-        assert!(said.contains(" 0% packet loss"), "{said}");
+        let output = talk.join().unwrap();
+        assert!(output.contains(" 0% packet loss"), "{output}");
         done
     });
     from.sh(&ping(to));

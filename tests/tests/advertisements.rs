@@ -60,8 +60,8 @@ fn flooded_by<T>(from: &Container, work: impl FnOnce() -> T) -> (T, u32) {
 
 const HEARD: &str = "ip -6 -o address show; ip -6 route show table all";
 
-fn heard_nothing(said: &str, who: &str) {
-    assert!(!said.contains(ADVERTISED) && !said.contains("proto ra"), "{who} has listened: {said}");
+fn heard_nothing(output: &str, who: &str) {
+    assert!(!output.contains(ADVERTISED) && !output.contains("proto ra"), "{who} has listened: {output}");
 }
 
 /// Until a container on the segment has an address from an advertisement.

@@ -46,8 +46,8 @@ fn ten_lines_attach_a_container_to_many_networks() {
     assert!(lines <= 10, "{lines} lines");
     let scene = Scene::new();
     configured(&scene);
-    let said = example(&scene, "attach", &format!("{} front back", scene.container.path()));
-    assert!(said.contains("cni-loopback lo") && said.contains("back eth1"), "{said}");
+    let output = example(&scene, "attach", &format!("{} front back", scene.container.path()));
+    assert!(output.contains("cni-loopback lo") && output.contains("back eth1"), "{output}");
     for (ifname, address) in [("eth0", "10.1.0.2/24"), ("eth1", "10.2.0.2/24")] {
         assert!(scene.container.sh(&format!("ip address show {ifname}")).contains(address));
     }
@@ -59,8 +59,8 @@ fn the_node_example_lists_attachments_and_removes_stale_ones() {
     let scene = Scene::new();
     configured(&scene);
     example(&scene, "attach", &format!("{} front back", scene.container.path()));
-    let said = example(&scene, "node", "front web-1");
-    assert!(said.contains("web-1 eth0 [\"10.1.0.2/24\"]"), "{said}");
+    let output = example(&scene, "node", "front web-1");
+    assert!(output.contains("web-1 eth0 [\"10.1.0.2/24\"]"), "{output}");
     assert_eq!(scene.leases("front"), ["10.1.0.2"]);
     example(&scene, "node", "front");
     assert_eq!((scene.leases("front").len(), scene.leases("back").len()), (0, 1));

@@ -839,9 +839,11 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
     let mut wrong = Vec::new();
     for bad in table.flatten() {
         for plugin in bad.plugins {
-            let said = scene.call(plugin, &bad);
+            let output = scene.call(plugin, &bad);
             wrong.extend(
-                check_refusal(plugin, &bad, &said).err().map(|why| format!("{}: {why}: {said:?}", bad.what(plugin))),
+                check_refusal(plugin, &bad, &output)
+                    .err()
+                    .map(|why| format!("{}: {why}: {output:?}", bad.what(plugin))),
             );
         }
     }
@@ -851,11 +853,11 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
 }
 
 /// Exactly one document with the keys of an error object, whose details name the call.
-fn check_refusal(plugin: &str, bad: &Bad, said: &CallOutput) -> Result<(), String> {
+fn check_refusal(plugin: &str, bad: &Bad, output: &CallOutput) -> Result<(), String> {
     let check = |holds: bool, what: &str| if holds { Ok(()) } else { Err(what.to_owned()) };
-    check(said.exit == 1, "the exit status is not 1")?;
-    check(said.stderr.is_empty(), "it speaks on stderr")?;
-    let error: Value = serde_json::from_str(&said.stdout).map_err(|error| error.to_string())?;
+    check(output.exit == 1, "the exit status is not 1")?;
+    check(output.stderr.is_empty(), "it speaks on stderr")?;
+    let error: Value = serde_json::from_str(&output.stdout).map_err(|error| error.to_string())?;
     let keys: Vec<&String> = error.as_object().into_iter().flat_map(Map::keys).collect();
     check(keys == ["cniVersion", "code", "msg", "details"], "not the keys of an error object")?;
     check(
@@ -924,14 +926,14 @@ fn a_null_is_as_good_as_an_absent_key() {
             // Both are planned the same way, or refused the same way because something is missing. A delegate gets its
             // configuration unchanged.
             let planned = |conf: Value| {
-                let mut said = scene.run(plugin, "PLAN", &[], conf.to_string().as_bytes()).json();
-                if let Some(steps) = said["plan"].as_array_mut() {
+                let mut output = scene.run(plugin, "PLAN", &[], conf.to_string().as_bytes()).json();
+                if let Some(steps) = output["plan"].as_array_mut() {
                     steps.retain(|step| step.as_str().is_some_and(|step| !step.starts_with("hand to ")));
                 }
-                said
+                output
             };
-            let said = [null, absent].map(planned);
-            assert_eq!(said[0], said[1], "{plugin} {pointer}");
+            let plans = [null, absent].map(planned);
+            assert_eq!(plans[0], plans[1], "{plugin} {pointer}");
         }
     }
 }
@@ -1036,8 +1038,8 @@ fn del_asks_nothing_of_a_key_that_it_does_not_need() {
             let mut conf = scene.conf(plugin);
             conf["prevResult"] = scene.prev();
             set(&mut conf, pointer, sort.wrong()[0].clone());
-            let said = scene.run(plugin, "DEL", &[], conf.to_string().as_bytes());
-            assert_eq!((said.exit, said.stdout.as_str()), (0, ""), "{plugin} {pointer}: {}", said.stderr);
+            let output = scene.run(plugin, "DEL", &[], conf.to_string().as_bytes());
+            assert_eq!((output.exit, output.stdout.as_str()), (0, ""), "{plugin} {pointer}: {}", output.stderr);
         }
     }
 }
@@ -1076,11 +1078,11 @@ fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
                 conf.display(),
                 bin = bin().display(),
             );
-            let (_, said) =
+            let (_, output) =
                 scene.host.try_sh(&format!("{{ {before} {call} {redirection}; echo exit $? >&2; }} | true"));
             assert!(
-                said.contains("could not be written to stdout") && said.ends_with("exit 1\n"),
-                "{plugin}, {stdout}: {said}"
+                output.contains("could not be written to stdout") && output.ends_with("exit 1\n"),
+                "{plugin}, {stdout}: {output}"
             );
             std::fs::remove_file(&conf).unwrap();
         }
@@ -1124,14 +1126,14 @@ fn a_type_with_a_path_in_it_is_never_run() {
         let conf = json!({"cniVersion": "1.0.0", "name": "paths", "plugins": [{"type": name}]});
         std::fs::write(dir.join("paths.conflist"), conf.to_string()).unwrap();
         for verb in ["add", "check", "del"] {
-            let (_, said) = scene.host.try_sh(&format!(
+            let (_, output) = scene.host.try_sh(&format!(
                 "CNI_PATH={} NETCONFPATH={d} CNI_CACHE_DIR={d}/cache {} {verb} paths {}",
                 plugins.display(),
                 program("cnitool").display(),
                 scene.container.path(),
                 d = dir.display()
             ));
-            assert!(said.contains(name) || verb == "check", "{verb} {name}: {said}");
+            assert!(output.contains(name) || verb == "check", "{verb} {name}: {output}");
         }
     }
     for plugin in ASKING_IPAM {

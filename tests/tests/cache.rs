@@ -88,13 +88,13 @@ fn an_upstream_cache_file_with_any_flipped_byte_blocks_no_del() {
         fs::write(dir.path().join(FILE), &flipped).unwrap();
         let what = format!("byte {at_byte} of {theirs}");
         let glanced = runtime.cache.list().unwrap().remove(0);
-        let kept = runtime.cache.attachments().unwrap().remove(0);
-        assert_eq!((glanced.state, &glanced.container_id), (kept.state, &kept.at.container_id), "{what}");
+        let cached = runtime.cache.attachments().unwrap().remove(0);
+        assert_eq!((glanced.state, &glanced.container_id), (cached.state, &cached.at.container_id), "{what}");
         let report = match runtime.del(&list(), &at()) {
             Ok(report) => report,
             // A name that may well be a plugin's, which is missing: as if it had been uninstalled.
             Err(error) => {
-                let plugin = kept.list().unwrap().plugins.remove(0).plugin;
+                let plugin = cached.list().unwrap().plugins.remove(0).plugin;
                 assert!(error.to_string().contains(&format!("failed to find plugin \"{plugin}\"")), "{what}: {error}");
                 assert!(plugin != "one" && dir.path().join(FILE).exists(), "{what}");
                 continue;
@@ -102,7 +102,7 @@ fn an_upstream_cache_file_with_any_flipped_byte_blocks_no_del() {
         };
         let aside = dir.path().join("cnikit/aside/net-c1-eth0");
         assert!(!dir.path().join(FILE).exists(), "{what}: {report:?}");
-        assert_eq!(aside.exists(), kept.state == State::Unreadable, "{what}: {report:?}");
+        assert_eq!(aside.exists(), cached.state == State::Unreadable, "{what}: {report:?}");
         if aside.exists() {
             assert!(report.warnings[0].contains(FILE) && fs::read(&aside).unwrap() == flipped, "{what}: {report:?}");
             fs::remove_file(aside).unwrap();
@@ -181,11 +181,11 @@ fn attachments_cached_by_upstream_are_listed_and_deleted() {
     // {"cniVersion":"1.1.0","name":"net","plugins":[{"type":"one","capabilities":{"mac":true}}]}
     let config = "eyJjbmlWZXJzaW9uIjoiMS4xLjAiLCJuYW1lIjoibmV0IiwicGx1Z2lucyI6W3sidHlwZSI6Im9uZSIsImNhcGFiaWxpdGllcyI6eyJtYWMiOnRydWV9fV19";
     fs::write(scene.path("state").join(FILE), THEIRS.replace("CONFIG", config)).unwrap();
-    let kept = scene.runtime().cache.attachment("net", "c1", "eth0").unwrap();
-    assert_eq!((kept.state, kept.addresses()), (State::Attached, vec!["10.9.0.2/24".to_owned()]));
-    assert_eq!(kept.problems, ["its namespace /run/netns/c1 is gone"]);
-    assert_eq!(kept.at, at());
-    scene.runtime().del(&kept.list().unwrap(), &Attachment::new("c1", "")).unwrap();
+    let cached = scene.runtime().cache.attachment("net", "c1", "eth0").unwrap();
+    assert_eq!((cached.state, cached.addresses()), (State::Attached, vec!["10.9.0.2/24".to_owned()]));
+    assert_eq!(cached.problems, ["its namespace /run/netns/c1 is gone"]);
+    assert_eq!(cached.at, at());
+    scene.runtime().del(&cached.list().unwrap(), &Attachment::new("c1", "")).unwrap();
     let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();
     assert_eq!(read["runtimeConfig"], json!({"mac": "02:00:00:00:00:01"}));
     assert_eq!(read["prevResult"]["ips"][0]["address"], "10.9.0.2/24");
@@ -205,12 +205,12 @@ fn an_attachment_cached_by_podman_is_complete_and_deleted_by_gc() {
     scene.plugin("one", ANSWER);
     fs::create_dir_all(scene.path("state/results")).unwrap();
     fs::write(scene.path("state/results/net-d63784afbc07-eth0"), PODMANS).unwrap();
-    let kept = scene.runtime().cache.attachments_of("d63784afbc07").unwrap().remove(0);
+    let cached = scene.runtime().cache.attachments_of("d63784afbc07").unwrap().remove(0);
     assert_eq!(
-        (kept.state, kept.problems.len(), kept.addresses()),
+        (cached.state, cached.problems.len(), cached.addresses()),
         (State::Attached, 0, vec!["10.9.0.2/24".to_owned()])
     );
-    scene.runtime().gc(&kept.list().unwrap(), &[]).unwrap();
+    scene.runtime().gc(&cached.list().unwrap(), &[]).unwrap();
     assert_eq!(scene.calls(), ["DEL one"], "a list of 0.4.0 knows no GC");
     let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();
     assert_eq!(read["prevResult"]["interfaces"][0]["mac"], "02:00:00:00:00:09");
@@ -222,17 +222,17 @@ fn a_cache_file_is_that_of_upstream_with_one_member_more() {
     let dir = TempDir::new().unwrap();
     quick(dir.path()).add(&list(), &at()).unwrap();
     let text = fs::read_to_string(dir.path().join(FILE)).unwrap();
-    let kept: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
+    let cached: serde_json::Map<String, Value> = serde_json::from_str(&text).unwrap();
     let theirs: serde_json::Map<String, Value> = serde_json::from_str(THEIRS).unwrap();
     let keys = |map: &serde_json::Map<String, Value>| map.keys().cloned().collect::<Vec<String>>();
-    assert_eq!(keys(&kept), [keys(&theirs), vec!["cnikit".to_owned()]].concat());
+    assert_eq!(keys(&cached), [keys(&theirs), vec!["cnikit".to_owned()]].concat());
     for key in ["kind", "containerId", "ifName", "networkName", "netns", "cniArgs", "capabilityArgs"] {
-        assert_eq!(kept[key], theirs[key], "{key}");
+        assert_eq!(cached[key], theirs[key], "{key}");
     }
 }
 
 #[test]
-fn a_directory_that_is_not_there_is_no_hindrance() {
+fn a_missing_cache_directory_blocks_no_call() {
     let dir = TempDir::new().unwrap();
     let runtime = quick(&dir.path().join("not/yet"));
     assert_eq!(runtime.cache.attachments().unwrap().len(), 0);
@@ -302,7 +302,7 @@ fn a_file_in_place_of_a_cache_directory_refuses_add_but_not_del() {
 }
 
 #[test]
-fn a_read_only_directory_refuses_an_add_before_any_plugin_and_lets_a_del_do_all_but_forget() {
+fn a_read_only_cache_refuses_add_early_and_lets_del_run_the_plugins() {
     let scene = Scene::new();
     let list = scene.list("net", &json!([scene.bridge()]));
     let runtime = scene.runtime();
@@ -330,7 +330,7 @@ fn a_read_only_directory_refuses_an_add_before_any_plugin_and_lets_a_del_do_all_
 }
 
 #[test]
-fn a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_meanwhile() {
+fn a_full_disk_refuses_add_early_and_one_that_fills_loses_nothing() {
     let scene = Scene::new();
     scene.plugin(
         "fills",
@@ -354,9 +354,9 @@ fn a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_
         assert_eq!(scene.calls(), [""; 0], "no plugin was asked");
         ["full", "rest"].into_iter().for_each(|name| fs::remove_file(state.join(name)).unwrap());
         runtime.add(&list, &scene.at()).unwrap_err();
-        let kept = runtime.cache.attachments().unwrap().remove(0);
-        assert_eq!((kept.state, scene.leases("net").len()), (State::Interrupted, 2), "{kept:?}");
-        runtime.del_cached(&kept).unwrap();
+        let cached = runtime.cache.attachments().unwrap().remove(0);
+        assert_eq!((cached.state, scene.leases("net").len()), (State::Interrupted, 2), "{cached:?}");
+        runtime.del_cached(&cached).unwrap();
         fs::remove_file(state.join("full")).unwrap();
         assert_eq!(runtime.cache.attachments().unwrap().len(), 0);
     });

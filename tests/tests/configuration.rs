@@ -124,8 +124,8 @@ fn every_key_of_bridge_that_layer_3_adds_is_seen_in_the_plan() {
     assert_eq!(with(json!({"isDefaultGateway": true})), [gateway, forwarding, &default, TOLD]);
     let masquerade = |backend: &str| format!("masquerade 10.77.0.2 on the host ({backend})");
     for backend in ["nftables", "iptables"] {
-        let said = json!({"ipMasq": true, "ipMasqBackend": backend});
-        assert_eq!(with(said), [&masquerade(backend), ADDRESSED, TOLD]);
+        let keys = json!({"ipMasq": true, "ipMasqBackend": backend});
+        assert_eq!(with(keys), [&masquerade(backend), ADDRESSED, TOLD]);
     }
     let either = masquerade("iptables where it works, else nftables");
     assert_eq!(with(json!({"ipMasq": true})), [&either, ADDRESSED, TOLD]);
@@ -228,8 +228,8 @@ fn every_attribute_of_a_route_is_seen_in_the_plan() {
     let full =
         Route { mtu: Some(1400), advmss: Some(1300), priority: Some(7), table: Some(99), ..route("10.1.0.0/16") };
     let on_link = Route { scope: Some(253), ..route("10.2.0.0/16") };
-    let said = "10.1.0.0/16 via 10.77.0.1 metric 7 mtu 1400 advmss 1300 table 99, 10.2.0.0/16 scope 253, ";
-    assert!(routed(vec![full.clone(), full, on_link]).1.starts_with(said), "said twice is wanted once");
+    let expected = "10.1.0.0/16 via 10.77.0.1 metric 7 mtu 1400 advmss 1300 table 99, 10.2.0.0/16 scope 253, ";
+    assert!(routed(vec![full.clone(), full, on_link]).1.starts_with(expected), "said twice is wanted once");
 }
 
 #[test]
@@ -263,10 +263,10 @@ fn ptp_routes_each_network_by_its_gateway_and_each_gateway_once() {
 }
 
 /// The DNS of the result if the IPAM plugin returned 10.0.0.1.
-fn dns(said: &Value) -> [Dns; 2] {
+fn dns(output: &Value) -> [Dns; 2] {
     let given = || Dns { nameservers: vec!["10.0.0.1".into()], domain: "ipam".into(), ..Dns::default() };
     let given = || Addresses { dns: given(), ..addresses(&["10.77.0.2/24 via 10.77.0.1"]) };
-    let keys = json!({"ipam": {"type": "x"}, "dns": said});
+    let keys = json!({"ipam": {"type": "x"}, "dns": output});
     [made::<BridgePlugin>(keys.clone(), given()).unwrap().1.dns, made::<PtpPlugin>(keys, given()).unwrap().1.dns]
 }
 
@@ -275,8 +275,8 @@ fn configured_dns_replaces_all_dns_of_the_ipam_plugin() {
     for silent in [json!(null), json!({}), json!({"domain": ""}), json!({"search": null}), json!({"unknown": 1})] {
         dns(&silent).iter().for_each(|dns| assert_eq!(dns.nameservers, ["10.0.0.1"], "{silent}"));
     }
-    for said in [json!({"nameservers": []}), json!({"search": []}), json!({"options": []})] {
-        dns(&said).iter().for_each(|dns| assert!(dns.is_empty(), "{said} {dns:?}"));
+    for configured in [json!({"nameservers": []}), json!({"search": []}), json!({"options": []})] {
+        dns(&configured).iter().for_each(|dns| assert!(dns.is_empty(), "{configured} {dns:?}"));
     }
     for dns in dns(&json!({"nameservers": ["10.0.0.53"], "search": ["a"], "options": ["ndots:1"]})) {
         assert_eq!((dns.nameservers.as_slice(), dns.domain.as_str()), (["10.0.0.53".to_owned()].as_slice(), ""));
@@ -296,13 +296,13 @@ fn preview<P: InterfacePlugin>(plugin: &str, keys: Value, args: &str) -> Result<
         stdin: Stdin::Given(conf(keys).to_vec()),
         ..Input::default()
     };
-    let mut said = Vec::new();
-    let exit = serve::<InterfaceShape<P>>(plugin, input, &[], &mut said);
-    let said: Value = serde_json::from_slice(&said).unwrap();
+    let mut output = Vec::new();
+    let exit = serve::<InterfaceShape<P>>(plugin, input, &[], &mut output);
+    let output: Value = serde_json::from_slice(&output).unwrap();
     if exit == 0 {
-        return Ok(said["plan"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect());
+        return Ok(output["plan"].as_array().unwrap().iter().map(|line| line.as_str().unwrap().to_owned()).collect());
     }
-    Err((said["code"].as_u64().unwrap(), format!("{} {}", said["msg"], said["details"])))
+    Err((output["code"].as_u64().unwrap(), format!("{} {}", output["msg"], output["details"])))
 }
 
 #[test]
@@ -549,12 +549,15 @@ fn a_vlan_is_planned_with_every_key() {
 fn the_number_of_a_vlan_is_required_and_one_that_a_vlan_can_have() {
     let refused = |keys: Value| made::<VlanPlugin>(keys, Addresses::default()).unwrap_err();
     for keys in [json!({}), json!({"vlanId": null})] {
-        let said = refused(keys);
-        assert!(said.contains("\"vlanId\" field is required"), "{said}");
+        let output = refused(keys);
+        assert!(output.contains("\"vlanId\" field is required"), "{output}");
     }
     for number in [-1, 4095, 65_543] {
-        let said = refused(json!({"vlanId": number}));
-        assert!(said.contains(&format!("invalid VLAN ID {number} (must be between 0 and 4094 inclusive)")), "{said}");
+        let output = refused(json!({"vlanId": number}));
+        assert!(
+            output.contains(&format!("invalid VLAN ID {number} (must be between 0 and 4094 inclusive)")),
+            "{output}"
+        );
     }
 }
 

@@ -141,18 +141,18 @@ fn a_bad_file_is_reported_with_its_position_and_hides_no_good_one() {
             let validator = Validator { dir: path.clone(), ..Validator::default() };
             (load(&path, "good"), selector(&path, SelectionPolicy::FirstValid).select(), validator.validate())
         });
-        let told = bad.told(&file, &chosen.unwrap());
+        let checked_report = bad.checked_report(&file, &chosen.unwrap());
         let warnings = loaded.unwrap().warnings;
-        let expected = if bad.is_named { Vec::new() } else { vec![format!("passed over: {told}")] };
+        let expected = if bad.is_named { Vec::new() } else { vec![format!("passed over: {checked_report}")] };
         assert_eq!(warnings, expected, "{}", bad.what);
         let findings: Vec<String> = findings.unwrap().iter().map(ToString::to_string).collect();
-        assert_eq!(findings, [format!("error: {told}")], "{}", bad.what);
+        assert_eq!(findings, [format!("error: {checked_report}")], "{}", bad.what);
     }
 }
 
 impl Bad {
     /// The good network is the default, and the bad file is reported. Returns the text of the report.
-    fn told(&self, file: &Path, chosen: &Selection) -> String {
+    fn checked_report(&self, file: &Path, chosen: &Selection) -> String {
         assert_eq!(chosen.default_network().unwrap().list.name, "good", "{}", self.what);
         let [skipped] = &chosen.skipped[..] else { panic!("{}: {:?}", self.what, chosen.skipped) };
         let Reason::Invalid(defect) = &skipped.reason else { panic!("{}: {skipped}", self.what) };
@@ -388,7 +388,7 @@ fn half_a_file_neither_counts_nor_lets_another_take_its_place() {
 }
 
 #[test]
-fn a_writer_that_stops_half_way_is_taken_at_its_word_in_the_end() {
+fn a_half_written_file_is_invalid_after_a_delay() {
     let make = |dir: &Path| {
         fs::create_dir(dir.join("net.d")).unwrap();
         put(&dir.join("net.d/10-a.conflist"), list("a"));
@@ -481,7 +481,7 @@ fn put_linked_lists(dir: &Path) {
 }
 
 #[test]
-fn links_on_the_way_are_followed_wherever_they_are_turned() {
+fn symlinks_in_the_path_are_followed_when_they_change() {
     let mut watched = Watched::new(put_linked_lists, Some("v1"));
     symlink("v2", watched.path("next")).unwrap();
     fs::rename(watched.path("next"), watched.path("current")).unwrap();

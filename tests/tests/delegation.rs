@@ -13,7 +13,7 @@ use cnikit_tests::{bin, flannel, subnet_env, traced};
 use serde_json::{Value, json};
 
 /// The stored files on a host, by name.
-fn kept(host: &Host) -> Vec<String> {
+fn stored_files(host: &Host) -> Vec<String> {
     let Ok(entries) = fs::read_dir(host.dir().join("flannel")) else { return Vec::new() };
     let mut names: Vec<String> = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     names.sort();
@@ -60,8 +60,8 @@ fn the_delegate_gets_the_runtimes_input_and_its_result_is_passed_on() {
     let of_runtime = [("runtimeConfig", json!({"mac": "x"})), ("args", json!({"cni": {"ips": []}}))];
     let env = [("CNI_ARGS", "K8S_POD_NAME=p;ANY=thing")];
     let conf = of_runtime.iter().fold(subject.clone(), |subject, (key, value)| subject.with(key, value.clone())).conf;
-    let said = subject.call_raw(&host, "ADD", "c-one", &container.path(), conf.to_string().as_bytes(), &env).ok();
-    assert_eq!((&said["ips"][0]["address"], &said["more"]), (&json!("10.9.9.9/24"), &json!(1)), "{said}");
+    let output = subject.call_raw(&host, "ADD", "c-one", &container.path(), conf.to_string().as_bytes(), &env).ok();
+    assert_eq!((&output["ips"][0]["address"], &output["more"]), (&json!("10.9.9.9/24"), &json!(1)), "{output}");
     assert_eq!(fs::read_to_string(subject.bin.join("mine.args")).unwrap().trim(), "K8S_POD_NAME=p;ANY=thing");
     let given = read(subject.bin.join("mine.stdin"));
     for (key, value) in of_runtime.iter().chain(&[("mine", json!(7)), ("name", json!("testnet")), ("mtu", json!(1450))])
@@ -69,10 +69,10 @@ fn the_delegate_gets_the_runtimes_input_and_its_result_is_passed_on() {
         assert_eq!(given[key], *value, "{given}");
     }
     assert!(given.get("cnikit").is_none() && given.get("isGateway").is_none() && given["ipam"]["type"] == "host-local");
-    let more = [("prevResult", said.clone())];
+    let more = [("prevResult", output.clone())];
     subject.call(&host, "CHECK", "c-one", &container.path(), &more).ok();
     let checked = read(subject.bin.join("mine.stdin"));
-    assert_eq!((&checked["prevResult"], &checked["runtimeConfig"]), (&said, &json!({"mac": "x"})));
+    assert_eq!((&checked["prevResult"], &checked["runtimeConfig"]), (&output, &json!({"mac": "x"})));
     subject.call(&host, "DEL", "c-one", "", &[("prevResult", json!("garbage"))]).ok();
     assert!(read(subject.bin.join("mine.stdin")).get("prevResult").is_none());
     assert_eq!(called(&subject), ["ADD c-one eth0", "CHECK c-one eth0", "DEL c-one eth0"]);
@@ -107,16 +107,19 @@ fn the_stored_configuration_is_removed_after_a_successful_del_only() {
     let subject = over_script(&host, &format!("{fails}\n{ANSWER}"));
     subject.add(&host, "c-one", &container);
     let broken = subject.bin.join("mine.broken");
-    let all = kept(&host);
+    let all = stored_files(&host);
     fs::write(&broken, "").unwrap();
     for _ in 0..2 {
         let (code, text) = subject.call(&host, "DEL", "c-one", "", &[]).refused();
         assert!(code == 11 && text.contains("not yet"), "the delegate's own words: {code} {text}");
-        assert_eq!(kept(&host), all);
+        assert_eq!(stored_files(&host), all);
     }
     fs::remove_file(subject.bin.join("mine")).unwrap();
     let (code, text) = subject.call(&host, "DEL", "c-one", "", &[]).refused();
-    assert!(code == 103 && text.contains("failed to find plugin \"mine\"") && kept(&host) == all, "{code} {text}");
+    assert!(
+        code == 103 && text.contains("failed to find plugin \"mine\"") && stored_files(&host) == all,
+        "{code} {text}"
+    );
 }
 
 /// A node that returns to this release can have such files.
@@ -148,14 +151,17 @@ fn a_failed_delegate_gets_a_del_unless_its_code_is_101() {
         let container = Host::new().container();
         let subject = over_script(&host, &failing(code));
         assert_eq!(subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused().0, u64::from(code));
-        assert_eq!((called(&subject), kept(&host)), (verbs.into_iter().map(str::to_owned).collect(), Vec::new()));
+        assert_eq!(
+            (called(&subject), stored_files(&host)),
+            (verbs.into_iter().map(str::to_owned).collect(), Vec::new())
+        );
     }
     let host = Host::new();
     let container = Host::new().container();
     let always = over_script(&host, "echo '{\"code\":999,\"msg\":\"no\"}'; exit 1");
     let (_, text) = always.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(text.contains("not all could be undone"), "{text}");
-    assert_eq!(kept(&host), ["c-one"], "DEL will need it");
+    assert_eq!(stored_files(&host), ["c-one"], "DEL will need it");
 }
 
 /// After a power cut the delegate may have its files and we may have lost ours. A runtime whose ADD failed calls DEL and then ADD
@@ -172,7 +178,7 @@ fn del_without_a_stored_file_reaches_the_delegate() {
     let fresh = host.container();
     assert_eq!(add(&fresh).refused().0, 104);
     subject.call(&host, "DEL", "c-one", &fresh.path(), &[]).ok();
-    assert!(kept(&host).is_empty());
+    assert!(stored_files(&host).is_empty());
     add(&fresh).ok();
 }
 
@@ -195,7 +201,7 @@ fn a_repeated_add_leaves_the_attachment_running_and_deletable() {
     HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after ADDs that were refused");
     subject.check(&host, "c-one", &container, &result).ok();
     subject.del(&host, "c-one", &container, &result);
-    assert!(kept(&host).is_empty());
+    assert!(stored_files(&host).is_empty());
 }
 
 #[test]
@@ -222,8 +228,8 @@ fn a_missing_subnet_env_is_an_error_with_its_path() {
     let container = Host::new().container();
     let file = host.dir().join("not/here.env");
     let subject = flannel().with("subnetFile", json!(file)).at(host.dir());
-    let told = |said: &CallOutput, code: u64| {
-        let (found, text) = said.refused();
+    let told = |output: &CallOutput, code: u64| {
+        let (found, text) = output.refused();
         let yet = format!("flanneld has not written {} yet", file.display());
         assert!(
             found == code && text.contains(&yet) && text.contains("failed to load flannel 'subnet.env' file"),
@@ -241,7 +247,7 @@ fn a_missing_subnet_env_is_an_error_with_its_path() {
     let unwritable = subject.with("dataDir", json!("/proc/sys/flannel"));
     let (code, text) = unwritable.call(&host, "STATUS", "", "", &[]).refused();
     assert!(code == 50 && text.contains("no configuration can be kept in /proc/sys/flannel"), "{code}: {text}");
-    assert!(kept(&host).is_empty());
+    assert!(stored_files(&host).is_empty());
 }
 
 #[test]
@@ -254,25 +260,25 @@ fn gc_deletes_only_invalid_attachments() {
     let result = subject.add(&host, "c-kept", &containers[0]);
     let others = other.add(&host, "c-stale", &containers[1]);
     let before = HostSnapshot::of(&host);
-    let all = kept(&host);
+    let all = stored_files(&host);
     subject.add(&host, "c-stale", &containers[2]);
     subject.add(&host, "c-worse", &containers[3]);
     let file = host.dir().join("flannel/c-worse");
     unmark(&file);
-    assert_eq!(kept(&host).len(), 4);
+    assert_eq!(stored_files(&host).len(), 4);
     let valid = ("cni.dev/valid-attachments", json!([{"containerID": "c-kept", "ifname": "eth0"}]));
     let logging = Subject { env: vec![("CNI_LOG".into(), "info".into())], ..subject.clone() };
-    let said = logging.call(&host, "GC", "", "", &[valid]);
-    assert!(said.stderr.contains("flannel/c-worse stays, for it does not say the interface"), "{said:?}");
-    said.ok();
-    assert!(kept(&host).contains(&"c-worse".to_owned()));
+    let output = logging.call(&host, "GC", "", "", &[valid]);
+    assert!(output.stderr.contains("flannel/c-worse stays, for it does not say the interface"), "{output:?}");
+    output.ok();
+    assert!(stored_files(&host).contains(&"c-worse".to_owned()));
     fs::remove_file(&file).unwrap();
-    assert_eq!(kept(&host), all);
+    assert_eq!(stored_files(&host), all);
     HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after GC");
     subject.check(&host, "c-kept", &containers[0], &result).ok();
     other.check(&host, "c-stale", &containers[1], &others).ok();
     other.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", Value::Null)]).ok();
-    assert_eq!(kept(&host), ["c-kept"]);
+    assert_eq!(stored_files(&host), ["c-kept"]);
 }
 
 #[test]
@@ -296,10 +302,10 @@ fn gc_forgets_nothing_and_has_the_delegate_look_for_itself() {
     fs::remove_file(&env).unwrap();
     gc();
     assert_eq!(called(&subject)[3..], ["GC eth0"], "with what was kept");
-    assert_eq!(kept(&host), ["c-one"]);
+    assert_eq!(stored_files(&host), ["c-one"]);
     subject.call(&host, "DEL", "c-one", "", &[]).ok();
     gc();
-    assert_eq!((called(&subject)[4..].to_vec(), kept(&host)), (vec!["DEL c-one eth0".to_owned()], Vec::new()));
+    assert_eq!((called(&subject)[4..].to_vec(), stored_files(&host)), (vec!["DEL c-one eth0".to_owned()], Vec::new()));
 }
 
 #[test]
@@ -318,14 +324,14 @@ fn a_kill_while_it_is_added_again_loses_neither_configuration() {
     assert!(killed.exit != 0 && killed.stdout.is_empty(), "{killed:?}");
     fs::remove_file(&kills).unwrap();
     subject.call(&host, "DEL", "c-one", "", &[]).ok();
-    assert_eq!((mine().as_str(), kept(&host)), ("7 8 7 8 ", Vec::new()), "both ADDs, and a DEL for each");
+    assert_eq!((mine().as_str(), stored_files(&host)), ("7 8 7 8 ", Vec::new()), "both ADDs, and a DEL for each");
     // No call is killed: the configuration of the last ADD is stored, at the path where upstream expects it.
     for each in [&subject, &other] {
         each.add(&host, "c-one", &container);
-        assert_eq!(kept(&host), ["c-one"]);
+        assert_eq!(stored_files(&host), ["c-one"]);
     }
     subject.call(&host, "DEL", "c-one", "", &[]).ok();
-    assert_eq!((mine().as_str(), kept(&host)), ("7 8 7 8 7 8 8 ", Vec::new()));
+    assert_eq!((mine().as_str(), stored_files(&host)), ("7 8 7 8 7 8 8 ", Vec::new()));
 }
 
 #[test]
@@ -338,11 +344,11 @@ fn two_networks_of_a_container_have_separate_files() {
     let containers = [host.container(), host.container()];
     one.add(&host, "c-one", &containers[0]);
     two.add(&host, "c-one", &containers[1]);
-    assert_eq!(kept(&host).len(), 2);
+    assert_eq!(stored_files(&host).len(), 2);
     for subject in [&one, &two] {
         subject.call(&host, "DEL", "c-one", "", &[]).ok();
     }
-    assert!(kept(&host).is_empty());
+    assert!(stored_files(&host).is_empty());
     let left = HostSnapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
     let left: Vec<&String> = left.iter().filter(|line| !line.contains("cni1") && !line.contains("other")).collect();
     assert!(left.is_empty(), "{left:#?}");
@@ -375,7 +381,7 @@ fn upstream_and_ours_delete_by_each_others_stored_files() {
         unmark(&file);
         let more = [("prevResult", result_of_second)];
         subject.call(&host, "DEL", "c-one", &container.path(), &more).ok();
-        assert!(!host.sh("ip -o link").contains("veth") && kept(&host).is_empty());
+        assert!(!host.sh("ip -o link").contains("veth") && stored_files(&host).is_empty());
     }
 }
 
@@ -393,21 +399,21 @@ fn an_upstream_file_of_a_running_interface_is_not_used_for_another() {
             .ok()
     };
     of_eth1("ADD", &container.path());
-    assert_eq!(kept(&host).len(), 2);
+    assert_eq!(stored_files(&host).len(), 2);
     for left in [1, 1] {
         undisturbed(&container, "10.77.0.1", || of_eth1("DEL", &container.path()));
-        assert_eq!(kept(&host).len(), left, "the first has gone with its own, the second finds that of eth0");
+        assert_eq!(stored_files(&host).len(), left, "the first has gone with its own, the second finds that of eth0");
     }
     subject.check(&host, "c-one", &container, &result).ok();
     subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
     let left = HostSnapshot::of(&host).added_since(&before, &cnikit_testkit::life::SHARED);
-    assert!(left.is_empty() && kept(&host).is_empty(), "{left:#?}");
+    assert!(left.is_empty() && stored_files(&host).is_empty(), "{left:#?}");
     // No other container runs, so it cannot belong to another one.
     subject.add(&host, "c-one", &container);
     unmark(&host.dir().join("flannel/c-one"));
     container.sh("ip link delete eth0");
     subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
-    assert!(kept(&host).is_empty());
+    assert!(stored_files(&host).is_empty());
 }
 
 /// Our flannel among upstream's plugins.
@@ -428,5 +434,5 @@ fn flannel_does_not_delegate_to_itself() {
     let subject = flannel().with("delegate", json!({"type": "flannel"})).at(host.dir());
     let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(code == 7 && text.contains("flannel cannot delegate to itself"), "{code}: {text}");
-    assert!(kept(&host).is_empty());
+    assert!(stored_files(&host).is_empty());
 }

@@ -138,8 +138,9 @@ impl Documented {
     /// A dry run with this configuration and these `CNI_ARGS`: its report, or the error.
     fn plan(&self, host: &Host, conf: &Value, args: &str) -> Result<String, String> {
         let subject = Subject::new(cnikit_tests::bin(), self.name, conf.clone());
-        let said = subject.call_raw(host, "PLAN", "c1", "", subject.conf.to_string().as_bytes(), &[("CNI_ARGS", args)]);
-        if said.exit == 0 { Ok(said.stdout) } else { Err(said.stdout) }
+        let output =
+            subject.call_raw(host, "PLAN", "c1", "", subject.conf.to_string().as_bytes(), &[("CNI_ARGS", args)]);
+        if output.exit == 0 { Ok(output.stdout) } else { Err(output.stdout) }
     }
 }
 
@@ -187,7 +188,7 @@ fn with(base: &Value, path: &[&str], value: Option<&Value>) -> Value {
 }
 
 #[test]
-fn every_network_list_of_every_page_lives() {
+fn every_network_list_of_every_page_works() {
     let tried = examples(None);
     assert!(tried.len() + 4 >= documented().len(), "each page but those of dummy, ipvlan, vlan and vrf has one");
     tried.iter().for_each(Example::try_out);
@@ -226,17 +227,17 @@ fn the_tables_have_the_keys_that_the_plugins_take_with_their_types() {
     for plugin in documented() {
         let taken: BTreeSet<(String, String)> =
             plugin.keys.iter().map(|key| (key.path.clone(), key.kind.clone())).collect();
-        let said: Vec<(String, String)> = plugin.rows().into_iter().map(|row| (row.key, row.kind)).collect();
+        let keys: Vec<(String, String)> = plugin.rows().into_iter().map(|row| (row.key, row.kind)).collect();
         let is_typed = |path: &str| plugin.keys.iter().any(|key| key.path == path && key.kind.is_empty());
         let typed = |(key, kind): (String, String)| (key.clone(), if is_typed(&key) { String::new() } else { kind });
-        let said_once: BTreeSet<(String, String)> = said.iter().cloned().map(typed).collect();
+        let said_once: BTreeSet<(String, String)> = keys.iter().cloned().map(typed).collect();
         assert_eq!(said_once, taken, "docs/{}.md, left, and the plugin, right", plugin.name);
-        assert_eq!(said.len(), said_once.len(), "docs/{}.md has a key twice", plugin.name);
+        assert_eq!(keys.len(), said_once.len(), "docs/{}.md has a key twice", plugin.name);
     }
 }
 
 #[test]
-fn a_default_is_what_a_key_that_is_absent_means() {
+fn the_documented_default_equals_an_absent_key() {
     let host = Host::new();
     for plugin in documented() {
         for row in plugin.rows() {
@@ -252,7 +253,7 @@ fn a_default_is_what_a_key_that_is_absent_means() {
                 default => {
                     let value: Value =
                         serde_json::from_str(code(default)).unwrap_or_else(|_| panic!("{place}: {default}"));
-                    let said = with(&plugin.base, &path, Some(&value));
+                    let given = with(&plugin.base, &path, Some(&value));
                     // The default directory can only be seen when it is used.
                     let seen = |conf| {
                         if plugin.under.is_empty() {
@@ -261,7 +262,7 @@ fn a_default_is_what_a_key_that_is_absent_means() {
                             format!("{:?}", plugin.plan(&host, conf, ""))
                         }
                     };
-                    assert_eq!(seen(&said), seen(&absent), "{place}");
+                    assert_eq!(seen(&given), seen(&absent), "{place}");
                 }
             }
         }
@@ -293,10 +294,10 @@ fn an_example_is_taken_and_makes_a_difference() {
             if row.key == "ipspoofchk" && base["ipam"].is_null() {
                 base["ipam"] = json!({"type": "host-local", "subnet": "10.1.4.0/24"}); // without addresses it is refused
             }
-            let [said, absent] = [Some(&value), None].map(|value| with(&base, &path, value));
-            let planned = plugin.plan(&host, &said, "").unwrap_or_else(|refused| panic!("{place}: {refused}"));
+            let [given, absent] = [Some(&value), None].map(|value| with(&base, &path, value));
+            let planned = plugin.plan(&host, &given, "").unwrap_or_else(|refused| panic!("{place}: {refused}"));
             let differs =
-                || Ok(planned) != plugin.plan(&host, &absent, "") || (plugin.read)(&said) != (plugin.read)(&absent);
+                || Ok(planned) != plugin.plan(&host, &absent, "") || (plugin.read)(&given) != (plugin.read)(&absent);
             assert!(row.default == "required" || differs(), "{place}: nothing becomes of {example}");
         }
     }
@@ -372,9 +373,9 @@ fn the_targets_of_the_readme_match_the_benchmarks() {
         let after = text.split_once(&format!("<!-- begin {name} -->\n")).unwrap().1;
         after.split_once(&format!("<!-- end {name} -->")).unwrap().0.to_owned()
     };
-    let said = block(&readme, "targets");
+    let targets = block(&readme, "targets");
     let measured = block(&benchmarks, "bench");
-    let rows: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    let rows: Vec<&str> = targets.lines().filter(|line| !line.is_empty()).collect();
     assert!(rows.len() > 10, "{} lines are between the marks of README.md", rows.len());
     rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/benchmarks.md: {row}"));
 }

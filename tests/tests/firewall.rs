@@ -60,8 +60,9 @@ impl<'a> Net<'a> {
     fn attach(&self, id: &'static str) -> Attached {
         let container = self.host.container();
         let result = self.bridge.add(self.host, id, &container);
-        let said = self.firewall.call(self.host, "ADD", id, &container.path(), &[("prevResult", result.clone())]).ok();
-        assert_eq!(said["ips"], result["ips"], "the result is passed on");
+        let output =
+            self.firewall.call(self.host, "ADD", id, &container.path(), &[("prevResult", result.clone())]).ok();
+        assert_eq!(output["ips"], result["ips"], "the result is passed on");
         Attached { id, container, result }
     }
 
@@ -84,7 +85,7 @@ impl<'a> Net<'a> {
     }
 
     /// The same without counters and times.
-    fn told(&self) -> Vec<String> {
+    fn rules_without_counters(&self) -> Vec<String> {
         let rules = self.rules();
         let lines = rules.lines().filter(|line| self.way == Nftables || line.starts_with("-A"));
         lines.map(str::to_owned).collect()
@@ -262,13 +263,13 @@ fn two_networks_may_each_have_an_operators_chain() {
         let two = net(78, "TWO");
         let first = one.attach("c-one");
         let second = two.attach("c-two");
-        let rules = one.told();
+        let rules = one.rules_without_counters();
         let third = one.attach("c-three");
         for (net, attached) in [(&one, &first), (&two, &second), (&one, &third)] {
             net.check(attached).ok();
         }
         one.detach(&third);
-        assert_eq!(one.told(), rules, "{way:?}");
+        assert_eq!(one.rules_without_counters(), rules, "{way:?}");
     }
 }
 
@@ -335,12 +336,12 @@ fn a_container_that_is_added_again_with_another_policy_has_that_one() {
         let host = Host::new();
         let isolated = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
         let one = isolated.attach("c-one");
-        let before = isolated.told();
+        let before = isolated.rules_without_counters();
         isolated
             .firewall
             .call(&host, "ADD", "c-one", &one.container.path(), &[("prevResult", one.result.clone())])
             .ok();
-        assert_eq!(isolated.told(), before, "{way:?}: the same ADD again changes nothing");
+        assert_eq!(isolated.rules_without_counters(), before, "{way:?}: the same ADD again changes nothing");
         let open = isolated.firewall.with("ingressPolicy", json!("open"));
         open.call(&host, "ADD", "c-one", &one.container.path(), &[("prevResult", one.result.clone())]).ok();
         assert!(!isolated.rules().contains("cni0"), "{way:?}: {}", isolated.rules());
@@ -477,7 +478,7 @@ fn check_finds_what_was_tampered_with_in_the_other_half() {
 }
 
 #[test]
-fn every_way_lives_and_survives() {
+fn every_backend_leaves_no_trace_and_survives_incomplete_dels() {
     for way in WAYS {
         let dir = way.directory();
         let subject = on_path(&firewall(bin(), way.backend()), dir.path());
@@ -514,19 +515,23 @@ fn sixty_four_at_once_have_their_rules_once_and_leave_none() {
             });
         };
         let others = if way == Nftables { vec![] } else { vec![|| drop(host.sh(&writing(way)))] };
-        let told = while_repeating(others, || {
+        let after_adds = while_repeating(others, || {
             all(&|id, container, result| {
                 net.firewall.call(&host, "ADD", id, &container.path(), &[("prevResult", result.clone())]).ok();
             });
-            net.told()
+            net.rules_without_counters()
         });
         // Of each family: two rules and two markers a container, two jumps, one for the operator, three of the bridge, two ends.
         if way != Nftables {
-            assert_eq!(told.len(), 2 * (64 * 4 + 2 + 1 + 3 + 2), "{way:?}: {told:#?}");
+            assert_eq!(after_adds.len(), 2 * (64 * 4 + 2 + 1 + 3 + 2), "{way:?}: {after_adds:#?}");
         }
         all(&|id, container, result| drop(net.firewall.check(&host, id, container, result).ok()));
         all(&|id, container, result| net.firewall.del(&host, id, container, result));
-        assert!(way == Nftables || net.told().len() == 2 * (2 + 1 + 2), "{way:?}: {:#?}", net.told());
+        assert!(
+            way == Nftables || net.rules_without_counters().len() == 2 * (2 + 1 + 2),
+            "{way:?}: {:#?}",
+            net.rules_without_counters()
+        );
         let rules = net.rules();
         assert!(!["10.77.", "fd00:77:", "cni0", "c-"].iter().any(|text| rules.contains(text)), "{way:?}: {rules}");
     }
@@ -898,8 +903,8 @@ fn with_firewalld_bridges_are_cut_off_by_rules_beside_it() {
     // firewalld ends, and its sources with it.
     drop(running);
     one.check(&from).refused();
-    let said = one.firewall.with("backend", json!("firewalld"));
-    let (code, text) = said.call(&host, "STATUS", "", "", &[]).refused();
+    let configured = one.firewall.with("backend", json!("firewalld"));
+    let (code, text) = configured.call(&host, "STATUS", "", "", &[]).refused();
     assert!(code == 50 && text.contains("firewalld does not run"), "{code} {text}");
     one.detach(&from);
     two.detach(&to);
@@ -1062,7 +1067,7 @@ fn rules_that_were_saved_and_loaded_are_found_again() {
     let stale = net.attach("c-stale");
     let file = host.dir().join("saved");
     host.sh(&format!("nft list ruleset > {0} && nft flush ruleset && nft -f {0}", file.display()));
-    let sorted = || sorted_lines(net.told());
+    let sorted = || sorted_lines(net.rules_without_counters());
     let saved = sorted();
     net.check(&one).ok();
     let prev = ("prevResult", one.result.clone());
@@ -1076,7 +1081,7 @@ fn rules_that_were_saved_and_loaded_are_found_again() {
 }
 
 #[test]
-fn sources_whose_markers_were_saved_and_loaded_go_with_their_container() {
+fn sources_with_reloaded_markers_are_removed_with_their_container() {
     let host = Host::new();
     let (bus, _running) = with_firewalld(&host);
     let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
@@ -1091,7 +1096,7 @@ fn sources_whose_markers_were_saved_and_loaded_go_with_their_container() {
 
 /// If the result cannot be written, the ADD failed.
 #[test]
-fn an_add_whose_answer_is_lost_opens_no_running_container() {
+fn an_add_that_cannot_write_its_result_opens_no_running_container() {
     let host = Host::new();
     let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
     let one = net.attach("c-one");
@@ -1099,8 +1104,8 @@ fn an_add_whose_answer_is_lost_opens_no_running_container() {
     script(dir.path(), "firewall", &format!("exec {} > /dev/full", bin().join("firewall").display()));
     let lost = Subject { bin: dir.path().to_owned(), ..net.firewall.with("ingressPolicy", json!("open")) };
     let prev = ("prevResult", one.result.clone());
-    let said = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev]);
-    assert_ne!(said.exit, 0, "{said:?}");
+    let output = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev]);
+    assert_ne!(output.exit, 0, "{output:?}");
     net.check(&one).ok();
 }
 

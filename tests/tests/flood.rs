@@ -40,7 +40,7 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
 
 #[test]
 #[should_panic(expected = "not given back in the namespace of")]
-fn a_chained_plugin_that_gives_nothing_back_is_found() {
+fn a_chained_plugin_that_restores_nothing_is_found() {
     let text = r#"[ $CNI_COMMAND != ADD ] || { nsenter --net="$CNI_NETNS" ip link set eth0 mtu 1400 && echo '{}'; }"#;
     let (_bin, subject) = script(text, json!({}));
     flood::random_calls(&subject.after(INTERFACE, interface_of_others()), 300);
@@ -76,7 +76,7 @@ fn a_plugin_that_gives_an_address_twice_is_found() {
 
 /// Two batches of 2,000 operations.
 #[test]
-fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plugins() {
+fn a_stopped_soak_is_resumed_only_with_the_same_plugins() {
     let host = Host::new();
     let plugin = installed().join("host-local");
     let bin = host.dir().join("bin");
@@ -90,15 +90,19 @@ fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plu
         time_limit,
         state: state.clone(),
     };
-    let kept = || std::fs::read_to_string(&state).unwrap();
+    let saved_state = || std::fs::read_to_string(&state).unwrap();
     let half = soak(Duration::from_millis(100)).run().unwrap();
     assert!((2000..4000).contains(&half.operations) && half.audits == 1, "the batch under way is finished: {half:?}");
     assert_eq!(soak(Duration::MAX).already_done().unwrap(), None);
     let whole = soak(Duration::MAX).run().unwrap();
     assert!((4000..5000).contains(&whole.operations) && whole.audits == 2 && whole.kills > half.kills, "{whole:?}");
-    let written = kept();
-    let said: Value = serde_json::from_str(&written).unwrap();
-    assert_eq!((&said["batches"], &said["tally"]["operations"]), (&json!(2), &json!(whole.operations)), "{said}");
+    let written = saved_state();
+    let document: Value = serde_json::from_str(&written).unwrap();
+    assert_eq!(
+        (&document["batches"], &document["tally"]["operations"]),
+        (&json!(2), &json!(whole.operations)),
+        "{document}"
+    );
     // No round is left, which is reported.
     let over = soak(Duration::MAX).already_done().unwrap().unwrap();
     assert!(over.contains("of 4000 operations") && over.contains("--anew"), "{over}");
@@ -106,5 +110,5 @@ fn a_soak_that_was_stopped_is_gone_on_with_to_its_end_and_only_with_the_same_plu
     host.sh(&format!("echo >>'{}/host-local'", bin.display()));
     let refused = soak(Duration::MAX).run().unwrap_err().to_string();
     assert!(refused.contains("another build of the plugins") && refused.contains("--anew"), "{refused}");
-    assert_eq!(kept(), written);
+    assert_eq!(saved_state(), written);
 }

@@ -64,11 +64,11 @@ fn hello_speaks_the_verbs_that_each_version_has() {
             ("STATUS", "1.1.0", valid.clone()),
             ("GC", "1.1.0", valid.clone()),
         ] {
-            let said = call(verb, version, &[more]);
+            let output = call(verb, version, &[more]);
             if since(first) {
-                assert_eq!(said.ok(), Value::Null, "{verb} {version}");
+                assert_eq!(output.ok(), Value::Null, "{verb} {version}");
             } else {
-                assert_eq!(said.refused().0, 1, "{verb} {version}");
+                assert_eq!(output.refused().0, 1, "{verb} {version}");
             }
         }
         assert_eq!(call("VERSION", version, &[]).ok()["supportedVersions"], json!(VERSIONS));

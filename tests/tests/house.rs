@@ -452,7 +452,7 @@ fn every_kind_of_resource_is_in_the_list() {
 }
 
 #[test]
-fn the_top_holds_what_it_may_hold() {
+fn the_top_directory_has_only_listed_entries() {
     let entries = std::fs::read_dir(top()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap());
     let strange: Vec<_> = entries.filter(|name| !TOP.contains(&name.as_str()) && name != "target").collect();
     assert!(strange.is_empty(), "{strange:?}");

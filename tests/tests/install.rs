@@ -41,21 +41,21 @@ impl Node {
     fn try_script(&self, uninstall: &[&str]) -> (bool, String) {
         let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install"));
         script.env("CNIKIT_BUILT", cnikit_tests::program("cni-plugins").parent().unwrap());
-        let said = script.args(uninstall).arg(self.plugins()).arg(self.tools()).output().unwrap();
-        let text = [said.stdout, said.stderr].concat();
-        (said.status.success(), String::from_utf8_lossy(&text).into_owned())
+        let printed = script.args(uninstall).arg(self.plugins()).arg(self.tools()).output().unwrap();
+        let text = [printed.stdout, printed.stderr].concat();
+        (printed.status.success(), String::from_utf8_lossy(&text).into_owned())
     }
 
     fn install(&self) -> String {
-        let (succeeded, said) = self.try_script(&[]);
-        assert!(succeeded, "{said}");
-        said
+        let (succeeded, printed) = self.try_script(&[]);
+        assert!(succeeded, "{printed}");
+        printed
     }
 
     fn uninstall(&self) -> String {
-        let (succeeded, said) = self.try_script(&["--uninstall"]);
-        assert!(succeeded, "{said}");
-        said
+        let (succeeded, printed) = self.try_script(&["--uninstall"]);
+        assert!(succeeded, "{printed}");
+        printed
     }
 
     /// Another's plugin or tool.
@@ -75,8 +75,8 @@ impl Node {
     }
 
     fn version(&self, plugin: &str) -> String {
-        let said = Command::new(self.plugins().join(plugin)).arg("--version").output().unwrap();
-        String::from_utf8(said.stdout).unwrap()
+        let printed = Command::new(self.plugins().join(plugin)).arg("--version").output().unwrap();
+        String::from_utf8(printed.stdout).unwrap()
     }
 }
 
@@ -116,8 +116,8 @@ fn uninstalling_leaves_an_empty_node_empty() {
     node.install();
     node.uninstall();
     assert_eq!(node.files(), BTreeMap::new());
-    let (succeeded, said) = node.try_script(&["--uninstall"]);
-    assert!(!succeeded && said.contains("not installed"), "{said}");
+    let (succeeded, printed) = node.try_script(&["--uninstall"]);
+    assert!(!succeeded && printed.contains("not installed"), "{printed}");
 }
 
 #[test]
@@ -129,8 +129,8 @@ fn replaced_files_are_saved_and_restored_by_uninstallation() {
     node.give("tools/cnitool", "another tool");
     std::os::unix::fs::symlink("/nowhere/ptp", node.plugins().join("ptp")).unwrap();
     let before = node.files();
-    let said = node.install();
-    assert!(said.contains("kept") && said.contains("bridge"), "{said}");
+    let printed = node.install();
+    assert!(printed.contains("kept") && printed.contains("bridge"), "{printed}");
     assert_eq!(node.inode("bridge"), node.inode("cni-plugins"));
     assert_eq!(node.inode("ptp"), node.inode("cni-plugins"));
     node.install();
@@ -147,9 +147,9 @@ fn a_second_installation_changes_nothing_but_the_inode() {
         node.files().into_iter().map(|(path, (_, mode, _, content))| (path, mode, content)).collect()
     };
     let first = what(&node);
-    let said = node.install();
+    let printed = node.install();
     assert!(what(&node) == first, "a file came, went or changed");
-    assert!(!said.contains("kept"), "{said}");
+    assert!(!printed.contains("kept"), "{printed}");
 }
 
 #[test]
@@ -189,8 +189,8 @@ fn an_installation_that_was_killed_half_way_is_completed_by_the_next() {
     fs::hard_link(path(".cnikit-next"), path("ptp")).unwrap();
     fs::hard_link(path(".cnikit-next"), path(".cnikit-tmp-bridge")).unwrap();
     fs::write(path(".cnikit-tmp-abcdefgh"), "half a file").unwrap();
-    let said = node.install();
-    assert!(!said.contains("kept"), "our own file was taken for another's: {said}");
+    let printed = node.install();
+    assert!(!printed.contains("kept"), "our own file was taken for another's: {printed}");
     NAMES.iter().for_each(|plugin| assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}"));
     node.uninstall();
     assert_eq!(node.files(), before);
@@ -210,9 +210,9 @@ fn a_full_disk_leaves_what_was_there() {
         script = script.display(),
         tools = node.tools().display(),
     );
-    let said = Command::new("unshare").args(["--mount", "sh", "-c", &line]).output().unwrap();
-    assert_eq!(String::from_utf8_lossy(&said.stdout), "bridge\nold\n", "{said:?}");
-    assert!(String::from_utf8_lossy(&said.stderr).contains("No space left"), "{said:?}");
+    let printed = Command::new("unshare").args(["--mount", "sh", "-c", &line]).output().unwrap();
+    assert_eq!(String::from_utf8_lossy(&printed.stdout), "bridge\nold\n", "{printed:?}");
+    assert!(String::from_utf8_lossy(&printed.stderr).contains("No space left"), "{printed:?}");
 }
 
 /// Executes a plugin again and again, as a busy node does, until `stop` is set. Returns the number of runs, and each failure.
@@ -223,7 +223,7 @@ fn executes(plugin: &Path, stop: &AtomicBool) -> (usize, Vec<String>) {
         let mut call = Command::new(plugin);
         call.env_clear().env("CNI_COMMAND", "VERSION").stdin(Stdio::null());
         match call.output() {
-            Ok(said) if said.status.success() && said.stdout.contains(&b'}') => times += 1,
+            Ok(printed) if printed.status.success() && printed.stdout.contains(&b'}') => times += 1,
             other => failures.push(format!("{other:?}")),
         }
     }
@@ -302,10 +302,10 @@ fn release_target(there: &[&str], rustup: &str) -> (String, String) {
         fs::set_permissions(place.path().join(name), fs::Permissions::from_mode(0o755)).unwrap();
     }
     let line = format!("cd {root}; PATH={root}:$PATH; . '{}'; release_target", needs.display());
-    let said = Command::new("bash").args(["-euc", &line]).output().unwrap();
+    let printed = Command::new("bash").args(["-euc", &line]).output().unwrap();
     let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap().trim().to_owned();
-    assert!(said.status.success(), "{said:?}");
-    (text(said.stdout), text(said.stderr))
+    assert!(printed.status.success(), "{printed:?}");
+    (text(printed.stdout), text(printed.stderr))
 }
 
 #[test]
@@ -315,9 +315,9 @@ fn plugins_are_built_with_musl_or_else_for_the_host_with_a_warning() {
     let fetches = "[ \"$*\" = 'target add aarch64-unknown-linux-musl' ] && mkdir $3 && touch $3/libstd-2.rlib";
     assert_eq!(release_target(&[host, musl], "exit 1"), (musl.into(), String::new()));
     assert_eq!(release_target(&[host], fetches), (musl.into(), String::new()));
-    let (target, said) = release_target(&[host], "exit 1");
+    let (target, printed) = release_target(&[host], "exit 1");
     assert_eq!(target, host);
-    assert!(said.contains(musl) && said.contains("not to be had") && !said.contains('\n'), "{said}");
+    assert!(printed.contains(musl) && printed.contains("not to be had") && !printed.contains('\n'), "{printed}");
 }
 
 /// Opened for reading, a FIFO would wait for a writer; the installed C library has constants of its own.

@@ -81,13 +81,13 @@ impl Node {
 
     /// Runs a verb for the container, which has to succeed. Returns the output.
     fn done(&self, tool: Tool, verb: &str) -> String {
-        let said = self.call(tool, &format!("{verb} net {}", self.container.path()));
-        assert_eq!(said.status, "0", "{tool:?} {verb}: {said:?}");
-        said.stdout
+        let output = self.call(tool, &format!("{verb} net {}", self.container.path()));
+        assert_eq!(output.status, "0", "{tool:?} {verb}: {output:?}");
+        output.stdout
     }
 
     /// The only cached result: the name and the content of its file.
-    fn kept(&self) -> (String, String) {
+    fn cached_result(&self) -> (String, String) {
         let names = self.results();
         assert_eq!(names.len(), 1, "{names:?}");
         (names[0].clone(), fs::read_to_string(self.dir().join("cni/results").join(&names[0])).unwrap())
@@ -118,7 +118,7 @@ fn both_ways(node: &Node) -> [(String, (String, String)); 2] {
 
 fn one_way(node: &Node, adder: Tool, other: Tool) -> (String, (String, String)) {
     let result = node.done(adder, "add");
-    let kept = node.kept();
+    let cached_result = node.cached_result();
     for tool in [adder, other] {
         assert_eq!(node.done(tool, "check"), "", "{tool:?} after {adder:?}");
     }
@@ -127,7 +127,7 @@ fn one_way(node: &Node, adder: Tool, other: Tool) -> (String, (String, String)) 
     for tool in [adder, other] {
         assert_eq!(node.done(tool, "del"), "", "there is nothing: {tool:?}");
     }
-    (result, kept)
+    (result, cached_result)
 }
 
 /// Both outputs are equal except for the order of members, and both cached results except for our own member.
@@ -164,14 +164,15 @@ fn both_tools_check_delete_print_and_cache_each_others_networks() {
         let plugins = json!([node.bridge(), {"type": "loopback"}]);
         node.configure("10-net.conflist", &json!({"cniVersion": version, "name": "net", "plugins": plugins}));
         let both = both_ways(&node);
-        let [(printed, (name, kept)), _] = &both;
-        let [printed, kept]: [Value; 2] = [printed, kept].map(|text| serde_json::from_str(text).unwrap());
+        let [(printed, (name, cached_result)), _] = &both;
+        let [printed, cached_result]: [Value; 2] =
+            [printed, cached_result].map(|text| serde_json::from_str(text).unwrap());
         assert_eq!(printed["ips"][0]["address"], "10.91.0.9/24");
-        assert_eq!((&kept["ifName"], &kept["cniArgs"][1][1]), (&json!("net7"), &json!("web")));
+        assert_eq!((&cached_result["ifName"], &cached_result["cniArgs"][1][1]), (&json!("net7"), &json!("web")));
         assert!(name.starts_with("net-cnitool-") && name.ends_with("-net7"), "{name}");
-        are_alike(both.map(|(printed, (name, kept))| {
+        are_alike(both.map(|(printed, (name, cached_result))| {
             let hide = hidden(&printed);
-            (hide(&printed), (name, hide(&kept)))
+            (hide(&printed), (name, hide(&cached_result)))
         }));
     }
 }
@@ -199,27 +200,33 @@ fn our_libcni_deletes_what_upstream_added_by_its_cache() {
     node.env = vec![("CAP_ARGS", r#"{"mac":"02:00:00:00:91:0a"}"#.to_owned())];
     node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));
     node.done(Theirs, "add");
-    let kept = node.cache().attachments().unwrap().remove(0);
-    assert_eq!((kept.state, &kept.problems[..], &*kept.network), (State::Attached, &[][..], "net"));
-    assert_eq!(kept.addresses(), ["10.91.0.2/24"]);
-    assert_eq!(kept.at.capabilities["mac"], "02:00:00:00:91:0a");
+    let cached_result = node.cache().attachments().unwrap().remove(0);
+    assert_eq!(
+        (cached_result.state, &cached_result.problems[..], &*cached_result.network),
+        (State::Attached, &[][..], "net")
+    );
+    assert_eq!(cached_result.addresses(), ["10.91.0.2/24"]);
+    assert_eq!(cached_result.at.capabilities["mac"], "02:00:00:00:91:0a");
     let runtime = Runtime::new(node.plugins.display().to_string(), node.cache());
     node.host.enter(|| {
-        runtime.check(&kept.list().unwrap(), &kept.at).unwrap();
-        runtime.del_cached(&kept).unwrap();
+        runtime.check(&cached_result.list().unwrap(), &cached_result.at).unwrap();
+        runtime.del_cached(&cached_result).unwrap();
     });
     assert!(node.is_empty());
 }
 
 #[test]
-fn their_gc_takes_down_what_ours_added() {
+fn upstreams_gc_deletes_what_our_tool_added() {
     let node = Node::new(bin());
     node.configure("10-net.conflist", &json!({"cniVersion": "1.1.0", "name": "net", "plugins": [node.bridge()]}));
     node.done(Ours, "add");
     // Upstream's cnitool passes no list of valid attachments. So our plugins refuse the GC; the DELs of all cached attachments are
     // done by then.
-    let said = node.call(Theirs, &format!("gc net {}", node.container.path()));
-    assert!(said.status == "1" && said.stderr.contains("required key `cni.dev/valid-attachments` missing"), "{said:?}");
+    let output = node.call(Theirs, &format!("gc net {}", node.container.path()));
+    assert!(
+        output.status == "1" && output.stderr.contains("required key `cni.dev/valid-attachments` missing"),
+        "{output:?}"
+    );
     assert!(node.is_empty());
     assert_eq!(node.cache().attachments().unwrap().len(), 0);
 }
@@ -233,7 +240,7 @@ fn both_end_with_the_same_status_and_print_the_same_whatever_is_wrong() {
     let netns = node.container.path();
     let alike = |node: &Node, words: &str| {
         let [theirs, ours] = [Theirs, Ours].map(|tool| node.call(tool, words));
-        let heard = |said: &ToolOutput| (said.status.clone(), said.stdout.clone(), said.stderr.is_empty());
+        let heard = |output: &ToolOutput| (output.status.clone(), output.stdout.clone(), output.stderr.is_empty());
         assert_eq!(heard(&ours), heard(&theirs), "{words}: {ours:?} {theirs:?}");
         ours.status
     };

@@ -72,9 +72,9 @@ fn the_calls_of_an_undisturbed_run_are_those_that_strace_sees() {
     let set: Vec<String> = environment(&second).iter().map(|(key, value)| format!("{key}={value}")).collect();
     let line = format!("setarch -R strace -f -o {} {} <{}", output.display(), program.display(), input.display());
     host.sh(&format!("{} {line}", set.join(" ")));
-    let said = std::fs::read_to_string(output).unwrap();
+    let reply = std::fs::read_to_string(output).unwrap();
     let name = |line: &str| Some(line.split_whitespace().nth(1)?.split_once('(')?.0.to_owned());
-    let theirs: Vec<String> = said.lines().filter_map(name).skip_while(|name| name == "execve").collect();
+    let theirs: Vec<String> = reply.lines().filter_map(name).skip_while(|name| name == "execve").collect();
     assert_eq!(ours, theirs);
 }
 

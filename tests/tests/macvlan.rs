@@ -32,15 +32,15 @@ const TESTS: &[Test] = &[
     test!(containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says needs Need::MACVLAN),
     test!(passthru_takes_the_master_for_one_container needs Need::MACVLAN),
     test!(a_master_may_be_in_the_container needs Need::MACVLAN),
-    test!(nothing_of_it_is_ever_seen_on_the_host needs Need::MACVLAN),
+    test!(no_link_event_of_it_is_seen_on_the_host needs Need::MACVLAN),
     test!(a_master_may_be_a_macvlan_itself needs Need::MACVLAN),
     test!(the_host_may_have_a_link_of_the_same_name needs Need::MACVLAN),
     test!(a_result_lists_the_containers_interface_and_keeps_what_came_before needs Need::MACVLAN),
     test!(the_mac_is_that_of_the_source_with_the_last_word needs Need::MACVLAN),
-    test!(what_cannot_be_is_refused_before_anything_is_made needs Need::MACVLAN),
+    test!(invalid_configurations_are_refused_before_anything_is_made needs Need::MACVLAN),
     test!(the_master_is_that_of_the_default_route needs Need::MACVLAN),
     test!(add_waits_until_nobody_else_is_found_to_have_the_address needs Need::MACVLAN),
-    test!(a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look needs Need::MACVLAN),
+    test!(a_taken_address_is_refused_and_released_unless_detection_is_off needs Need::MACVLAN),
     test!(a_master_without_carrier_costs_no_waiting needs Need::MACVLAN),
     test!(a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting needs Need::MACVLAN),
     test!(addresses_of_other_containers_on_the_link_are_not_compared needs Need::MACVLAN),
@@ -49,8 +49,8 @@ const TESTS: &[Test] = &[
     test!(what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed needs Need::MACVLAN),
     test!(router_advertisements_are_those_of_the_wire_and_can_be_refused needs Need::MACVLAN),
     test!(a_link_that_is_not_the_attachments_stays needs Need::MACVLAN),
-    test!(what_strangers_have_on_the_master_stays needs Need::MACVLAN),
-    test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::MACVLAN),
+    test!(foreign_links_on_the_master_stay needs Need::MACVLAN),
+    test!(gc_removes_invalid_links_in_named_namespaces needs Need::MACVLAN),
     test!(status_fails_while_the_master_is_missing needs Need::MACVLAN),
 ];
 
@@ -182,8 +182,8 @@ fn passthru_takes_the_master_for_one_container() {
     assert!(one.sh("ip -o link show eth0").contains(mac.trim()), "it has the master's MAC");
     let two = lan.host.container();
     let before = HostSnapshot::of(&lan.host);
-    let said = subject.at(lan.host.dir()).call(&lan.host, "ADD", "c-two", &two.path(), &[]);
-    let (code, text) = said.refused();
+    let output = subject.at(lan.host.dir()).call(&lan.host, "ADD", "c-two", &two.path(), &[]);
+    let (code, text) = output.refused();
     assert!(code == 100 && text.contains("one alone with `passthru`"), "{code} {text}");
     HostSnapshot::of(&lan.host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, "after the refusal");
 }
@@ -204,8 +204,8 @@ fn a_master_may_be_in_the_container() {
     assert!(!container.sh("ip -o link").contains("eth0"));
 }
 
-fn nothing_of_it_is_ever_seen_on_the_host() {
-    upper::nothing_of_it_is_ever_seen_on_the_host(&on_master());
+fn no_link_event_of_it_is_seen_on_the_host() {
+    upper::no_link_event_of_it_is_seen_on_the_host(&on_master());
 }
 
 /// The kernel then makes the new one on the same lower link.
@@ -222,10 +222,10 @@ fn a_master_may_be_a_macvlan_itself() {
         let subject = v4(keys).at(host.dir());
         let result = subject.add(&host, "c-one", &container);
         subject.check(&host, "c-one", &container, &result).ok();
-        let said = subject.with("master", json!(other)).check(&host, "c-one", &container, &result).refused().1;
+        let output = subject.with("master", json!(other)).check(&host, "c-one", &container, &result).refused().1;
         assert!(
-            said.contains(&format!("master of eth0: wanted {other}")) && said.contains("found another link"),
-            "{said}"
+            output.contains(&format!("master of eth0: wanted {other}")) && output.contains("found another link"),
+            "{output}"
         );
         subject.del(&host, "c-one", &container, &result);
     }
@@ -240,13 +240,13 @@ fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
     let container = Host::new().container();
     let before = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "master0"}], "ips": [{"address": "10.9.9.9/24", "interface": 0}]});
     let subject = on_master().at(host.dir());
-    let said = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", before)]).ok();
+    let output = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", before)]).ok();
     let names: Vec<&str> =
-        said["interfaces"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
+        output["interfaces"].as_array().unwrap().iter().map(|one| one["name"].as_str().unwrap()).collect();
     assert_eq!(names, ["master0", "eth0"]);
-    assert_eq!((&said["ips"][0]["address"], &said["ips"][1]["interface"]), (&json!("10.9.9.9/24"), &json!(1)));
-    assert_eq!(said["interfaces"][1]["mtu"], 1500);
-    assert!(container.sh("ip -o link show eth0").contains(said["interfaces"][1]["mac"].as_str().unwrap()));
+    assert_eq!((&output["ips"][0]["address"], &output["ips"][1]["interface"]), (&json!("10.9.9.9/24"), &json!(1)));
+    assert_eq!(output["interfaces"][1]["mtu"], 1500);
+    assert!(container.sh("ip -o link show eth0").contains(output["interfaces"][1]["mac"].as_str().unwrap()));
 }
 
 /// The MACs of the four sources, in the order of their precedence.
@@ -254,8 +254,8 @@ const MACS: [&str; 4] = ["0a:00:00:00:00:01", "0a:00:00:00:00:02", "0a:00:00:00:
 
 fn the_mac_is_that_of_the_source_with_the_last_word() {
     let host = on_master().host();
-    let said = [1, 2, 3, 4].map(|count| mac_of_sources(&host, count));
-    assert_eq!(said, [3, 2, 1, 0].map(|place| json!(MACS[place])));
+    let macs = [1, 2, 3, 4].map(|count| mac_of_sources(&host, count));
+    assert_eq!(macs, [3, 2, 1, 0].map(|place| json!(MACS[place])));
 }
 
 /// The MAC in the result of an ADD with the last `count` of [`MACS`].
@@ -284,17 +284,17 @@ fn refused(ground: &'static str, subject: &Subject) -> (u64, String) {
     host.sh(ground);
     let before = HostSnapshot::of(&host);
     let subject = subject.at(host.dir());
-    let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    let output = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     HostSnapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
     assert_eq!(container.sh("ip -o link").lines().count(), 1, "nothing is in the container");
-    said
+    output
 }
 
 /// The most common reason why the kernel reports that a link is busy.
 const PORT: &str =
     "ip link add br0 type bridge; ip link add port0 type veth peer name p0; ip link set port0 master br0";
 
-fn what_cannot_be_is_refused_before_anything_is_made() {
+fn invalid_configurations_are_refused_before_anything_is_made() {
     let table = [
         (MASTER, json!({"master": "master0", "mtu": 1501}), 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
         (MASTER, json!({"master": "master0", "mtu": -1}), 7, "invalid MTU -1, must be [0, master MTU]"),
@@ -314,14 +314,14 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
         (MASTER, json!({"linkInContainer": true}), 101, "no default route interface found in the container"),
     ];
     for (ground, keys, code, says) in table {
-        let said = refused(ground, &v4(keys.clone()));
-        assert!(said.0 == code && said.1.contains(says), "{keys}: {said:?}");
+        let output = refused(ground, &v4(keys.clone()));
+        assert!(output.0 == code && output.1.contains(says), "{keys}: {output:?}");
     }
     let host = on_master().host();
     let container = Host::new().container();
     container.sh("ip link add eth0 type bridge");
-    let said = on_master().at(host.dir()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-    assert!(said.0 == 101 && said.1.contains("interface \"eth0\" already exists in"), "{said:?}");
+    let output = on_master().at(host.dir()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(output.0 == 101 && output.1.contains("interface \"eth0\" already exists in"), "{output:?}");
 }
 
 /// Which link has the default route.
@@ -370,8 +370,8 @@ fn add_waits_until_nobody_else_is_found_to_have_the_address() {
     container.sh(&ping("fd00:77::1"));
 }
 
-fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
-    upper::a_taken_address_is_refused_unless_nobody_is_to_look(&macvlan());
+fn a_taken_address_is_refused_and_released_unless_detection_is_off() {
+    upper::a_taken_address_is_refused_unless_detection_is_off(&macvlan());
 }
 
 fn a_master_without_carrier_costs_no_waiting() {
@@ -430,8 +430,8 @@ fn a_del_does_not_look_for_the_master() {
     upper::a_del_does_not_look_for_the_master(&on_master());
 }
 
-fn what_strangers_have_on_the_master_stays() {
-    upper::what_strangers_have_on_the_master_stays(&macvlan());
+fn foreign_links_on_the_master_stay() {
+    upper::foreign_links_on_the_master_stay(&macvlan());
 }
 
 /// Links without a mark: only the one with the attachment's name and recorded MAC is upstream's for this attachment.
@@ -462,8 +462,8 @@ fn a_link_that_is_not_the_attachments_stays() {
     assert!(is_there(), "no macvlan");
 }
 
-fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
-    upper::gc_removes_what_is_in_a_named_namespace_and_not_valid(&on_master());
+fn gc_removes_invalid_links_in_named_namespaces() {
+    upper::gc_removes_invalid_links_in_named_namespaces(&on_master());
 }
 
 fn status_fails_while_the_master_is_missing() {

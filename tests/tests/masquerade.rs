@@ -154,7 +154,7 @@ fn the_default_backend_is_iptables_with_the_names_of_upstream() {
 }
 
 #[test]
-fn add_again_changes_nothing_and_puts_right_what_is_stale() {
+fn a_repeated_add_changes_nothing_and_replaces_stale_rules() {
     for (way, subject, _programs) in each(&HALVES) {
         let host = Host::new();
         let container = Host::new().container();
@@ -400,9 +400,9 @@ fn check_accepts_upstreams_rules_and_names_tampered_ones() {
             let result = theirs.add(&host, "c-one", &container);
             ours.check(&host, "c-one", &container, &result).ok();
             host.sh(tampering.line);
-            let said = ours.check(&host, "c-one", &container, &result);
-            assert_eq!(said.exit, 1, "{}: CHECK passes", tampering.line);
-            let (_, text) = said.refused();
+            let output = ours.check(&host, "c-one", &container, &result);
+            assert_eq!(output.exit, 1, "{}: CHECK passes", tampering.line);
+            let (_, text) = output.refused();
             assert!(text.contains(tampering.names), "{}: CHECK said {text}", tampering.line);
         }
     }
@@ -562,11 +562,11 @@ fn the_link_is_made_while_the_table_is_read_and_removed_on_failure() {
     for (then, succeeds) in [("exec /usr/sbin/iptables-save \"$@\"", true), ("exit 4", false)] {
         scripts(&dir, "iptables-save", &format!("{counting}; {then}"));
         let container = host.container();
-        let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]);
-        assert_eq!(said.exit == 0, succeeds, "{said:?}");
+        let output = subject.call(&host, "ADD", "c-one", &container.path(), &[]);
+        assert_eq!(output.exit == 0, succeeds, "{output:?}");
         assert_eq!(fs::read_to_string(&count).unwrap(), "1\n");
         if succeeds {
-            subject.del(&host, "c-one", &container, &said.json());
+            subject.del(&host, "c-one", &container, &output.json());
         }
         assert_eq!(host.try_sh("ip -o link show type veth | grep .").1, "");
     }
@@ -654,10 +654,10 @@ fn without_programs_the_backend_is_nftables_unless_configured() {
         let container = Host::new().container();
         let _world = world(&host);
         let bare = without_programs(&host, &subject.at(host.dir()));
-        let said = bare.with("ipMasqBackend", json!("iptables"));
-        let (_, text) = said.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        let configured = bare.with("ipMasqBackend", json!("iptables"));
+        let (_, text) = configured.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(text.contains("there is no iptables-save") && text.contains("install the package iptables"), "{text}");
-        let (code, text) = said.call(&host, "STATUS", "", "", &[]).refused();
+        let (code, text) = configured.call(&host, "STATUS", "", "", &[]).refused();
         assert!(code == 50 && text.contains("install the package iptables"), "{code} {text}");
         bare.call(&host, "STATUS", "", "", &[]).ok();
         let result = bare.add(&host, "c-one", &container);
@@ -666,7 +666,7 @@ fn without_programs_the_backend_is_nftables_unless_configured() {
         assert!(!host.sh("iptables-nft-save -t nat").contains("CNI-"));
         bare.check(&host, "c-one", &container, &result).ok();
         subject.at(host.dir()).check(&host, "c-one", &container, &result).ok();
-        said.del(&host, "c-one", &container, &result);
+        configured.del(&host, "c-one", &container, &result);
         assert!(!host.sh("nft list ruleset").contains("id: c-one"));
     }
 }
@@ -725,9 +725,9 @@ fn a_broken_iptables_is_not_chosen_and_is_refused_if_configured() {
         .iter()
         .for_each(|name| script(dir.path(), name, "echo 'Table does not exist (do you need to insmod?)' >&2; exit 3"));
     let subject = on_path(&bridge().at(host.dir()), dir.path());
-    let said = subject.with("ipMasqBackend", json!("iptables"));
+    let configured = subject.with("ipMasqBackend", json!("iptables"));
     for (verb, id, netns) in [("ADD", "c-one", container.path()), ("STATUS", "", String::new())] {
-        let (_, text) = said.call(&host, verb, id, &netns, &[]).refused();
+        let (_, text) = configured.call(&host, verb, id, &netns, &[]).refused();
         let wanted = ["exit status 3: Table does not exist (do you need to insmod?)", "ipMasqBackend"];
         wanted.iter().for_each(|what| assert!(text.contains(what), "{text}"));
     }

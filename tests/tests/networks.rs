@@ -90,7 +90,7 @@ fn at_once_it_is_the_same_where_the_plugins_allow_it() {
 }
 
 #[test]
-fn a_network_that_is_not_loaded_any_more_is_taken_down_too_and_gc_leaves_no_valid_one() {
+fn an_unloaded_network_is_deleted_too_and_gc_spares_valid_attachments() {
     let scene = Scene::new();
     let networks = three(&scene);
     let fewer = Networks::new(scene.runtime()).with(bridge(&scene, 2));
@@ -112,7 +112,7 @@ fn a_network_that_is_not_loaded_any_more_is_taken_down_too_and_gc_leaves_no_vali
 }
 
 #[test]
-fn too_few_networks_are_no_network_and_the_prefix_is_the_runtimes() {
+fn too_few_networks_are_an_error_and_the_prefix_is_configurable() {
     let scene = Scene::new();
     let none = Networks::new(scene.runtime()).with_loopback();
     for error in [none.status().unwrap_err(), none.setup(&container(&scene)).unwrap_err()] {

@@ -86,8 +86,8 @@ impl Podman {
 
     /// The JSON output of a command, for the first object.
     fn shows(&self, line: &str) -> Value {
-        let said = self.sh(line);
-        let list: Value = serde_json::from_str(&said).unwrap_or_else(|error| panic!("{line}: {error}: {said}"));
+        let output = self.sh(line);
+        let list: Value = serde_json::from_str(&output).unwrap_or_else(|error| panic!("{line}: {error}: {output}"));
         list[0].clone()
     }
 
@@ -114,13 +114,13 @@ impl Podman {
 
 /// Podman's default network.
 fn its_own_network(podman: &Podman) {
-    let said = podman.run("--rm", "/bin/ip -o address show eth0");
-    assert!(said.contains("inet 10.88.0."), "{said}");
+    let output = podman.run("--rm", "/bin/ip -o address show eth0");
+    assert!(output.contains("inet 10.88.0."), "{output}");
 }
 
 fn the_pages_network(podman: &Podman) {
-    let said = podman.run("--rm --network cnikit", "/bin/ip -o address show eth0");
-    assert!(said.contains("inet 10.89.0.") && said.contains("inet6 fd00:89::"), "{said}");
+    let output = podman.run("--rm --network cnikit", "/bin/ip -o address show eth0");
+    assert!(output.contains("inet 10.89.0.") && output.contains("inet6 fd00:89::"), "{output}");
 }
 
 /// Two containers on it reach each other over both families.
@@ -155,8 +155,8 @@ fn a_port(podman: &Podman, flags: &str) {
     let [shell, flag, line] = UNTIL_SERVED;
     podman.sh(&format!("exec web {shell} {flag} \"{line}\""));
     let address = || {
-        let said = podman.sh("exec web /bin/ip -o -4 address show eth0");
-        said.split_whitespace().skip_while(|word| *word != "inet").nth(1).unwrap().to_owned()
+        let output = podman.sh("exec web /bin/ip -o -4 address show eth0");
+        output.split_whitespace().skip_while(|word| *word != "inet").nth(1).unwrap().to_owned()
     };
     let before = address();
     podman.assert_served(8091);

@@ -129,9 +129,9 @@ fn asked(from: &Netns, to: SocketAddr) -> Option<String> {
 fn read_all_from(server: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said)?;
-    Ok(said)
+    let mut output = String::new();
+    stream.read_to_string(&mut output)?;
+    Ok(output)
 }
 
 fn sent(from: &Netns, to: SocketAddr) -> Option<String> {
@@ -154,9 +154,9 @@ fn exchange(socket: &UdpSocket, to: SocketAddr) -> std::io::Result<String> {
 
 #[track_caller]
 fn reaches(from: &Netns, address: &str, port: u16, name: &str) -> String {
-    let said = asked(from, to(address, port));
-    let Some(said) = said else { panic!("{address} port {port} is not to be reached") };
-    let (found, peer) = said.split_once(' ').unwrap();
+    let output = asked(from, to(address, port));
+    let Some(output) = output else { panic!("{address} port {port} is not to be reached") };
+    let (found, peer) = output.split_once(' ').unwrap();
     assert_eq!(found, name, "{address} port {port}");
     peer.to_owned()
 }
@@ -230,8 +230,8 @@ fn host_addresses_udp_snat_and_masq_all_work() {
             reaches(node.world.netns(), UPLINK[family], 8081, "pod");
             assert_eq!(asked(other.container.netns(), to(GATEWAY[family], 8081)), None, "{backend}");
             reaches(other.container.netns(), GATEWAY[family], 8082, "pod");
-            let said = sent(node.world.netns(), to(UPLINK[family], 5353));
-            assert_eq!(said, Some(format!("pod {}", WORLD[family])), "{backend}");
+            let output = sent(node.world.netns(), to(UPLINK[family], 5353));
+            assert_eq!(output, Some(format!("pod {}", WORLD[family])), "{backend}");
         }
         assert!(node.masquerades(backend), "{backend}: {}", node.ruleset());
         let quiet = some.with("snat", json!(false));
@@ -549,11 +549,11 @@ fn missing_rules_are_named_by_check_and_restored() {
         let pod = node.pod("c-one");
         let web = web(backend);
         node.publish(&web, &pod);
-        for (harm, said) in if backend == "nftables" { NFTABLES_HARMED } else { IPTABLES_HARMED } {
+        for (harm, reported) in if backend == "nftables" { NFTABLES_HARMED } else { IPTABLES_HARMED } {
             node.host.sh(harm);
             let (code, text) = node.call(&web, "CHECK", &pod).refused();
             assert_eq!(code, 102, "{text}");
-            assert!(text.contains(said), "{harm}: {text}");
+            assert!(text.contains(reported), "{harm}: {text}");
             node.call(&web, "RESTORE", &pod);
             node.call(&web, "CHECK", &pod).ok();
         }
@@ -641,7 +641,7 @@ done
 }
 
 #[test]
-fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_nothing() {
+fn sixty_four_concurrent_adds_beside_another_writer_leave_nothing() {
     let node = Node::new();
     let pod = node.pod("c-one");
     node.publish(&web("iptables"), &pod);
@@ -654,13 +654,13 @@ fn sixty_four_at_once_beside_another_who_writes_are_each_there_once_and_leave_no
     let many: Vec<(Subject, Attached)> = (0..64).map(|n| one_of_many(&node, n, &pod)).collect();
     let (added, there, deleted) = thread::scope(|scope| {
         let others = scope.spawn(|| node.host.try_sh(&others(node.host.dir())));
-        let told = (at_once(&node, "ADD", &many), rules(), at_once(&node, "DEL", &many));
+        let results = (at_once(&node, "ADD", &many), rules(), at_once(&node, "DEL", &many));
         std::fs::remove_file(&go).unwrap();
-        let (written, said) = others.join().unwrap();
-        assert!(written, "{said}");
-        told
+        let (written, output) = others.join().unwrap();
+        assert!(written, "{output}");
+        results
     });
-    added.into_iter().chain(deleted).for_each(|said| drop(said.ok()));
+    added.into_iter().chain(deleted).for_each(|output| drop(output.ok()));
     let times = |text: &str| there.lines().filter(|line| line.ends_with(text)).count();
     for n in 10..74 {
         assert_eq!(times(&format!("--to-destination 10.77.0.{n}:80")), 1, "{there}");
@@ -817,12 +817,12 @@ fn one_of_many_concurrent_requests_for_one_port_gets_it() {
     }
     let same = |n| (on_path(&web("iptables"), &slow), one_of_many(&node, n, &pod).1);
     let many: Vec<(Subject, Attached)> = (0..16).map(same).collect();
-    let said = at_once(&node, "ADD", &many);
-    let (won, lost): (Vec<_>, Vec<_>) = said.iter().partition(|said| said.exit == 0);
+    let outputs = at_once(&node, "ADD", &many);
+    let (won, lost): (Vec<_>, Vec<_>) = outputs.iter().partition(|output| output.exit == 0);
     let rules = node.host.sh("iptables-save -t nat; ip6tables-save -t nat");
     assert_eq!(won.len(), 1, "{rules}");
-    for said in lost {
-        let (code, text) = said.refused();
+    for output in lost {
+        let (code, text) = output.refused();
         assert!(code == 101 && text.contains("tcp 8080 of the host leads to container"), "{text}");
     }
     let times = |text: &str| rules.lines().filter(|line| line.contains(text)).count();
@@ -831,7 +831,7 @@ fn one_of_many_concurrent_requests_for_one_port_gets_it() {
         [2; 4],
         "{rules}"
     );
-    at_once(&node, "DEL", &many).into_iter().for_each(|said| drop(said.ok()));
+    at_once(&node, "DEL", &many).into_iter().for_each(|output| drop(output.ok()));
 }
 
 /// A jump with its position, because it exists and has no effect.
@@ -916,7 +916,7 @@ fn traffic_from_every_address_of_the_container_is_masqueraded() {
 
 /// Each detects the rules of the other, by asking the kernel.
 #[test]
-fn a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_left_to_it() {
+fn a_port_of_another_container_by_the_other_backend_is_refused() {
     for (first, second) in [("iptables", "nftables"), ("nftables", "iptables")] {
         let node = Node::new();
         let one = node.pod("c-one");

@@ -147,9 +147,9 @@ impl Node {
 
     /// Runs a release's tool; it has to succeed.
     fn tool(&self, by: Release, env: &str, line: &str) -> String {
-        let (succeeded, said) = self.try_tool(by, env, line);
-        assert!(succeeded, "{} {line}: {said}", by.tool.display());
-        said
+        let (succeeded, output) = self.try_tool(by, env, line);
+        assert!(succeeded, "{} {line}: {output}", by.tool.display());
+        output
     }
 
     fn try_tool(&self, by: Release, env: &str, line: &str) -> (bool, String) {
@@ -172,23 +172,23 @@ impl Node {
     fn add(&mut self, by: Release, network: &'static str, number: usize) {
         let lacks_guard = by.is_earlier && network != "upper";
         let one = Attached { network, container: self.host.container(), number, lacks_guard };
-        let (succeeded, said) = self.about(by, "add", &one);
-        assert!(succeeded, "{network} {number}: {said}");
+        let (succeeded, output) = self.about(by, "add", &one);
+        assert!(succeeded, "{network} {number}: {output}");
         self.containers.push(one);
     }
 
     fn del_first(&mut self, by: Release, count: usize) {
         for one in self.containers.drain(..count).collect::<Vec<_>>() {
-            let (succeeded, said) = self.about(by, "del", &one);
-            assert!(succeeded, "{} {}: {said}", one.network, one.number);
+            let (succeeded, output) = self.about(by, "del", &one);
+            assert!(succeeded, "{} {}: {output}", one.network, one.number);
         }
     }
 
     /// CHECK reports no difference in any container.
     fn check_all(&self, by: Release, when: &str) {
         for one in &self.containers {
-            let (succeeded, said) = self.about(by, "check", one);
-            assert!(succeeded, "{when}, by {}: {} {}: {said}", by.plugins.display(), one.network, one.number);
+            let (succeeded, output) = self.about(by, "check", one);
+            assert!(succeeded, "{when}, by {}: {} {}: {output}", by.plugins.display(), one.network, one.number);
         }
     }
 

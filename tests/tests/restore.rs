@@ -49,8 +49,8 @@ impl Node {
 
     /// Adds a container whose port 80 is published at a port computed from its number.
     fn add(&self, container: &Container, number: usize, cache: &str) {
-        let (ok, said) = self.of_one("add", (container, number), cache);
-        assert!(ok, "{said}");
+        let (ok, output) = self.of_one("add", (container, number), cache);
+        assert!(ok, "{output}");
     }
 
     /// A verb for one of them, with the arguments of its ADD.
@@ -78,8 +78,8 @@ impl Node {
     fn restored(&self) -> Vec<String> {
         let log = self.host.dir().join("log");
         let _ = fs::remove_file(&log);
-        let (ok, said) = self.tool(&format!("CNI_LOG=info CNI_LOG_FILE={}", log.display()), "cache", "restore");
-        assert!(ok, "{said}");
+        let (ok, output) = self.tool(&format!("CNI_LOG=info CNI_LOG_FILE={}", log.display()), "cache", "restore");
+        assert!(ok, "{output}");
         let lines = fs::read_to_string(&log).unwrap();
         let calls = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         calls.map(|call| call["plugin"].as_str().unwrap().to_owned()).collect()
@@ -147,14 +147,14 @@ fn restore_names_a_taken_port_and_restores_all_others() {
         node.host.sh("nft flush ruleset");
         let thief = node.host.container();
         node.add(&thief, 2, "elsewhere");
-        let (ok, said) = node.tool("", "cache", "restore");
-        let errors: Vec<&str> = said.lines().filter(|line| line.starts_with("Error:")).collect();
-        assert!(!ok && errors.len() == 1, "{backend}: {said}");
-        assert!(errors[0].contains("tcp 8002 of the host leads to"), "{backend}: {said}");
+        let (ok, output) = node.tool("", "cache", "restore");
+        let errors: Vec<&str> = output.lines().filter(|line| line.starts_with("Error:")).collect();
+        assert!(!ok && errors.len() == 1, "{backend}: {output}");
+        assert!(errors[0].contains("tcp 8002 of the host leads to"), "{backend}: {output}");
         let whole: Vec<bool> = (0..MANY).map(|number| number != 2).collect();
         assert_eq!(node.whole(), whole, "{backend}");
-        let (ok, said) = node.of_one("check", (&thief, 2), "elsewhere");
-        assert!(ok, "{backend}: {said}");
+        let (ok, output) = node.of_one("check", (&thief, 2), "elsewhere");
+        assert!(ok, "{backend}: {output}");
     }
 }
 

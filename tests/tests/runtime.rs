@@ -170,10 +170,10 @@ fn a_del_uses_the_configuration_of_its_add() {
     scene.calls();
     scene.host.enter(|| {
         runtime.add(&then, &scene.at()).unwrap();
-        let kept = runtime.cache.attachments_of("c1").unwrap().remove(0);
-        assert_eq!((kept.state, kept.addresses().len(), &kept.problems[..]), (State::Attached, 2, &[][..]));
-        assert!(kept.metadata.netns_cookie.is_some() && kept.age() < Duration::from_mins(1));
-        runtime.del_cached(&kept).unwrap();
+        let cached = runtime.cache.attachments_of("c1").unwrap().remove(0);
+        assert_eq!((cached.state, cached.addresses().len(), &cached.problems[..]), (State::Attached, 2, &[][..]));
+        assert!(cached.metadata.netns_cookie.is_some() && cached.age() < Duration::from_mins(1));
+        runtime.del_cached(&cached).unwrap();
     });
     scene.assert_clean("net");
 }
@@ -191,8 +191,8 @@ fn killed_in_the_midst(scene: &Scene) {
         let line = format!("echo $$ > {dir}/pid; exec env {env} {} add net {}", tool.display(), scene.container.path());
         let running = scope.spawn(move || scene.host.try_sh(&line));
         scene.until_called("ADD slow");
-        let kept = &scene.runtime().cache.attachments().unwrap()[0];
-        assert_eq!(kept.state, State::Adding, "{kept:?}");
+        let cached = &scene.runtime().cache.attachments().unwrap()[0];
+        assert_eq!(cached.state, State::Adding, "{cached:?}");
         scene.host.sh(&format!("kill -9 $(cat {dir}/pid)"));
         assert!(!running.join().unwrap().0);
     });
@@ -203,13 +203,13 @@ fn killed_in_the_midst(scene: &Scene) {
 fn leftovers_of_a_killed_add_are_listed_and_removed_by_del() {
     let scene = Scene::new();
     killed_in_the_midst(&scene);
-    let kept = scene.runtime().cache.attachments().unwrap().remove(0);
-    assert_eq!((kept.state, &*kept.network), (State::Interrupted, "net"), "{kept:?}");
-    assert!(kept.problems[0].contains("DEL removes"), "{kept:?}");
+    let cached = scene.runtime().cache.attachments().unwrap().remove(0);
+    assert_eq!((cached.state, &*cached.network), (State::Interrupted, "net"), "{cached:?}");
+    assert!(cached.problems[0].contains("DEL removes"), "{cached:?}");
     // The file of the configuration is of no importance any more.
     scene.plugin("other", "");
     let today = scene.list("net", &json!([{"type": "other"}]));
-    scene.host.enter(|| scene.runtime().del(&today, &kept.at).unwrap());
+    scene.host.enter(|| scene.runtime().del(&today, &cached.at).unwrap());
     scene.assert_clean("net");
 }
 
@@ -279,7 +279,7 @@ fn killed_at_any_moment(before: Option<&str>, verb: &str) {
         let known = scene.runtime().cache.attachments().unwrap();
         assert!(known.len() <= 1, "{known:?}");
         scene.host.enter(|| match known.first().filter(|_| round % 2 == 0) {
-            Some(kept) => drop(scene.runtime().del_cached(kept).unwrap()),
+            Some(cached) => drop(scene.runtime().del_cached(cached).unwrap()),
             None => drop(scene.runtime().gc(&list, &[]).unwrap()),
         });
         scene.assert_clean("net");
@@ -298,7 +298,7 @@ fn a_runtime_that_is_killed_at_any_moment_of_a_del_leaks_nothing() {
 }
 
 #[test]
-fn gc_takes_what_is_not_valid_and_leaves_the_rest_and_a_list_that_forbids_it() {
+fn gc_deletes_invalid_attachments_unless_the_list_disables_it() {
     let scene = Scene::new();
     let list = scene.list("net", &json!([scene.bridge()]));
     let runtime = scene.runtime();

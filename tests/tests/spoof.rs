@@ -243,8 +243,8 @@ mod traffic {
         /// Counters of echo requests, of ARP requests, and of both of IPv6.
         fn heard(&self) -> [u64; 3] {
             ["ip", "arp", "ip6"].map(|family| {
-                let said = self.two.sh(&format!("nft list table {family} heard"));
-                said.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse().unwrap()
+                let output = self.two.sh(&format!("nft list table {family} heard"));
+                output.split_whitespace().skip_while(|word| *word != "packets").nth(1).unwrap().parse().unwrap()
             })
         }
     }
@@ -286,7 +286,7 @@ mod traffic {
     }
 
     #[test]
-    fn the_hosts_and_other_containers_traffic_is_not_looked_at() {
+    fn traffic_of_the_host_and_of_unchecked_containers_passes() {
         let pair = Pair::new(true);
         pair.host.sh("ip address add 10.5.0.254/24 dev cni0; ip link set cni0 address 02:00:00:00:77:77");
         pair.host.sh(&ping("10.5.0.1"));
@@ -348,16 +348,16 @@ mod beside_the_reference {
     }
 
     #[test]
-    fn check_of_what_it_made_finds_nothing_missing() {
+    fn check_accepts_the_rules_of_upstream() {
         for (ours, theirs) in pairs() {
             let host = Host::new();
             let container = Host::new().container();
             let result = theirs.add(&host, "c-one", &container);
-            let said = ours.check(&host, "c-one", &container, &result).stdout;
-            assert!(!said.contains("macspoofchk:"), "{said}");
+            let output = ours.check(&host, "c-one", &container, &result).stdout;
+            assert!(!output.contains("macspoofchk:"), "{output}");
             host.sh("nft flush chain bridge nat cni-br-iface-c-one-eth0-mac");
-            let said = ours.check(&host, "c-one", &container, &result).stdout;
-            assert!(said.contains("macspoofchk: chain cni-br-iface-c-one-eth0-mac"), "{said}");
+            let output = ours.check(&host, "c-one", &container, &result).stdout;
+            assert!(output.contains("macspoofchk: chain cni-br-iface-c-one-eth0-mac"), "{output}");
         }
     }
 
@@ -381,7 +381,7 @@ mod beside_the_reference {
     }
 
     #[test]
-    fn gc_leaves_what_it_made_alone_and_takes_ours_beside_it() {
+    fn gc_leaves_rules_of_upstream_and_removes_ours() {
         for (ours, theirs) in pairs() {
             let host = Host::new();
             let [one, two] = [host.container(), host.container()];
@@ -554,9 +554,9 @@ fn cling(subject: &Subject, host: &Host, verb: &str, container: &Container) {
         stdin: Stdin::Given(subject.conf.to_string().into_bytes()),
         ..Input::default()
     };
-    let mut said = Vec::new();
-    let exit = host.enter(|| serve::<InterfaceShape<Clinging>>("bridge", input, &[], &mut said));
-    assert_eq!(exit, 0, "{}", String::from_utf8_lossy(&said));
+    let mut output = Vec::new();
+    let exit = host.enter(|| serve::<InterfaceShape<Clinging>>("bridge", input, &[], &mut output));
+    assert_eq!(exit, 0, "{}", String::from_utf8_lossy(&output));
 }
 
 #[test]

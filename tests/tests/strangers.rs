@@ -419,7 +419,7 @@ fn a_link_without_tag_under_our_name_is_refused_on_add() {
 }
 
 #[test]
-fn del_takes_no_pair_whose_numbers_alone_agree() {
+fn del_leaves_a_foreign_pair_with_the_same_indexes() {
     let host = Host::new();
     let third = Host::new();
     let [a, b] = [(); 2].map(|()| Host::new().container());
@@ -433,7 +433,7 @@ fn del_takes_no_pair_whose_numbers_alone_agree() {
 }
 
 #[test]
-fn del_takes_no_pair_of_ours_whose_tag_is_still_to_come() {
+fn del_leaves_a_pair_without_a_tag() {
     let host = Host::new();
     let running = Host::new().container();
     let subject = bridge().at(host.dir());
@@ -551,20 +551,20 @@ impl Neighbours<'_> {
     }
 
     /// All of theirs, byte for byte: rules as iptables has them, and as they stand in the kernel.
-    fn told(&self) -> Vec<String> {
+    fn foreign_rules(&self) -> Vec<String> {
         let half = self.way.half();
-        let said = self.host.sh(&format!(
+        let output = self.host.sh(&format!(
             "for of in iptables ip6tables; do $of-{half}-save -c; done; nft -a list table ip kube-proxy; nft -a list table inet site; \
              for table in nat filter; do for family in ip ip6; do nft -a list table $family $table 2>/dev/null || :; done; done"
         ));
         let theirs =
             ["KUBE-", "DOCKER", "kube-proxy", "c-one", "services", "10.96.", "mine", "10.77.0.0/24", "dport 9"];
         let is_theirs = |line: &&str| theirs.iter().any(|text| line.contains(text)) && !line.contains("CNI-");
-        said.lines().filter(is_theirs).map(str::to_owned).collect()
+        output.lines().filter(is_theirs).map(str::to_owned).collect()
     }
 
     fn are_as_they_were(&self, before: &[String], when: &str) {
-        assert_eq!(self.told(), before, "{:?}, {when}", self.way);
+        assert_eq!(self.foreign_rules(), before, "{:?}, {when}", self.way);
     }
 
     /// An ADD whose result cannot be written is undone after everything is made.
@@ -584,7 +584,7 @@ fn foreign_rules_are_unchanged(subject: &Subject, way: Way) {
     let subject = on_path(&subject.at(host.dir()), programs.path());
     let neighbours = Neighbours { host: &host, way };
     neighbours.come();
-    let before = neighbours.told();
+    let before = neighbours.foreign_rules();
     assert!(before.iter().filter(|line| line.contains("c-one")).count() > 3, "{before:#?}");
     let [one, two, three] = [(); 3].map(|()| subject.container(&host));
     let result = subject.add(&host, "c-one", &one);

@@ -27,9 +27,9 @@ impl Node {
 
     /// The output of cnitool, which must succeed.
     fn tool(&self, line: &str) -> String {
-        let (ok, said) = self.try_tool(line);
-        assert!(ok, "{line}: {said}");
-        said
+        let (ok, output) = self.try_tool(line);
+        assert!(ok, "{line}: {output}");
+        output
     }
 
     /// Whether cnitool succeeds, and its output: of stdout if it does, else of stderr.
@@ -98,7 +98,7 @@ fn the_configuration_of_init_works_with_our_plugins() {
 }
 
 #[test]
-fn each_plugin_of_a_chain_plans_with_what_those_before_it_might_give() {
+fn each_plugin_of_a_chain_plans_with_the_expected_previous_result() {
     let node = Node::new();
     node.init("bridge");
     let file = node.file("10-pods.conflist");
@@ -170,10 +170,10 @@ fn calls(attachments: u32, words: &str) -> usize {
     let tool = cnikit_tests::program("cnitool");
     fs::write(&script, format!("#!/bin/sh\nexec {} {flags} {words}\n", tool.display())).unwrap();
     fs::set_permissions(&script, PermissionsExt::from_mode(0o755)).unwrap();
-    let (said, trace) =
+    let (output, trace) =
         node.host.enter(|| syscall_trace::run(&script, &[], b"", &[], |_| SyscallVerdict::GoOn)).unwrap();
-    let lines = said.stdout.matches("c-").count();
-    assert_eq!((said.exit, lines), (0, attachments as usize), "{words}: {said:?}");
+    let lines = output.stdout.matches("c-").count();
+    assert_eq!((output.exit, lines), (0, attachments as usize), "{words}: {output:?}");
     // A debug build calls fcntl(2) before it closes a file, to find out whether it is open.
     trace.calls().filter(|(_, _, number)| syscall_trace::name(*number) != "fcntl").count()
 }
@@ -210,11 +210,11 @@ fn flushed_rules_are_restored_and_nothing_else_is_changed() {
         assert_eq!(node.rules(), whole, "{backend}: what stands stays");
         node.host.sh(flush);
         for container in &containers {
-            let (ok, said) = node.try_tool(&format!("check pods {}", container.path()));
-            assert!(!ok && said.contains("missing"), "{backend}, {flush}: {said}");
+            let (ok, output) = node.try_tool(&format!("check pods {}", container.path()));
+            assert!(!ok && output.contains("missing"), "{backend}, {flush}: {output}");
         }
-        let told = node.json("restore");
-        assert_eq!(told["attachments"].as_array().unwrap().len(), 2, "{told}");
+        let report = node.json("restore");
+        assert_eq!(report["attachments"].as_array().unwrap().len(), 2, "{report}");
         for container in &containers {
             node.tool(&format!("check pods {}", container.path()));
         }

@@ -16,8 +16,8 @@ const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
 
 /// For an address that no host has the kernel waits a second, so these are tested last.
 fn is_out_of_reach(from: &Container, address: &str) {
-    let (reached, said) = from.try_sh(&ping_once(address));
-    assert!(!reached, "{address} should not be reached: {said}");
+    let (reached, output) = from.try_sh(&ping_once(address));
+    assert!(!reached, "{address} should not be reached: {output}");
 }
 
 /// The very first ping to each address arrives: no address or route is still pending after ADD.
@@ -161,8 +161,8 @@ fn own_requests_heard(hairpin: bool) -> u64 {
     bridge().with("hairpinMode", json!(hairpin)).at(host.dir()).add(&host, "c-one", &container);
     container.sh("nft 'add table arp heard; add chain arp heard in { type filter hook input priority 0; }; add rule arp heard in counter'");
     is_out_of_reach(&container, "10.77.0.99");
-    let said = container.sh("nft list table arp heard");
-    said.split_whitespace().skip_while(|word| *word != "packets").nth(1).and_then(|count| count.parse().ok()).unwrap()
+    let output = container.sh("nft list table arp heard");
+    output.split_whitespace().skip_while(|word| *word != "packets").nth(1).and_then(|count| count.parse().ok()).unwrap()
 }
 
 #[test]
@@ -190,7 +190,7 @@ fn isolated_containers_reach_all_but_each_other() {
 }
 
 #[test]
-fn without_ipam_a_bridge_carries_what_the_containers_agree_on() {
+fn without_ipam_a_bridge_forwards_addresses_set_by_hand() {
     let host = Host::new();
     let one = Host::new().container();
     let two = Host::new().container();
@@ -254,7 +254,7 @@ fn the_first_ping_reaches_an_address_that_moved_to_another_pair_of_ptp() {
 }
 
 #[test]
-fn with_enabledad_an_address_that_a_neighbour_has_is_refused_by_name_and_nothing_is_left() {
+fn with_enabledad_an_address_of_a_neighbour_is_refused() {
     let host = Host::new();
     let subject = bridge().with("enabledad", json!(true)).with("hairpinMode", json!(true)).at(host.dir());
     let other = host.container();
@@ -330,8 +330,9 @@ fn has_and_checks_the_attributes_of_its_routes(subject: &Subject) {
     let subject = subject.at(host.dir());
     let container = host.container();
     let result = subject.add(&host, "c-one", &container);
-    let said = container.sh("ip -4 route show table all dev eth0; ip -6 route show table all dev eth0");
-    let routes: Vec<String> = said.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
+    let output = container.sh("ip -4 route show table all dev eth0; ip -6 route show table all dev eth0");
+    let routes: Vec<String> =
+        output.lines().map(|line| line.split_whitespace().collect::<Vec<_>>().join(" ")).collect();
     SHOWN.iter().for_each(|shown| assert!(routes.iter().any(|route| route == shown), "{shown}: {routes:#?}"));
     subject.check(&host, "c-one", &container, &result).ok();
     subject.del(&host, "c-one", &container, &result);

@@ -133,32 +133,32 @@ impl Replay<'_> {
     fn one(&mut self, call: &RecordedCall) {
         let times = if call.is("DEL") && self.variation == Variation::DelsTwice { 2 } else { 1 };
         for _ in 0..times {
-            let said = self.say(call);
-            self.assert_expected(call, &said);
+            let output = self.say(call);
+            self.assert_expected(call, &output);
         }
     }
 
-    fn assert_expected(&mut self, call: &RecordedCall, said: &CallOutput) {
+    fn assert_expected(&mut self, call: &RecordedCall, output: &CallOutput) {
         let expected = self.expects(call);
-        let about = format!("{}, call {}: {said:?}", self.title(), call.seq);
-        if said.exit != 0 {
+        let about = format!("{}, call {}: {output:?}", self.title(), call.seq);
+        if output.exit != 0 {
             assert_ne!(expected, Some(true), "{about}");
-            said.refused();
+            output.refused();
             return;
         }
         assert_ne!(expected, Some(false), "{about}");
         if call.is("ADD") {
-            let answer = said.json();
+            let answer = output.json();
             let ours = self.what_matters(&answer);
             let theirs = self.what_matters(&call.answer);
             assert!(call.exit != 0 || ours == theirs, "{about}: ours {ours}, the reference's {theirs}");
             self.attached.retain(|(add, _)| !is_same(add, call));
             self.attached.push((call.clone(), answer));
         } else if call.is("DEL") {
-            assert_eq!(said.stdout, "", "{about}");
+            assert_eq!(output.stdout, "", "{about}");
             self.attached.retain(|(add, _)| !is_same(add, call));
         } else if call.is("VERSION") {
-            assert!(said.json()["supportedVersions"].as_array().unwrap().contains(&json!("0.4.0")), "{about}");
+            assert!(output.json()["supportedVersions"].as_array().unwrap().contains(&json!("0.4.0")), "{about}");
         }
     }
 

@@ -56,11 +56,11 @@ impl Scene {
     /// The container is in its first state, and no file is stored.
     fn assert_given_back(&self, when: &str) {
         HostSnapshot::inside(&self.container).assert_unchanged_since(&self.inside, &[], when);
-        assert_eq!(self.kept(), [""; 0], "{when}");
+        assert_eq!(self.stored_files(), [""; 0], "{when}");
     }
 
     /// The stored files.
-    fn kept(&self) -> Vec<String> {
+    fn stored_files(&self) -> Vec<String> {
         let entries = fs::read_dir(self.host.dir().join("tuning")).into_iter().flatten();
         entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect()
     }
@@ -147,7 +147,7 @@ fn the_oldest_values_are_restored_after_several_adds() {
         "restoreSysctls": true});
     scene.add(second.clone());
     assert!(scene.link().contains("mtu 1350"), "{}", scene.link());
-    assert_eq!(scene.kept(), ["c-one_eth0.json"]);
+    assert_eq!(scene.stored_files(), ["c-one_eth0.json"]);
     // The last plugin of the chain is deleted first.
     scene.del(second);
     scene.assert_given_back("after DEL of the second entry");
@@ -195,8 +195,8 @@ fn a_value_that_cannot_be_restored_blocks_no_other() {
         scene.add(keys.clone());
         scene.container.sh(&format!("sysctl -qw {first}=40000"));
         let file = scene.host.dir().join("tuning/c-one_eth0.json");
-        let kept = fs::read_to_string(&file).unwrap();
-        fs::write(&file, kept.replace("\"mtu\":1500", "\"mtu\":4000000")).unwrap();
+        let stored = fs::read_to_string(&file).unwrap();
+        fs::write(&file, stored.replace("\"mtu\":1500", "\"mtu\":4000000")).unwrap();
         let none = [("cni.dev/valid-attachments", json!([]))];
         let path = if verb == "DEL" { scene.container.path() } else { String::new() };
         scene.tuning(keys.clone()).call(&scene.host, verb, "c-one", &path, &none).ok();
@@ -231,11 +231,11 @@ fn a_directory_in_place_of_a_record_stays() {
     fs::create_dir_all(&directory).unwrap();
     let keys = json!({"mtu": 1400});
     scene.add(keys.clone());
-    assert_eq!(scene.kept().len(), 2);
+    assert_eq!(scene.stored_files().len(), 2);
     scene.del(keys.clone());
     scene.del(keys);
     HostSnapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after DEL");
-    assert_eq!(scene.kept(), ["c-one_eth0.json"]);
+    assert_eq!(scene.stored_files(), ["c-one_eth0.json"]);
     assert!(directory.is_dir());
 }
 
@@ -262,8 +262,8 @@ fn everything_is_validated_before_the_first_write() {
             "eth0 cannot have the MTU 50: it takes 68 to 65535",
         ),
     ] {
-        let (said, text) = scene.refused(keys.clone());
-        assert!(said == code && text.contains(says), "{keys}: {said} {text}");
+        let (found, text) = scene.refused(keys.clone());
+        assert!(found == code && text.contains(says), "{keys}: {found} {text}");
         scene.assert_given_back(says);
     }
     let file = scene.host.dir().join("file");
@@ -282,7 +282,7 @@ fn everything_is_validated_before_the_first_write() {
 }
 
 #[test]
-fn sysctls_are_set_in_the_order_of_the_document_and_stay_unless_they_are_to_go_back() {
+fn sysctls_are_set_in_document_order_and_restored_only_if_configured() {
     let scene = Scene::new();
     let all = "net.ipv6.conf.all.forwarding";
     let one = "net.ipv6.conf.eth0.forwarding";
@@ -299,7 +299,7 @@ fn sysctls_are_set_in_the_order_of_the_document_and_stay_unless_they_are_to_go_b
     scene.add(staying.clone());
     scene.del(staying);
     assert_eq!(scene.sysctl("net.core.somaxconn"), "100");
-    assert_eq!(scene.kept(), [""; 0]);
+    assert_eq!(scene.stored_files(), [""; 0]);
 }
 
 #[test]
@@ -325,7 +325,7 @@ fn a_name_with_dots_is_one_name_and_only_the_containers_settings_change() {
 fn the_source_with_the_highest_priority_wins() {
     let scene = Scene::new();
     let mac = |last: u8| format!("0a:00:00:00:00:{last:02x}");
-    let said = |conf: Value, args: &str| {
+    let plan = |conf: Value, args: &str| {
         let subject = scene.tuning(conf);
         let env = [("CNI_ARGS", args)];
         subject.call_raw(&scene.host, "PLAN", "c", "", subject.conf.to_string().as_bytes(), &env).ok().to_string()
@@ -338,13 +338,13 @@ fn the_source_with_the_highest_priority_wins() {
         conf
     };
     let env = format!("MAC={}", mac(2));
-    assert!(said(json!({"mac": mac(1)}), "").contains(&mac(1)));
-    assert!(said(json!({"mac": mac(1)}), &env).contains(&mac(2)));
-    assert!(said(json!({"mac": mac(1), "runtimeConfig": {"mac": ""}}), &env).contains(&mac(2)));
-    assert!(said(all.clone(), &env).contains(&mac(3)));
-    assert!(said(with(json!({"mac": mac(4)})), &env).contains(&mac(4)));
-    assert!(!said(with(json!({"mac": ""})), &env).contains("MAC"), "an empty one takes it away");
-    let other = said(
+    assert!(plan(json!({"mac": mac(1)}), "").contains(&mac(1)));
+    assert!(plan(json!({"mac": mac(1)}), &env).contains(&mac(2)));
+    assert!(plan(json!({"mac": mac(1), "runtimeConfig": {"mac": ""}}), &env).contains(&mac(2)));
+    assert!(plan(all.clone(), &env).contains(&mac(3)));
+    assert!(plan(with(json!({"mac": mac(4)})), &env).contains(&mac(4)));
+    assert!(!plan(with(json!({"mac": ""})), &env).contains("MAC"), "an empty one takes it away");
+    let other = plan(
         with(
             json!({"mtu": 1402, "promisc": false, "txQLen": 2, "allmulti": false, "sysctl": {"net.core.b": "2", "net.core.c": "3", "net.core.a": null}}),
         ),
@@ -354,12 +354,12 @@ fn the_source_with_the_highest_priority_wins() {
         assert!(other.contains(word), "{word}: {other}");
     }
     assert!(!other.contains("promisc"), "{other}");
-    let none = said(with(json!({"mtu": 0})), "");
+    let none = plan(with(json!({"mtu": 0})), "");
     assert!(!none.contains("MTU"), "{none}");
-    let alone = said(json!({"args": {"cni": {"sysctl": {"net.core.a": "1"}}}}), "");
+    let alone = plan(json!({"args": {"cni": {"sysctl": {"net.core.a": "1"}}}}), "");
     assert!(alone.contains("net/core/a = 1"), "{alone}");
     let respelled = json!({"net/core.b": "2", "net.ipv4.conf.IFNAME.arp_notify": "1"});
-    let respelled = said(
+    let respelled = plan(
         json!({"sysctl": {"net.ipv4.conf.eth0.arp_notify": "0", "net.core.b": "1"}, "args": {"cni": {"sysctl": respelled}}}),
         "",
     );
@@ -367,7 +367,7 @@ fn the_source_with_the_highest_priority_wins() {
 }
 
 #[test]
-fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
+fn gc_restores_settings_of_invalid_attachments_in_existing_namespaces() {
     let scene = Scene::new();
     let keys = json!({"mtu": 1400, "sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
     let subject = scene.tuning(keys.clone());
@@ -381,9 +381,9 @@ fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
     let more = [("cni.dev/valid-attachments", json!([{"containerID": "c-valid", "ifname": "eth0"}]))];
     for _ in 0..2 {
         subject.call(&scene.host, "GC", "", "", &more).ok();
-        let mut kept = scene.kept();
-        kept.sort();
-        assert_eq!(kept, ["c-other_eth0.json", "c-theirs_eth0.json", "c-valid_eth0.json"]);
+        let mut stored_files = scene.stored_files();
+        stored_files.sort();
+        assert_eq!(stored_files, ["c-other_eth0.json", "c-theirs_eth0.json", "c-valid_eth0.json"]);
         HostSnapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after GC");
         assert!([&valid, &another].iter().all(|one| one.sh("ip link show dev eth0").contains("mtu 1400")));
     }
@@ -391,7 +391,7 @@ fn gc_gives_back_what_is_not_valid_in_containers_that_live() {
 
 /// The name of its file is the same, but the namespace is another: the settings of the first are not restored in the second.
 #[test]
-fn the_next_life_of_a_container_gets_its_own_values_back() {
+fn a_restarted_container_gets_its_own_values_back() {
     let scene = Scene::new();
     let keys = json!({"mac": "0a:00:00:00:00:07", "mtu": 1400});
     let former = scene.host.container();
@@ -418,7 +418,7 @@ fn settings_saved_by_upstream_are_restored_on_their_interface_only() {
     prev["interfaces"][1]["mac"] = "0a:00:00:00:00:55".into();
     let more = |prev: &Value| [("prevResult", prev.clone())];
     scene.tuning(json!({})).call(&scene.host, "DEL", "c-one", &scene.container.path(), &more(&prev)).ok();
-    assert!(scene.link().contains("mtu 1400") && scene.kept().is_empty(), "{}", scene.link());
+    assert!(scene.link().contains("mtu 1400") && scene.stored_files().is_empty(), "{}", scene.link());
     keep();
     prev["interfaces"][1]["mac"] = "0A:00:00:00:00:07".into();
     scene.tuning(json!({})).call(&scene.host, "DEL", "c-one", &scene.container.path(), &more(&prev)).ok();
@@ -447,7 +447,7 @@ fn a_record_of_upstream_is_used_in_its_own_namespace_only() {
         scene.add(json!({"mtu": 1300, "txQLen": 7}));
         scene.del(json!({}));
         assert!(scene.link().contains(&format!("mtu {mtu} ")), "{former}: {}", scene.link());
-        assert!(scene.link().contains("qlen 1000") && scene.kept().is_empty(), "{}", scene.link());
+        assert!(scene.link().contains("qlen 1000") && scene.stored_files().is_empty(), "{}", scene.link());
     }
 }
 
@@ -459,7 +459,7 @@ fn a_file_that_is_damaged_holds_no_del_up() {
         scene.add(keys.clone());
         fs::write(scene.host.dir().join("tuning/c-one_eth0.json"), damage).unwrap();
         scene.del(keys.clone());
-        assert!(scene.kept().is_empty(), "{damage}");
+        assert!(scene.stored_files().is_empty(), "{damage}");
         scene.container.sh("ip link set eth0 mtu 1500");
     }
 }
@@ -478,7 +478,7 @@ fn a_file_of_a_later_release_refuses_an_add_and_holds_no_del_up() {
     assert!(code == 100 && text.contains(&why) && text.contains("a later release wrote it"), "{code} {text}");
     assert!(scene.link().contains("mtu 1400 ") && fs::read_to_string(&file).unwrap() == later, "nothing is changed");
     scene.del(keys);
-    assert_eq!(scene.kept(), [""; 0]);
+    assert_eq!(scene.stored_files(), [""; 0]);
 }
 
 /// The record is written, named and synced before the first change; the link is changed by one message.
@@ -541,16 +541,16 @@ fn sysctls_are_allowed_by_the_list_of_the_node_only() {
         let path = scene.container.path();
         // No configuration allows a sysctl that the node's list does not.
         let more = [("allowlist", json!([".*"])), ("unanchored", json!(true))];
-        let said = subject.call(&scene.host, "ADD", "c-one", &path, &more);
+        let output = subject.call(&scene.host, "ADD", "c-one", &path, &more);
         let status = subject.call(&scene.host, "STATUS", "", "", &[]);
         match refusal {
             None => {
-                said.ok();
+                output.ok();
                 status.ok();
                 assert_eq!(scene.sysctl("net.core.somaxconn"), "100", "{list}");
             }
             Some(says) => {
-                let (_, text) = said.refused();
+                let (_, text) = output.refused();
                 assert!(text.contains(says), "{list}: {text}");
                 scene.assert_given_back(list);
                 let exit = status.exit;
@@ -579,7 +579,7 @@ fn status_fails_if_the_data_directory_cannot_be_made() {
 }
 
 #[test]
-fn the_whole_subject_is_what_the_campaigns_take_it_for() {
+fn the_subject_of_the_campaigns_sets_and_restores_all_settings() {
     let scene = Scene::new();
     let subject = tuned(bin()).at(scene.host.dir());
     let result = subject.add(&scene.host, "c-one", &scene.container);

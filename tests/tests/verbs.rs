@@ -166,12 +166,12 @@ fn status_is_50_where_the_programs_of_iptables_do_not_work() {
     let host = Host::new();
     PROGRAMS.iter().for_each(|one| script(host.dir(), one, "echo 'no such table' >&2; exit 3"));
     for subject in chained() {
-        let said = on_path(&subject, host.dir()).call(&host, "STATUS", "", "", &[]);
+        let output = on_path(&subject, host.dir()).call(&host, "STATUS", "", "", &[]);
         if subject.conf["backend"] == "nftables" {
-            said.ok();
+            output.ok();
             continue;
         }
-        let (code, text) = said.refused();
+        let (code, text) = output.refused();
         assert!(code == 50 && text.contains("no such table"), "{code}: {text}");
     }
 }
@@ -238,8 +238,8 @@ fn version_is_answered_without_a_look_at_stdin_or_any_other_variable() {
             dir.path().display(),
             bin().display()
         );
-        let said: Value = serde_json::from_str(&host.sh(&line)).unwrap();
-        assert_eq!(said, json!({"cniVersion": "1.1.0", "supportedVersions": VERSIONS}), "{plugin}");
+        let output: Value = serde_json::from_str(&host.sh(&line)).unwrap();
+        assert_eq!(output, json!({"cniVersion": "1.1.0", "supportedVersions": VERSIONS}), "{plugin}");
     }
 }
 
@@ -320,13 +320,13 @@ fn the_example_in_the_help_of_a_plugin_works() {
         let text = host.sh(&format!("{}/{plugin} --help", bin().display()));
         let example: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
         let run = example.join("\n");
-        let said: Value = serde_json::from_str(&host.try_sh(&run).1).unwrap();
+        let output: Value = serde_json::from_str(&host.try_sh(&run).1).unwrap();
         if plugin == "flannel" {
-            let details = said["details"].as_str().unwrap();
-            assert!(details.contains("flanneld has not written /run/flannel/subnet.env yet"), "{said}");
+            let details = output["details"].as_str().unwrap();
+            assert!(details.contains("flanneld has not written /run/flannel/subnet.env yet"), "{output}");
             continue;
         }
-        assert!(said["plan"].as_array().is_some_and(|plan| !plan.is_empty()), "{plugin}: {said}");
+        assert!(output["plan"].as_array().is_some_and(|plan| !plan.is_empty()), "{plugin}: {output}");
     }
 }
 
@@ -345,8 +345,8 @@ fn the_one_binary_is_each_plugin_by_its_own_name_and_by_its_first_argument() {
         let refused = host.try_sh(&format!("CNI_COMMAND=ADD {all} {plugin} </dev/null")).1;
         assert!(refused.contains(&format!("\"details\":\"{plugin} ADD")), "{refused}");
     }
-    let (succeeded, said) = host.try_sh(&format!("CNI_COMMAND=ADD {all} nonsense </dev/null"));
-    assert!(!succeeded && said.contains("Call it by a plugin's name"), "{said}");
+    let (succeeded, output) = host.try_sh(&format!("CNI_COMMAND=ADD {all} nonsense </dev/null"));
+    assert!(!succeeded && output.contains("Call it by a plugin's name"), "{output}");
 }
 
 // Logs and traces
@@ -361,15 +361,15 @@ fn lines(text: &str) -> Vec<Value> {
 /// One ADD with these variables, and its DEL. Returns the stderr of the ADD.
 fn logged(host: &Host, subject: &Subject, variables: &[(&str, &str)]) -> String {
     let container = host.container();
-    let said =
+    let output =
         subject.call_raw(host, "ADD", "c-log", &container.path(), subject.conf.to_string().as_bytes(), variables);
-    let stderr = said.stderr.clone();
-    subject.del(host, "c-log", &container, &said.ok());
+    let stderr = output.stderr.clone();
+    subject.del(host, "c-log", &container, &output.ok());
     stderr
 }
 
 #[test]
-fn a_call_is_logged_in_lines_that_tell_whose_it_is_and_how_long_each_step_took() {
+fn log_lines_have_the_attachment_and_the_time_of_each_step() {
     let host = Host::new();
     let subject = bridge().at(host.dir());
     assert_eq!(logged(&host, &subject, &[]), "", "it is off by default");
@@ -393,8 +393,8 @@ fn a_log_file_takes_the_lines_and_a_failure_is_among_them() {
     let file = host.dir().join("log").display().to_string();
     let variables = [("CNI_LOG", "info"), ("CNI_LOG_FILE", file.as_str())];
     assert_eq!(logged(&host, &subject, &variables), "");
-    let said = subject.call_raw(&host, "ADD", "c-log", "/gone", subject.conf.to_string().as_bytes(), &variables);
-    assert_eq!((said.refused().0, fs::read_to_string(&file).unwrap().lines().count()), (3, 3));
+    let output = subject.call_raw(&host, "ADD", "c-log", "/gone", subject.conf.to_string().as_bytes(), &variables);
+    assert_eq!((output.refused().0, fs::read_to_string(&file).unwrap().lines().count()), (3, 3));
     let last = lines(&fs::read_to_string(&file).unwrap()).pop().unwrap();
     assert_eq!(last["level"], "error");
     assert!(last["error"].as_str().unwrap().contains("is gone"), "{last}");
@@ -445,9 +445,9 @@ fn the_previous_result_is_passed_on_with_our_part_added() {
         let subject = subject.at(host.dir());
         let container = host.container();
         let before: Value = serde_json::from_str(&before.replace("SANDBOX", &container.path())).unwrap();
-        let said = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", before.clone())]);
-        let text = said.stdout.clone();
-        let result = said.ok();
+        let output = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", before.clone())]);
+        let text = output.stdout.clone();
+        let result = output.ok();
         for number in ["340282366920938463463374607431768211456", "123456789012345678901234567890", "1.50"] {
             assert!(text.contains(&format!(":{number}")), "{number} did not survive: {text}");
         }
@@ -679,8 +679,8 @@ fn a_veth_pair_has_one_queue_per_direction_by_default() {
         let host = Host::new();
         let container = Host::new().container();
         let expected = [(json!(null), vec![(json!(1), json!(1))]), (json!(3), vec![(json!(3), json!(3))])];
-        for (said, expected) in expected.into_iter().chain([(json!(0), kernels(&host))]) {
-            let subject = subject.with("queues", said).at(host.dir());
+        for (output, expected) in expected.into_iter().chain([(json!(0), kernels(&host))]) {
+            let subject = subject.with("queues", output).at(host.dir());
             let result = subject.add(&host, "c-one", &container);
             assert_eq!(queues(&container.sh("ip -d -j link show eth0")), expected);
             assert_eq!(queues(&host.sh("ip -d -j link show type veth")), expected);

@@ -286,7 +286,7 @@ mod tests {
     }
 
     #[test]
-    fn each_attachment_of_a_container_has_its_own_file_and_one_the_name_that_upstream_looks_for() {
+    fn each_attachment_has_its_own_file_and_one_has_the_name_of_upstream() {
         let dir = tempfile::tempdir().unwrap();
         let all = [("one", "eth0"), ("one", "eth1"), ("two", "eth0")];
         assert!(store(&dir, "one").find(&tag("one", "eth0")).unwrap().is_empty(), "not even the directory is there");
@@ -317,7 +317,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_of_upstream_can_be_any_attachments_of_its_container_and_network_and_is_never_replaced() {
+    fn a_file_of_upstream_fits_any_interface_and_is_never_replaced() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("flannel")).unwrap();
         let file = dir.path().join("flannel/c1");
@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_without_a_version_is_read_and_one_of_a_later_version_is_refused_or_passed_over() {
+    fn a_file_without_version_is_read_and_a_later_version_is_refused() {
         let dir = tempfile::tempdir().unwrap();
         let store = store(&dir, "one");
         let eth0 = tag("one", "eth0");

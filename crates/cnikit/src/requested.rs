@@ -257,7 +257,7 @@ mod tests {
     }
 
     #[test]
-    fn each_place_is_read_whatever_the_case_of_its_letters_and_the_form_of_the_address() {
+    fn requested_addresses_are_read_from_each_source_in_any_form() {
         for (conf, args, named, code) in [
             (r#"{"RuntimeConfig":{"IPs":["8.8.8.9/8"]}}"#, "", "runtimeConfig.ips", 7),
             (r#"{"runtimeConfig":{"ips":["8.8.8.9"]}}"#, "", "runtimeConfig.ips", 7),
@@ -279,7 +279,7 @@ mod tests {
     }
 
     #[test]
-    fn each_way_to_name_a_subnet_counts() {
+    fn each_key_that_names_a_subnet_allows_its_addresses() {
         for ipam in [
             r#""subnet":"10.0.0.0/24""#,
             r#""ranges":[[{"subnet":"10.9.0.0/24"},{"subnet":"10.0.0.0/24","gateway":"10.0.0.1"}]]"#,

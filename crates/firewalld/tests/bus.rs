@@ -33,7 +33,7 @@ fn refused<T: std::fmt::Debug>(result: Result<T, Error>, words: &[&str]) -> Erro
 }
 
 #[test]
-fn a_source_is_added_asked_for_and_removed_twice_each() {
+fn adding_and_removing_a_source_is_idempotent() {
     let host = Host::new();
     let bus = firewalld::Bus::start(&host);
     let _running = firewalld::FirewalldDaemon::start(&host, &bus);

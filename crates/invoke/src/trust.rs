@@ -124,7 +124,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_that_decides_where_a_path_leads_is_on_the_way() {
+    fn all_links_and_directories_of_a_path_are_checked() {
         let dir = tempfile::tempdir().unwrap();
         let top = dir.path().canonicalize().unwrap();
         let at = |name: &str| top.join(name);

@@ -47,11 +47,11 @@ fn a_plugin_gets_all_parameters_and_the_configuration_byte_for_byte() {
         extra: vec![("TRACEPARENT".into(), "00-1".into())],
         ..Environment::default()
     };
-    let said = exec(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(TIMEOUT)).unwrap();
+    let output = exec(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(TIMEOUT)).unwrap();
     let wanted =
         b"CNI_ARGS=A=b=c\nCNI_COMMAND=ADD\nCNI_CONTAINERID=c1\nCNI_IFNAME=eth0\nCNI_NETNS=\nCNI_PATH=/one:/two\n\
         TRACEPARENT=00-1\n{ \"odd\":\xff}";
-    assert_eq!((said.stdout.as_slice(), said.stderr.as_slice()), (wanted.as_slice(), b"log\n".as_slice()));
+    assert_eq!((output.stdout.as_slice(), output.stderr.as_slice()), (wanted.as_slice(), b"log\n".as_slice()));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn without_an_error_object_the_error_has_the_exit_status_and_output() {
 }
 
 #[test]
-fn a_plugin_that_hangs_is_ended_at_the_deadline_with_its_last_words() {
+fn a_plugin_that_hangs_is_ended_at_the_deadline_with_its_stderr() {
     let plugin = script("echo waiting for a lease >&2; exec sleep 300");
     let deadline = Deadline::after(Duration::from_millis(1100));
     let error = exec(&plugin.file(), &Environment::default(), b"{}", deadline).unwrap_err();

@@ -252,7 +252,7 @@ COMMIT
     }
 
     #[test]
-    fn a_rules_place_counts_those_that_are_not_looked_at() {
+    fn rule_numbers_count_filtered_rules_too() {
         let numbers = |mention| {
             let table = Table::read(SAID, "nat", mention).unwrap();
             table.numbered_rules("POSTROUTING").map(|(number, _)| number).collect::<Vec<_>>()
@@ -271,7 +271,7 @@ COMMIT
     }
 
     #[test]
-    fn a_table_that_is_not_shown_is_none() {
+    fn a_table_missing_from_the_output_is_none() {
         assert_eq!(Table::read("# Table `nat' is incompatible, use 'nft' tool.\n", "nat", "OWN-"), None);
         assert_eq!(Table::read(SAID, "filter", "OWN-"), None);
         assert_eq!(Table::read("*nat\nCOMMIT", "nat", "OWN-"), Some(Table::default()));

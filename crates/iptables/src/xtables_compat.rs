@@ -193,13 +193,13 @@ mod tests {
     use cnikit_nftables::expression::decode;
 
     /// A match or a target as the kernel reports it.
-    fn told(kind: &str, name: &str, revision: u32, info: &[u8]) -> Expression {
+    fn reported(kind: &str, name: &str, revision: u32, info: &[u8]) -> Expression {
         let data = Attributes::new().text(NAME, name).number(REVISION, revision).bytes(INFO, info);
         let element = Attributes::new().text(1, kind).nested(DATA, &data);
         decode(Attributes::new().nested(1, &element).as_bytes()).remove(0)
     }
 
-    fn said(expressions: &[Expression], family: TableFamily) -> IptablesRule {
+    fn convert(expressions: &[Expression], family: TableFamily) -> IptablesRule {
         converted(IptablesRule::any(), expressions, family)
     }
 
@@ -211,14 +211,15 @@ mod tests {
     fn programs_of_before_have_more_of_their_own_matches_and_are_read_all_the_same() {
         let header = Load::Payload { header: Header::Network, offset: 9, length: 1 };
         let protocol = [Expression::Load(header, REGISTER), Expression::Equal(vec![6])];
-        let tcp = |last| told("match", "tcp", 0, &[halves(&[0, u16::MAX, 8080, last]), vec![0; 4]].concat());
+        let tcp = |last| reported("match", "tcp", 0, &[halves(&[0, u16::MAX, 8080, last]), vec![0; 4]].concat());
         let to = [&[1, 0, 0, 0, 3, 0, 0, 0][..], &[10, 0, 0, 2, 10, 0, 0, 2, 0, 80, 0, 80]].concat();
-        let rule = said(&[&protocol[..], &[tcp(8080), told("target", "DNAT", 0, &to)]].concat(), TableFamily::Ip);
+        let rule =
+            convert(&[&protocol[..], &[tcp(8080), reported("target", "DNAT", 0, &to)]].concat(), TableFamily::Ip);
         assert_eq!((rule.protocol_name(), rule.port()), (Some("tcp"), Some(8080)));
         assert_eq!(rule.dnat_target(), Some("10.0.0.2:80".parse().unwrap()));
-        assert_eq!(said(&[tcp(8081)], TableFamily::Ip).port(), None, "a range is no port");
+        assert_eq!(convert(&[tcp(8081)], TableFamily::Ip).port(), None, "a range is no port");
         let to = [&[3, 0, 0, 0][..], &Ipv6Addr::LOCALHOST.octets().repeat(2), &[0, 80, 0, 80]].concat();
-        let leads = |revision| said(&[told("target", "DNAT", revision, &to)], TableFamily::Ip6).dnat_target();
+        let leads = |revision| convert(&[reported("target", "DNAT", revision, &to)], TableFamily::Ip6).dnat_target();
         assert_eq!([leads(1), leads(2)], [Some("[::1]:80".parse().unwrap()); 2]);
     }
 
@@ -227,7 +228,7 @@ mod tests {
         let listed = |flags, count, ranges: u8, invert| {
             let ports = halves(&[53, 54, 55].into_iter().chain([0; 12]).collect::<Vec<_>>());
             let info = [&[flags, count], &ports[..], &[ranges], &[0; 14], &[invert]].concat();
-            said(&[told("match", "multiport", 1, &info)], TableFamily::Ip).ports()
+            convert(&[reported("match", "multiport", 1, &info)], TableFamily::Ip).ports()
         };
         assert_eq!(listed(1, 2, 0, 0), Some(vec![53, 54]));
         let others = [listed(0, 2, 0, 0), listed(1, 2, 1, 0), listed(1, 2, 0, 1), listed(1, 16, 0, 0)];
@@ -238,7 +239,7 @@ mod tests {
     fn truncated_extensions_are_not_converted() {
         let more = IptablesRule::any().words(&NOT_CONVERTED.map(str::to_owned));
         for (kind, name) in [("match", "tcp"), ("match", "multiport"), ("target", "DNAT"), ("match", "owner")] {
-            assert_eq!(said(&[told(kind, name, 0, &[1])], TableFamily::Ip), more, "{name}");
+            assert_eq!(convert(&[reported(kind, name, 0, &[1])], TableFamily::Ip), more, "{name}");
         }
     }
 }

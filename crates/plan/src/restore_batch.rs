@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn outcomes_come_back_in_the_order_of_the_entries_whatever_part_they_are_of() {
+    fn outcomes_have_the_order_of_the_requests_across_all_parts() {
         let mut batch = RestoreBatch::default();
         let mut add = |n| {
             batch.add(|even: &mut Even| {

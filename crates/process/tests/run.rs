@@ -31,7 +31,7 @@ fn ended(program: &Program) -> Ended {
     run(program, Deadline::after(LONG)).unwrap()
 }
 
-fn said(program: &Program) -> String {
+fn stdout_of(program: &Program) -> String {
     let ended = ended(program);
     assert!(ended.how.is_success(), "{ended:?}");
     String::from_utf8(ended.stdout).unwrap().trim().to_owned()
@@ -83,7 +83,7 @@ fn much_in_and_much_out_at_once_do_not_wait_for_each_other() {
 #[test]
 fn a_program_that_does_not_read_its_stdin_has_done_nothing_wrong() {
     let program = Program { stdin: vec![b'x'; 4_000_000], ..shell("exec <&-; echo done") };
-    assert_eq!(said(&program), "done");
+    assert_eq!(stdout_of(&program), "done");
 }
 
 #[test]
@@ -96,7 +96,7 @@ fn an_end_by_a_signal_is_named() {
 }
 
 #[test]
-fn at_the_deadline_a_program_is_asked_to_end_and_heard_out() {
+fn at_the_deadline_a_program_gets_sigterm_and_its_output_is_read() {
     let script = "trap 'echo tidied up >&2; exit 0' TERM; echo begun >&2; sleep 300 & wait";
     let begin = Instant::now();
     let program = Program { grace: LONG, ..shell(script) };
@@ -108,7 +108,7 @@ fn at_the_deadline_a_program_is_asked_to_end_and_heard_out() {
 }
 
 #[test]
-fn a_caller_that_gives_up_is_heard_at_once_and_ends_a_program_and_what_it_started() {
+fn a_cancelled_call_ends_the_program_and_its_children_at_once() {
     let dir = tempdir().unwrap();
     let child = dir.path().join("child");
     let script = "trap 'echo tidied up >&2; exit 0' TERM; sleep 300 & echo $! >$CHILD; wait";
@@ -168,7 +168,7 @@ fn a_program_that_writes_without_end_is_ended_on_either_stream() {
 #[test]
 fn exactly_what_is_allowed_may_be_written() {
     let script = "printf 12345; printf 12345 >&2";
-    assert_eq!(said(&Program { limit: 5, ..shell(script) }), "12345");
+    assert_eq!(stdout_of(&Program { limit: 5, ..shell(script) }), "12345");
     let error = run(&Program { limit: 4, ..shell(script) }, Deadline::after(LONG)).unwrap_err();
     assert_eq!(error.to_string(), "/bin/sh wrote more than 4 bytes to stdout and was ended");
 }
@@ -176,7 +176,7 @@ fn exactly_what_is_allowed_may_be_written() {
 #[test]
 fn a_daemon_that_holds_the_streams_open_is_not_waited_for() {
     let begin = Instant::now();
-    let pid: i32 = said(&shell("sleep 300 & echo $!")).parse().unwrap();
+    let pid: i32 = stdout_of(&shell("sleep 300 & echo $!")).parse().unwrap();
     assert!(begin.elapsed() < LONG);
     assert!(runs(pid));
     kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
@@ -232,9 +232,9 @@ fn a_program_inherits_no_descriptor_and_leads_its_own_group() {
     let _open = File::create(dir.path().join("precious")).unwrap();
     let mut own = fs::read_dir("/proc/self/fd").unwrap().filter_map(|fd| fs::read_link(fd.ok()?.path()).ok());
     assert!(own.any(|file| file.ends_with("precious")));
-    let open = said(&shell("exec ls -l /proc/self/fd"));
+    let open = stdout_of(&shell("exec ls -l /proc/self/fd"));
     assert!(open.contains("pipe:") && !open.contains("precious"), "{open}");
-    let ids = said(&shell("read -r pid name state parent group rest </proc/$$/stat; echo $pid $group"));
+    let ids = stdout_of(&shell("read -r pid name state parent group rest </proc/$$/stat; echo $pid $group"));
     let (pid, group) = ids.split_once(' ').unwrap();
     assert_eq!(pid, group);
 }
@@ -243,7 +243,7 @@ fn a_program_inherits_no_descriptor_and_leads_its_own_group() {
 fn the_program_hears_the_signals_that_the_caller_blocks() {
     let deaf: SigSet = [Signal::SIGTERM, Signal::SIGINT].into_iter().collect();
     let before = deaf.thread_swap_mask(SigmaskHow::SIG_BLOCK).unwrap();
-    let blocked = said(&shell("grep SigBlk /proc/self/status"));
+    let blocked = stdout_of(&shell("grep SigBlk /proc/self/status"));
     before.thread_set_mask().unwrap();
     assert_eq!(blocked, format!("SigBlk:\t{}", "0".repeat(16)));
 }

@@ -499,7 +499,7 @@ mod tests {
     }
 
     #[test]
-    fn a_header_with_any_bit_turned_is_none() {
+    fn a_header_with_any_flipped_bit_is_invalid() {
         let temporary = tempfile::tempdir().unwrap();
         let indexes = Directory::open(temporary.path()).unwrap();
         let bytes = Index::build(&indexes, "net", state(&indexes), &[]).unwrap().header.to_bytes();

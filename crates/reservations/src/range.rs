@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn subnets_that_are_none_are_refused() {
+    fn invalid_subnets_are_refused() {
         assert_eq!(refused("10.1.2.1/31", "", ""), "Network 10.1.2.1/31 too small to allocate from");
         assert_eq!(refused("2001:db8::/127", "", ""), "Network 2001:db8::/127 too small to allocate from");
         assert_eq!(refused("::ffff:10.1.2.0/120", "", ""), "IPNet IP and Mask version mismatch");

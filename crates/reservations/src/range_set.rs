@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn sets_that_are_none_are_refused() {
+    fn invalid_range_sets_are_refused() {
         let refused = |ranges: &[RangeConfig]| RangeSet::try_from(ranges).unwrap_err().text;
         assert_eq!(refused(&[]), "empty range set");
         assert_eq!(

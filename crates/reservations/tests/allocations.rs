@@ -144,7 +144,7 @@ fn reservations_of_old_releases_without_interface_are_honoured() {
 }
 
 #[test]
-fn only_what_is_named_is_given_back() {
+fn only_named_addresses_of_the_owner_are_released() {
     let scene = Scene::new();
     let owner = Owner::new("a", "eth0");
     scene.add("a", &[set("10.1.2.0/24")]).unwrap();
@@ -308,7 +308,7 @@ fn lock_timeout_error_names_the_lock_file() {
 }
 
 #[test]
-fn a_name_that_leads_elsewhere_is_no_network() {
+fn a_network_name_that_is_a_path_is_refused() {
     let mut scene = Scene::new();
     for name in ["", ".", "..", "../x", "a/b", ".idx"] {
         scene.store.network = name.into();

@@ -35,13 +35,13 @@ fn reference(scene: &Scene, verb: &str, container: &str) -> Result<String, Strin
         .unwrap();
     child.stdin.take().unwrap().write_all(conf(scene).as_bytes()).unwrap();
     let ended = child.wait_with_output().unwrap();
-    let said = String::from_utf8(ended.stdout).unwrap();
-    if ended.status.success() { Ok(said) } else { Err(said) }
+    let output = String::from_utf8(ended.stdout).unwrap();
+    if ended.status.success() { Ok(output) } else { Err(output) }
 }
 
 /// The address in a result of upstream's host-local.
-fn address(said: &str) -> String {
-    let (_, rest) = said.split_once(r#""address": ""#).unwrap();
+fn address(output: &str) -> String {
+    let (_, rest) = output.split_once(r#""address": ""#).unwrap();
     rest.split_once('"').unwrap().0.to_owned()
 }
 
@@ -76,7 +76,7 @@ fn six_hundred_random_operations_of_ours_and_of_upstream_agree() {
                     refused.text
                 })
             } else {
-                reference(&scene, "ADD", &container).map(|said| address(&said))
+                reference(&scene, "ADD", &container).map(|output| address(&output))
             };
             match given {
                 Ok(address) => {

@@ -89,7 +89,7 @@ fn with_no_block_left_an_add_is_refused_and_a_del_is_not() {
 }
 
 #[test]
-fn on_a_read_only_disk_every_change_is_refused_by_name_and_every_question_answered() {
+fn on_a_read_only_disk_changes_are_refused_and_reads_succeed() {
     on_tmpfs("size=1m", |scene| {
         let sets = [set("10.1.2.0/24")];
         let owner = Owner::new("a", "eth0");
@@ -191,7 +191,7 @@ fn a_file_that_another_program_replaced_within_one_tick_is_read_again() {
 }
 
 #[test]
-fn a_reservation_that_the_kernel_does_not_let_us_read_fails_the_del_until_it_can_be_read() {
+fn a_reservation_that_cannot_be_read_fails_the_del_until_it_can() {
     on_tmpfs("size=1m", |scene| {
         let sets = [set("10.1.2.0/24"), set("2001:db8::/64")];
         scene.add("a", &sets).unwrap();

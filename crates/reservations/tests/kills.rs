@@ -32,7 +32,7 @@ fn is_sound(scene: &Scene, state: &str) {
 }
 
 #[test]
-fn a_file_whose_content_was_lost_wholly_or_in_part_is_set_aside_and_its_address_is_free() {
+fn a_file_with_lost_content_is_set_aside_and_its_address_is_free() {
     let scene = Scene::new();
     scene.write("10.1.2.2", "c-lost\r\0\0\0\0\0");
     scene.write("10.1.2.3", [0; 11]);
@@ -141,7 +141,7 @@ fn an_index_of_another_directory_of_the_same_name_is_not_believed() {
 }
 
 #[test]
-fn a_directory_whose_stamp_was_put_back_is_looked_through_all_the_same() {
+fn a_directory_with_a_reset_modification_time_is_read_again() {
     let scene = three();
     let stamp = |name: &str| scene.dir().join(name).metadata().unwrap().modified().unwrap();
     let before = stamp(".");
@@ -153,7 +153,7 @@ fn a_directory_whose_stamp_was_put_back_is_looked_through_all_the_same() {
 }
 
 #[test]
-fn files_restored_beside_newer_ones_under_the_very_time_of_the_index_are_looked_through() {
+fn files_restored_with_the_modification_time_of_the_index_are_read() {
     let scene = three();
     let sealed = fs::metadata(scene.dir()).unwrap();
     // As if a backup were restored in place without removing files: an older list of names with its old time, and the index of that
@@ -179,7 +179,7 @@ fn a_container_gets_its_address_of_an_earlier_boot_again() {
 }
 
 #[test]
-fn a_full_range_gives_what_was_held_in_an_earlier_boot_and_nothing_of_this_one() {
+fn a_full_range_gives_only_addresses_of_an_earlier_boot() {
     let mut scene = Scene::new();
     let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.5")];
     for container in ["a", "b", "c"] {

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 use cnikit_reservations::{Holder, Owner, Reservation, Store};
 use scene::{MACHINE, NEXT_BOOT, Scene, set};
 
-fn told(found: &[Reservation]) -> Vec<String> {
+fn texts_of(found: &[Reservation]) -> Vec<String> {
     let holder = |found: &Reservation| match &found.holder {
         Holder::Of(owner) => owner.to_string(),
         Holder::Lost => "lost".to_owned(),
@@ -31,7 +31,7 @@ fn a_survey_lists_every_file_and_changes_none() {
     let before = fs::read(scene.index()).unwrap();
     let found = scene.store.survey().unwrap();
     let expected = ["10.1.2.2 c1/eth0", "10.1.2.7 unreadable", "10.1.2.8 lost", "10.1.2.9 c9", "2001:db8::2 c1/eth0"];
-    assert_eq!(told(&found), expected);
+    assert_eq!(texts_of(&found), expected);
     let age = SystemTime::now().duration_since(found[0].since.unwrap()).unwrap();
     assert!(age < Duration::from_mins(1), "{age:?}");
     assert!(fs::read(scene.index()).unwrap() == before && scene.has("10.1.2.8"));
@@ -46,21 +46,21 @@ fn a_survey_marks_reservations_of_an_earlier_boot() {
     scene.add("c2", &sets).unwrap();
     scene.reboot(NEXT_BOOT, Some(MACHINE));
     let both = ["10.1.2.2 c1/eth0 earlier", "10.1.2.3 c2/eth0 earlier"];
-    assert_eq!(told(&scene.store.survey().unwrap()), both, "by the index of the earlier boot");
+    assert_eq!(texts_of(&scene.store.survey().unwrap()), both, "by the index of the earlier boot");
     scene.add("c3", &sets).unwrap();
     let all = [both[0], both[1], "10.1.2.4 c3/eth0"];
-    assert_eq!(told(&scene.store.survey().unwrap()), all, "by the index of this boot");
+    assert_eq!(texts_of(&scene.store.survey().unwrap()), all, "by the index of this boot");
     let touched = fs::read(scene.dir().join("10.1.2.2")).unwrap();
     scene.write("10.1.2.2", touched);
-    assert_eq!(told(&scene.store.survey().unwrap())[0], "10.1.2.2 c1/eth0", "what changed since proves nothing");
+    assert_eq!(texts_of(&scene.store.survey().unwrap())[0], "10.1.2.2 c1/eth0", "what changed since proves nothing");
     let freed = scene.store.reclaim(|found| found.earlier_boot).unwrap();
-    assert_eq!(told(&freed), [both[1]]);
+    assert_eq!(texts_of(&freed), [both[1]]);
     assert_eq!(scene.reserved(), ["10.1.2.2", "10.1.2.4"]);
     assert_eq!(scene.del("c3"), 1, "the index is still complete");
 }
 
 #[test]
-fn only_what_is_dead_is_reclaimed_and_what_a_crash_left_is_moved_aside() {
+fn only_dead_reservations_are_reclaimed_and_lost_files_set_aside() {
     let scene = Scene::new();
     let sets = [set("10.1.2.0/24")];
     for container in ["c1", "c2", "c3"] {
@@ -69,8 +69,8 @@ fn only_what_is_dead_is_reclaimed_and_what_a_crash_left_is_moved_aside() {
     scene.write("10.1.2.8", "");
     scene.write("10.1.2.7", "two words");
     let is_dead = |found: &Reservation| found.holder == Holder::Of(Owner::new("c2", "eth0"));
-    assert_eq!(told(&scene.store.reclaim(is_dead).unwrap()), ["10.1.2.3 c2/eth0", "10.1.2.8 lost"]);
+    assert_eq!(texts_of(&scene.store.reclaim(is_dead).unwrap()), ["10.1.2.3 c2/eth0", "10.1.2.8 lost"]);
     assert_eq!(scene.reserved(), ["10.1.2.2", "10.1.2.4", "10.1.2.7"]);
     let all = scene.store.reclaim(|_| true).unwrap();
-    assert_eq!(told(&all), ["10.1.2.2 c1/eth0", "10.1.2.4 c3/eth0"], "what names nobody stays");
+    assert_eq!(texts_of(&all), ["10.1.2.2 c1/eth0", "10.1.2.4 c3/eth0"], "what names nobody stays");
 }

@@ -77,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_number_is_found_under_the_librarys_words() {
+    fn the_hint_is_chosen_by_the_errno_inside_the_error() {
         let said = |errno: Errno| of(&Failed(io::Error::from(errno))).unwrap_or_default();
         for (errno, word) in [
             (Errno::EPERM, "CAP_NET_ADMIN"),

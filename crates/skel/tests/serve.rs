@@ -91,9 +91,9 @@ fn a_failed_undo_is_reported_with_the_error() {
     let _turn = TURN.lock();
     let mut out = Vec::new();
     assert_eq!(add("stubborn", &mut out), (1, 1), "the rest is undone all the same");
-    let said = String::from_utf8(out).unwrap();
-    assert!(said.contains("not all could be undone: undo a stubborn thing: it stays"), "{said}");
-    assert!(said.contains("hint: DEL removes what is left"), "{said}");
+    let output = String::from_utf8(out).unwrap();
+    assert!(output.contains("not all could be undone: undo a stubborn thing: it stays"), "{output}");
+    assert!(output.contains("hint: DEL removes what is left"), "{output}");
 }
 
 #[test]
@@ -121,7 +121,7 @@ fn refused(change: impl FnOnce(&mut Input)) -> (u64, String) {
 }
 
 #[test]
-fn a_word_that_is_neither_true_nor_false_is_refused_even_if_there_is_nothing_to_ignore() {
+fn an_invalid_ignore_unknown_is_refused_without_unknown_args_too() {
     for args in ["IgnoreUnknown=yes", "IgnoreUnknown=", "IP=10.0.0.1;IgnoreUnknown=2"] {
         let (code, details) = refused(|input| input.args = args.into());
         assert!(code == 4 && details.contains("hint: set IgnoreUnknown"), "{args}: {code} {details}");

@@ -96,7 +96,7 @@ fn a_replaced_file_is_the_old_or_the_new_to_every_reader() {
 }
 
 #[test]
-fn a_temporary_file_of_a_killed_writer_is_taken_over_or_swept_up_and_a_live_one_is_not() {
+fn temporary_files_of_killed_writers_are_removed_and_locked_ones_stay() {
     let (_place, directory) = fresh();
     fs::write(directory.path().join(".one.new"), "half a te").unwrap();
     directory.replace("one", b"whole", 0o600).unwrap();
@@ -206,7 +206,7 @@ fn a_shared_lock_excludes_only_an_exclusive_lock() {
 }
 
 #[test]
-fn a_waiter_whose_caller_gives_up_waits_no_longer() {
+fn a_cancelled_lock_request_ends_at_once() {
     let (_place, directory) = fresh();
     let _lock = directory.lock("lock", 0o600, LONG).unwrap();
     let began = Instant::now();

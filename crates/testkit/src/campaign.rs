@@ -323,7 +323,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_names_the_seed_wherever_chance_had_a_part() {
+    fn a_summary_line_names_the_seed_if_choices_were_random() {
         let seed = format!("CNIKIT_SEED={}", seed());
         assert!(line(7, false).contains(&seed) && line(8, true).contains(&seed), "{}", line(8, true));
         assert!(!line(8, false).contains("CNIKIT_SEED"), "all of what can be counted out");

@@ -159,7 +159,7 @@ mod tests {
         FLANNEL_IPV6_SUBNET=fc00::1/64\nFLANNEL_MTU=1472\nFLANNEL_IPMASQ=false\n";
 
     #[test]
-    fn a_bridge_is_made_of_the_file_and_of_what_is_written_down() {
+    fn the_delegate_configuration_merges_subnet_env_and_the_configured_keys() {
         let keys = json!({"name": "n1", "cniVersion": "1.0.0", "type": "flannel", "dns": {"domain": "not passed on"},
             "delegate": {"bridge": "brf", "runtimeConfig": {"ips": []}}, "runtimeConfig": {"mac": "x"}, "args": {"cni": {}},
             "ipam": {"dataDir": "d", "routes": [{"dst": "1.0.0.0/8"}], "ranges": "replaced"}});

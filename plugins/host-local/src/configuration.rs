@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn more_ranges_than_are_served_are_refused_in_however_many_sets_they_are() {
+    fn more_ranges_than_the_limit_are_refused_in_any_number_of_sets() {
         let subnet = |n: usize| format!(r#"{{"subnet":"10.{}.{}.0/24"}}"#, n / 256, n % 256);
         let ranges = |sets: usize, each: usize| {
             let set = |n: usize| (n * each..(n + 1) * each).map(subnet).collect::<Vec<_>>().join(",");
@@ -282,7 +282,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_is_no_address_is_refused_by_name() {
+    fn a_requested_address_that_is_invalid_is_refused_with_its_source() {
         let refused = |beside: &str, args: &str| {
             let refused = wanted(beside, args).unwrap_err();
             (refused.code, refused.msg)

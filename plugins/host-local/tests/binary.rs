@@ -43,8 +43,8 @@ impl Call<'_> {
 }
 
 fn call(verb: &str, container: &str, conf: &Value) -> Result<String, Value> {
-    let (good, said, _) = Call { plugin: OURS, verb, container, args: "" }.with(conf);
-    if good { Ok(said) } else { Err(serde_json::from_str(&said).unwrap()) }
+    let (good, output, _) = Call { plugin: OURS, verb, container, args: "" }.with(conf);
+    if good { Ok(output) } else { Err(serde_json::from_str(&output).unwrap()) }
 }
 
 fn conf(place: &TempDir, version: &str, ipam: &Value) -> Value {
@@ -81,9 +81,9 @@ fn the_result_is_that_of_upstream_in_every_version() {
             let told = |plugin| {
                 let place = tempfile::tempdir().unwrap();
                 let call = Call { plugin, verb: "ADD", container: "c", args: "IgnoreUnknown=1;K8S_POD_NAME=x" };
-                let (good, said, _) = call.with(&conf(&place, version, ipam));
-                assert!(good, "{plugin} {version}: {said}");
-                (without_empty_dns(&said, version), names(&place.path().join("net")))
+                let (good, output, _) = call.with(&conf(&place, version, ipam));
+                assert!(good, "{plugin} {version}: {output}");
+                (without_empty_dns(&output, version), names(&place.path().join("net")))
             };
             assert_eq!(told(OURS), told(REFERENCE), "{version} {ipam}");
         }
@@ -91,8 +91,8 @@ fn the_result_is_that_of_upstream_in_every_version() {
 }
 
 /// The packaged reference is older than its contract, which leaves an empty `dns` out from 1.0.0 on.
-fn without_empty_dns(said: &str, version: &str) -> Value {
-    let mut answer: Value = serde_json::from_str(said).unwrap();
+fn without_empty_dns(output: &str, version: &str) -> Value {
+    let mut answer: Value = serde_json::from_str(output).unwrap();
     if version == "1.0.0" && answer["dns"] == json!({}) {
         answer.as_object_mut().unwrap().remove("dns");
     }
@@ -124,8 +124,8 @@ fn all_verbs_speak() {
 #[test]
 fn a_plan_lists_the_steps_of_add_and_changes_nothing() {
     let place = tempfile::tempdir().unwrap();
-    let said = call("PLAN", "c", &conf(&place, "1.1.0", &small())).unwrap();
-    assert!(said.contains("reserve the next free address of 10.1.2.5-10.1.2.6 for c/eth0 in "), "{said}");
+    let output = call("PLAN", "c", &conf(&place, "1.1.0", &small())).unwrap();
+    assert!(output.contains("reserve the next free address of 10.1.2.5-10.1.2.6 for c/eth0 in "), "{output}");
     assert_eq!(names(place.path()), [""; 0]);
 }
 
@@ -134,9 +134,9 @@ fn every_refusal_has_its_code_and_leaves_nothing() {
     let place = tempfile::tempdir().unwrap();
     let conf = |ipam: &Value| conf(&place, "1.0.0", ipam);
     let code = |ipam: &Value, args| {
-        let (good, said, _) = Call { plugin: OURS, verb: "ADD", container: "c", args }.with(&conf(ipam));
-        assert!(!good, "{said}");
-        serde_json::from_str::<Value>(&said).unwrap()["code"].as_u64().unwrap()
+        let (good, output, _) = Call { plugin: OURS, verb: "ADD", container: "c", args }.with(&conf(ipam));
+        assert!(!good, "{output}");
+        serde_json::from_str::<Value>(&output).unwrap()["code"].as_u64().unwrap()
     };
     assert_eq!(code(&json!({}), ""), 7);
     assert_eq!(code(&json!({"subnet": "bad"}), ""), 7);
@@ -164,9 +164,9 @@ fn a_del_needs_nothing_but_the_names_and_the_place() {
     let place = tempfile::tempdir().unwrap();
     for broken in [json!({"ranges": 7}), json!({"subnet": "bad"}), json!({}), small()] {
         call("ADD", "c", &conf(&place, "1.0.0", &small())).unwrap();
-        let (good, said, _) =
+        let (good, output, _) =
             Call { plugin: OURS, verb: "DEL", container: "c", args: "garbage" }.with(&conf(&place, "1.0.0", &broken));
-        assert!(good, "{broken}: {said}");
+        assert!(good, "{broken}: {output}");
         assert_eq!(names(&place.path().join("net")), ["last_reserved_ip.0", "lock"], "{broken}");
     }
 }
@@ -177,8 +177,8 @@ fn a_status_names_files_that_cannot_be_read_and_stays_good() {
     let conf = conf(&place, "1.1.0", &small());
     std::fs::create_dir(place.path().join("net")).unwrap();
     std::fs::write(place.path().join("net/10.1.2.5"), "what is this?").unwrap();
-    let (good, said, aside) = Call { plugin: OURS, verb: "STATUS", container: "", args: "" }.with(&conf);
-    assert!(good && said.is_empty(), "{said}");
+    let (good, output, aside) = Call { plugin: OURS, verb: "STATUS", container: "", args: "" }.with(&conf);
+    assert!(good && output.is_empty(), "{output}");
     assert!(aside.contains("/net/10.1.2.5 names no container"), "{aside}");
     let unwritable = {
         let mut conf = conf.clone();

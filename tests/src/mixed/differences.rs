@@ -1035,8 +1035,8 @@ impl Report {
 
 /// Whether this machine's kernel makes more than one queue in a veth pair by default.
 fn has_queues() -> bool {
-    let said = Host::new().sh("ip link add probe type veth; ip -d link show probe");
-    !said.contains("numtxqueues 1 ")
+    let output = Host::new().sh("ip link add probe type veth; ip -d link show probe");
+    !output.contains("numtxqueues 1 ")
 }
 
 /// Whether a line matches a pattern, in which `*` matches any text.

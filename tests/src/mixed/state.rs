@@ -117,9 +117,9 @@ impl Names {
         all
     }
 
-    fn lines(&self, place: &str, said: &str) -> BTreeSet<String> {
+    fn lines(&self, place: &str, output: &str) -> BTreeSet<String> {
         let mut lines = BTreeSet::new();
-        for answer in said.split("#@ ").skip(1) {
+        for answer in output.split("#@ ").skip(1) {
             let (title, answer) = answer.split_once('\n').unwrap_or((answer, ""));
             let links = if title == "link" { links_in_lines(answer) } else { Vec::new() };
             let other =
@@ -149,8 +149,8 @@ impl Names {
     pub(super) fn wait_until_gone(&self, host: &Host) {
         if let Some(end) = &self.end {
             let line = format!("timeout {} sh -c 'while ip link show {end}; do sleep 0.02; done'", GOING.as_secs());
-            let (gone, said) = host.try_sh(&line);
-            assert!(gone, "the namespace is gone, its link is not: {said}");
+            let (gone, output) = host.try_sh(&line);
+            assert!(gone, "the namespace is gone, its link is not: {output}");
         }
     }
 }

@@ -111,7 +111,11 @@ impl<'a> Containerd<'a> {
         self.node.sh(&line).trim().clone_into(&mut self.pid);
         let begin = Instant::now();
         while let Err(unready) = self.is_ready() {
-            assert!(begin.elapsed() < Duration::from_secs(30), "containerd is not ready: {unready}\n{}", self.said());
+            assert!(
+                begin.elapsed() < Duration::from_secs(30),
+                "containerd is not ready: {unready}\n{}",
+                self.log_tail()
+            );
             thread::sleep(Duration::from_millis(50));
         }
     }
@@ -121,7 +125,7 @@ impl<'a> Containerd<'a> {
     }
 
     /// The end of its log.
-    pub fn said(&self) -> String {
+    pub fn log_tail(&self) -> String {
         let log = std::fs::read_to_string(self.log()).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
@@ -136,8 +140,8 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// The first condition that is not met, with its message; or the call failed.
     pub fn is_ready(&self) -> Result<(), String> {
-        let said = self.call("Status", &Message::default())?;
-        let conditions = all(at(&said, &[1]), 1);
+        let reply = self.call("Status", &Message::default())?;
+        let conditions = all(at(&reply, &[1]), 1);
         let unmet = conditions.iter().find(|condition| number(condition, 2) == 0);
         match unmet {
             None if conditions.is_empty() => Err("it names no condition".into()),
@@ -157,8 +161,8 @@ impl<'a> Containerd<'a> {
     /// The message of the call that containerd refused or did not answer.
     pub fn run(&self, pod: &PodSandbox) -> Result<Sandbox, String> {
         let config = self.config(pod);
-        let said = self.call("RunPodSandbox", &Message::default().message(1, &config))?;
-        let id = text(at(&said, &[1]));
+        let reply = self.call("RunPodSandbox", &Message::default().message(1, &config))?;
+        let id = text(at(&reply, &[1]));
         let (_, addresses) = self.status(&id)?;
         Ok(Sandbox { netns: self.netns(&id)?, id, addresses, config })
     }
@@ -180,17 +184,17 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// The message of the call that containerd refused or did not answer.
     pub fn status(&self, id: &str) -> Result<(bool, Vec<String>), String> {
-        let said = self.call("PodSandboxStatus", &Message::default().text(1, id))?;
-        let status = at(&said, &[1]);
-        let network = at(&said, &[1, 5]);
+        let reply = self.call("PodSandboxStatus", &Message::default().text(1, id))?;
+        let status = at(&reply, &[1]);
+        let network = at(&reply, &[1, 5]);
         let more = all(network, 2).into_iter().map(|ip| at(ip, &[1]));
         let addresses = [at(network, &[1])].into_iter().chain(more).map(text).filter(|address| !address.is_empty());
         Ok((number(status, 3) == 0, addresses.collect()))
     }
 
     fn netns(&self, id: &str) -> Result<String, String> {
-        let said = self.call("PodSandboxStatus", &Message::default().text(1, id).number(2, 1))?;
-        let info: Value = serde_json::from_slice(at(&said, &[2, 2])).map_err(|error| error.to_string())?;
+        let reply = self.call("PodSandboxStatus", &Message::default().text(1, id).number(2, 1))?;
+        let info: Value = serde_json::from_slice(at(&reply, &[2, 2])).map_err(|error| error.to_string())?;
         let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array().into_iter().flatten();
         let network = namespaces.into_iter().find(|namespace| namespace["type"] == "network");
         let path = network.and_then(|namespace| namespace["path"].as_str());
@@ -218,8 +222,8 @@ impl<'a> Containerd<'a> {
     /// The message of the call that containerd refused or did not answer. A command that fails is not an error.
     pub fn exec(&self, container: &str, command: &[&str]) -> Result<(bool, String), String> {
         let request = command.iter().fold(Message::default().text(1, container), |request, word| request.text(2, word));
-        let said = self.call("ExecSync", &request.number(3, 20))?;
-        Ok((number(&said, 3) == 0, text(at(&said, &[1])) + &text(at(&said, &[2]))))
+        let reply = self.call("ExecSync", &request.number(3, 20))?;
+        Ok((number(&reply, 3) == 0, text(at(&reply, &[1])) + &text(at(&reply, &[2]))))
     }
 
     /// Calls `StopPodSandbox`.

@@ -61,10 +61,10 @@ impl Node {
         let mut first = host.enter(|| unshare.spawn()).expect("unshare can be started");
         let held = first.stdin.take();
         let stdout = first.stdout.take().unwrap();
-        let mut said = String::new();
-        BufReader::new(stdout).read_line(&mut said).unwrap();
+        let mut line = String::new();
+        BufReader::new(stdout).read_line(&mut line).unwrap();
         let node = Node { host, maker, scratch, first, held };
-        assert_eq!(said, "ready\n", "the node cannot be made: what it lacks stands above");
+        assert_eq!(line, "ready\n", "the node cannot be made: what it lacks stands above");
         node
     }
 
@@ -95,16 +95,16 @@ impl Node {
 
     /// Runs a shell line on the node. Returns whether it succeeded, and all its output.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
-        let (how, mut said, stderr) = self.try_run("/bin/sh", &["-ec", line], b"");
-        said.extend(stderr);
-        (how.is_success(), String::from_utf8_lossy(&said).into_owned())
+        let (how, mut output, stderr) = self.try_run("/bin/sh", &["-ec", line], b"");
+        output.extend(stderr);
+        (how.is_success(), String::from_utf8_lossy(&output).into_owned())
     }
 
     /// Runs a program on the node; it has to succeed. Its standard output and error.
     pub fn run(&self, program: &str, args: &[&str], stdin: &[u8]) -> (Vec<u8>, Vec<u8>) {
         let (how, stdout, stderr) = self.try_run(program, args, stdin);
-        let said = || [&stdout[..], &stderr[..]].map(String::from_utf8_lossy).concat();
-        assert!(how.is_success(), "{program} {args:?}: {how}: {}", said());
+        let printed = || [&stdout[..], &stderr[..]].map(String::from_utf8_lossy).concat();
+        assert!(how.is_success(), "{program} {args:?}: {how}: {}", printed());
         (stdout, stderr)
     }
 
@@ -142,8 +142,8 @@ impl Node {
     /// Waits until a shell line succeeds on the node.
     pub fn wait_for(&self, line: &str) {
         let tries = format!("for i in $(seq 300); do if {line}; then exit; fi; sleep 0.1; done 2>&1; exit 1");
-        let (succeeded, said) = self.try_sh(&tries);
-        assert!(succeeded, "in vain was waited for: {line}: {said}");
+        let (succeeded, output) = self.try_sh(&tries);
+        assert!(succeeded, "in vain was waited for: {line}: {output}");
     }
 }
 

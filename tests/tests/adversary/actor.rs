@@ -153,7 +153,7 @@ fn privileges_are_dropped() {
 
 /// Two namespaces with a veth pair between them: raw frames arrive, and packets with correct checksums are answered.
 #[test]
-fn frames_are_sent_as_they_are_and_heard() {
+fn raw_frames_are_sent_unchanged_and_received() {
     let host = cnikit_testkit::Host::new();
     let [one, two] = [host.container(), host.container()];
     host.sh(&format!("ip link add name eth0 netns {} type veth peer name eth0 netns {}", one.path(), two.path()));

@@ -148,11 +148,11 @@ fn an_empty_entry_of_cni_path_is_not_the_working_directory() {
         scene.evil(&scene.host.dir().join("evil"));
         std::fs::write(scene.host.dir().join("stdin"), conf.to_string()).unwrap();
         for path in [":", "::", "/nonexistent:"] {
-            let (succeeded, said) = scene.host.try_sh(&format!(
+            let (succeeded, output) = scene.host.try_sh(&format!(
                 "cd {} && CNI_COMMAND=ADD CNI_CONTAINERID=c-one CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={path} {}/{plugin} <stdin",
                 scene.host.dir().display(), scene.container.path(), bin().display()
             ));
-            assert!(!succeeded && said.contains("\"code\""), "{plugin} {path}: {said}");
+            assert!(!succeeded && output.contains("\"code\""), "{plugin} {path}: {output}");
             scene.assert_nothing_ran(&format!("{plugin} with CNI_PATH={path}"));
         }
     }
@@ -192,13 +192,13 @@ fn cni_netns_is_a_network_namespace_and_not_the_hosts_own() {
             let mut conf = scene.conf();
             conf["prevResult"] = prev(&scene);
             for verb in ["ADD", "CHECK"] {
-                let said = scene.call(verb, &conf, &path);
-                refused(&said, &format!("{plugin} {verb} of {netns}"));
-                let code = said.json()["code"].as_u64().unwrap();
-                assert!([3, 4, 8, 100].contains(&code), "{plugin} {verb} of {netns}: {said:?}");
+                let output = scene.call(verb, &conf, &path);
+                refused(&output, &format!("{plugin} {verb} of {netns}"));
+                let code = output.json()["code"].as_u64().unwrap();
+                assert!([3, 4, 8, 100].contains(&code), "{plugin} {verb} of {netns}: {output:?}");
             }
-            let said = scene.call("DEL", &scene.conf(), &path);
-            assert!(said.exit == 0 || said.json()["code"].is_u64(), "{plugin} DEL of {netns}: {said:?}");
+            let output = scene.call("DEL", &scene.conf(), &path);
+            assert!(output.exit == 0 || output.json()["code"].is_u64(), "{plugin} DEL of {netns}: {output:?}");
         }
         HostSnapshot::of(&scene.host).assert_unchanged_since(
             &before,
@@ -236,12 +236,12 @@ fn no_input_makes_a_plugin_panic_or_print_more_than_one_document() {
         let scene = Scene::of(&served(plugin));
         for (what, stdin, has_to_fail) in inputs(&scene.conf()) {
             for verb in ["ADD", "DEL"] {
-                let said = scene.subject.call_raw(&scene.host, verb, "c-one", &scene.container.path(), &stdin, &[]);
+                let output = scene.subject.call_raw(&scene.host, verb, "c-one", &scene.container.path(), &stdin, &[]);
                 let what = format!("{plugin} {verb} with {what}");
-                assert!(!said.stderr.contains("panicked"), "{what}: {}", said.stderr);
-                match said.exit {
-                    0 => assert!(!has_to_fail && (said.stdout.is_empty() || said.json().is_object()), "{what}"),
-                    _ => refused(&said, &what),
+                assert!(!output.stderr.contains("panicked"), "{what}: {}", output.stderr);
+                match output.exit {
+                    0 => assert!(!has_to_fail && (output.stdout.is_empty() || output.json().is_object()), "{what}"),
+                    _ => refused(&output, &what),
                 }
             }
         }
@@ -290,10 +290,10 @@ fn tuning_sets_nothing_of_the_whole_machine() {
         let value = before.1.split_whitespace().next().and_then(|word| word.parse::<u64>().ok()).unwrap_or(1_000_000);
         let mut conf = scene.conf();
         conf["sysctl"] = json!({format!("net/{name}"): (value + 4096).to_string()});
-        let said = scene.call("ADD", &conf, &[]);
+        let output = scene.call("ADD", &conf, &[]);
         assert_eq!(read(), before, "{name}");
-        if said.exit != 0 {
-            refused(&said, name);
+        if output.exit != 0 {
+            refused(&output, name);
             continue;
         }
         assert!(scene.container.sh(&format!("cat /proc/sys/net/{name}")).starts_with(&(value + 4096).to_string()));
@@ -318,10 +318,10 @@ fn a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing(
                 "CNI_COMMAND={verb} CNI_CONTAINERID=c-one CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH={dir} {dir}/{plugin} <{dir}/stdin",
                 scene.container.path()
             );
-            let (succeeded, said) = scene.host.try_sh(&as_another_user(&call));
+            let (succeeded, output) = scene.host.try_sh(&as_another_user(&call));
             let is_pure = plugin == "static" && verb != "GC"; // it only returns its input
-            assert!(succeeded || said.contains("\"code\""), "{plugin} {verb}: {said}");
-            assert!(verb != "ADD" || succeeded == is_pure, "{plugin} {verb}: {said}");
+            assert!(succeeded || output.contains("\"code\""), "{plugin} {verb}: {output}");
+            assert!(verb != "ADD" || succeeded == is_pure, "{plugin} {verb}: {output}");
         }
         HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
         HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], plugin);
@@ -345,15 +345,15 @@ fn a_hundred_and_fifty_thousand_addresses_in_prev_result_are_fast() {
         let is_chained = ["firewall", "portmap", "sbr", "tuning", "vrf"].contains(&plugin);
         for verb in ["ADD", "CHECK", "DEL"].into_iter().skip(if is_chained { 0 } else { 2 }) {
             let begun = std::time::Instant::now();
-            let said = scene.subject.call_raw(&scene.host, verb, "c-one", &scene.container.path(), &stdin, &[]);
+            let output = scene.subject.call_raw(&scene.host, verb, "c-one", &scene.container.path(), &stdin, &[]);
             // 2 s at most on an idle machine.
             assert!(begun.elapsed() < std::time::Duration::from_secs(30), "{plugin} {verb}: {:?}", begun.elapsed());
-            assert!(!said.stderr.contains("panicked"), "{plugin} {verb}: {}", said.stderr);
+            assert!(!output.stderr.contains("panicked"), "{plugin} {verb}: {}", output.stderr);
             if verb == "DEL" {
-                said.ok();
-            } else if said.exit != 0 {
-                refused(&said, &format!("{plugin} {verb}"));
-                assert!(said.stdout.len() < 100_000, "{plugin} {verb}: an error of {} bytes", said.stdout.len());
+                output.ok();
+            } else if output.exit != 0 {
+                refused(&output, &format!("{plugin} {verb}"));
+                assert!(output.stdout.len() < 100_000, "{plugin} {verb}: an error of {} bytes", output.stdout.len());
             }
         }
     }

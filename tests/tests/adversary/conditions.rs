@@ -121,10 +121,10 @@ fn nothing_that_is_refused_is_a_match() {
             }
         }
         let table = format!("T() {{ iptables-{half} -t nat \"$@\" </dev/null 2>/dev/null; }}");
-        let (_, said) = host.try_sh(&format!("{table}\n{}\ntrue", lines.join("\n")));
+        let (_, output) = host.try_sh(&format!("{table}\n{}\ntrue", lines.join("\n")));
         let mut form = "";
         let mut rules = 0;
-        for line in said.lines() {
+        for line in output.lines() {
             form = line.strip_prefix("? ").unwrap_or(form);
             let Some(rule) = line.strip_prefix("-A X") else { continue };
             rules += 1;
@@ -133,7 +133,7 @@ fn nothing_that_is_refused_is_a_match() {
             let is_protocol = form.starts_with("-p ") || form.starts_with("--protocol ");
             assert!(rule == " -i eth9" || is_target || is_protocol, "{half}: {form}: {rule}");
         }
-        assert!(rules > 10, "{half}: iptables made {rules} rules: the test shows nothing:\n{said}");
+        assert!(rules > 10, "{half}: iptables made {rules} rules: the test shows nothing:\n{output}");
     }
 }
 
@@ -154,9 +154,9 @@ fn every_option_of_every_match_is_taken() {
         let options: Vec<&str> = own.split(letters).filter(|word| word.starts_with("--") && word.len() > 3).collect();
         tried += options.len();
         let words: Vec<&str> = ["-m", name].into_iter().chain(options).collect();
-        let said = publish(&host, &container, &portmap(), &words);
-        if said.exit != 0 {
-            let (code, text) = said.refused();
+        let output = publish(&host, &container, &portmap(), &words);
+        if output.exit != 0 {
+            let (code, text) = output.refused();
             assert!(code != 7 && !text.contains("is no match"), "{words:?}: {text}");
         }
     }

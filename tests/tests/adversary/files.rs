@@ -52,10 +52,10 @@ fn a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason() {
     for (n, (name, make, why)) in cases.into_iter().enumerate() {
         host.sh(&as_another_user(&make));
         let began = Instant::now();
-        let said = logging(&host, &plugin, &format!("c-{n}"), &place.path().join(name));
+        let output = logging(&host, &plugin, &format!("c-{n}"), &place.path().join(name));
         assert!(began.elapsed() < SOON, "{name}: {:?}", began.elapsed());
-        let lines: Vec<Value> = said.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
-        assert_eq!((said.exit, lines.len()), (0, 2), "{name}: {said:?}");
+        let lines: Vec<Value> = output.stderr.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        assert_eq!((output.exit, lines.len()), (0, 2), "{name}: {output:?}");
         let reason = lines[0]["msg"].as_str().unwrap();
         assert!(reason.contains(&at(name)) && reason.contains(why), "{name}: {reason}");
         assert_eq!(lines[1]["step"], "call", "{name}");
@@ -119,9 +119,9 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
         };
         let call = |verb: &str, id: &str| {
             let began = Instant::now();
-            let said = plugin.call(&host, verb, id, "/run/netns/any", &[]);
+            let output = plugin.call(&host, verb, id, "/run/netns/any", &[]);
             assert!(began.elapsed() < SOON, "{what}: {verb} took {:?}", began.elapsed());
-            said
+            output
         };
         call("ADD", "c-one").ok();
         // A hint only: it is written again.
@@ -187,8 +187,8 @@ fn no_file_that_a_configuration_names_is_waited_for() {
     let began = Instant::now();
     for line in ["list", "add net /run/netns/none", "config validate"] {
         let command = format!("NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache {} {line}", tool.display());
-        let (_, said) = host.try_sh(&command);
-        assert!(began.elapsed() < SOON, "{line}: {:?} {said}", began.elapsed());
+        let (_, output) = host.try_sh(&command);
+        assert!(began.elapsed() < SOON, "{line}: {:?} {output}", began.elapsed());
     }
 }
 
@@ -204,8 +204,8 @@ fn cache_used(host: &Host, theirs: &str, variables: &str) -> String {
         needs.display()
     );
     fs::write(&inside, line).unwrap();
-    let said = host.sh(&format!("env -u CNIKIT_CACHE -u XDG_CACHE_HOME unshare --mount bash {}", inside.display()));
-    said.lines().find_map(|line| line.strip_prefix("cache: ")).unwrap_or(&said).to_owned()
+    let output = host.sh(&format!("env -u CNIKIT_CACHE -u XDG_CACHE_HOME unshare --mount bash {}", inside.display()));
+    output.lines().find_map(|line| line.strip_prefix("cache: ")).unwrap_or(&output).to_owned()
 }
 
 #[test]

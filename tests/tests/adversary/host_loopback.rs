@@ -111,16 +111,16 @@ fn serves(netns: &Netns) {
 /// Whether the published port is reached from the host's own loopback.
 fn is_published(host: &Host) -> bool {
     let server = SocketAddr::from(([127, 0, 0, 1], 8080));
-    host.enter(|| read_all_from(server).is_ok_and(|said| said == "pod"))
+    host.enter(|| read_all_from(server).is_ok_and(|output| output == "pod"))
 }
 
 /// Connects to a server and reads until it closes the connection.
 fn read_all_from(server: SocketAddr) -> std::io::Result<String> {
     let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))?;
     stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut said = String::new();
-    stream.read_to_string(&mut said)?;
-    Ok(said)
+    let mut output = String::new();
+    stream.read_to_string(&mut output)?;
+    Ok(output)
 }
 
 #[test]
@@ -219,8 +219,8 @@ fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
                 )
             };
             node.call(&own, "ADD", &one).ok();
-            let said = node.call(&theirs, "ADD", &two);
-            if said.exit != 0 {
+            let output = node.call(&theirs, "ADD", &two);
+            if output.exit != 0 {
                 // The oldest release does not support nftables, and ignores the key.
                 continue;
             }
@@ -325,9 +325,9 @@ fn a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own() {
         for address in ["127.0.0.1/8", "10.66.0.1/24", "169.254.169.254/32", "fd66::1/64"] {
             wrong.prev["ips"] = json!([{"address": address, "interface": 2}]);
             let list = json!([restored_with_port(&right, 8081), restored_with_port(&wrong, 8080)]);
-            let said = portmap.call(&node.host, "RESTORE", "", "", &[("cni.dev/attachments", list)]).ok();
-            let outcomes = said["cni.dev/attachments"].as_array().unwrap();
-            assert_eq!(outcomes[0].get("error"), None, "{backend} {address}: {said}");
+            let output = portmap.call(&node.host, "RESTORE", "", "", &[("cni.dev/attachments", list)]).ok();
+            let outcomes = output["cni.dev/attachments"].as_array().unwrap();
+            assert_eq!(outcomes[0].get("error"), None, "{backend} {address}: {output}");
             let text = outcomes[1].to_string();
             assert!(text.contains("no port can lead to the address"), "{backend} {address}: {text}");
             let rules = rules_and_settings(&node.host);

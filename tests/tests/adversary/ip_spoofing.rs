@@ -479,7 +479,7 @@ mod life_of_it {
     }
 
     #[test]
-    fn restore_puts_back_what_was_flushed_and_gc_takes_what_is_stale() {
+    fn restore_restores_flushed_rules_and_gc_removes_stale_ones() {
         for subject in both() {
             let host = Host::new();
             let container = Host::new().container();

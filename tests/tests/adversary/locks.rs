@@ -164,8 +164,8 @@ fn no_other_user_can_open_a_lock_file() {
         let found = fs::symlink_metadata(path).unwrap();
         assert_eq!((found.uid(), found.mode()), (0, mode), "{}", path.display());
     }
-    let (opened, said) = host.try_sh(&as_another_user(&format!("cat {}", file.display())));
-    assert!(!opened && said.contains("Permission denied"), "{said}");
+    let (opened, output) = host.try_sh(&as_another_user(&format!("cat {}", file.display())));
+    assert!(!opened && output.contains("Permission denied"), "{output}");
 }
 
 /// Plugins that see `/run` and `/var/lib` as this line of shell makes them, in a mount namespace of their own.
@@ -193,10 +193,10 @@ fn with_a_read_only_run_the_lock_file_is_elsewhere_and_serialises() {
     let log = host.dir().join("log");
     let chain = logging(Chain::at(host.dir()).run_by(plugins.path()), &log);
     chain.lives(&host, "/run is read-only");
-    let said = fs::read_to_string(&log).unwrap();
+    let output = fs::read_to_string(&log).unwrap();
     assert!(
-        said.contains("make directory /run/cnikit: Read-only file system") && !said.contains("is not locked"),
-        "{said}"
+        output.contains("make directory /run/cnikit: Read-only file system") && !output.contains("is not locked"),
+        "{output}"
     );
     let file = state.path().join(format!("cnikit/locks/netns-{}", host.netns().cookie().unwrap()));
     // A call waits for the process that has locked that file.
@@ -233,8 +233,8 @@ fn without_a_lock_file_another_user_delays_a_call_by_seconds_only() {
     let log = host.dir().join("log");
     let chain = logging(Chain::at(host.dir()).run_by(plugins.path()), &log);
     chain.lives(&host, "nobody holds anything");
-    let said = fs::read_to_string(&log).unwrap();
-    assert!(said.contains("make directory /var/lib/cnikit") && !said.contains("is not locked"), "{said}");
+    let output = fs::read_to_string(&log).unwrap();
+    assert!(output.contains("make directory /var/lib/cnikit") && !output.contains("is not locked"), "{output}");
     while_another_user_holds_all(&host, "--shared", &[], || {
         let container = host.container();
         let prev = chain.bridge.add(&host, "c-one", &container);
@@ -285,8 +285,8 @@ fn a_directory_that_another_user_made_or_may_write_is_not_believed() {
         let plugins = seeing(&format!("mount --bind {at} /run; mount --bind {lib} /var/lib"));
         let log = host.dir().join("log");
         logging(Chain::at(host.dir()).run_by(plugins.path()), &log).lives(&host, name);
-        let said = fs::read_to_string(&log).unwrap();
-        assert!(said.contains(why), "{name}: {said}");
+        let output = fs::read_to_string(&log).unwrap();
+        assert!(output.contains(why), "{name}: {output}");
         assert!(state.path().join("cnikit/locks").is_dir(), "{name}: the next place serves");
         assert!(fs::read_dir(run.path().join("cnikit")).map_or(0, Iterator::count) < 1 || name == "link");
     }
@@ -374,10 +374,10 @@ fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
         stdin: Stdin::Given(bridge.conf.to_string().into_bytes()),
         ..Input::default()
     };
-    let mut said = Vec::new();
-    let exit = host.enter(|| serve::<InterfaceShape<Busy>>("bridge", input, &[], &mut said));
-    let said: Value = serde_json::from_slice(&said).unwrap();
-    assert_eq!((exit, &said["code"]), (1, &json!(code::TRY_AGAIN)), "{said}");
+    let mut output = Vec::new();
+    let exit = host.enter(|| serve::<InterfaceShape<Busy>>("bridge", input, &[], &mut output));
+    let output: Value = serde_json::from_slice(&output).unwrap();
+    assert_eq!((exit, &output["code"]), (1, &json!(code::TRY_AGAIN)), "{output}");
     HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "GC failed");
     bridge.call(&host, "GC", "", "", &[]).ok();
     assert_eq!(host.try_sh("ip -o link show type veth | grep .").1, "");

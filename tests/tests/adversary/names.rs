@@ -78,10 +78,10 @@ impl Scene {
 
 /// It failed with one error object, whose text has no control character that a terminal would execute.
 #[track_caller]
-pub(crate) fn refused(said: &CallOutput, what: &str) {
-    assert!(said.exit == 1 && !said.stderr.contains("panicked"), "{what}: {said:?}");
-    assert!(said.json()["code"].as_u64().is_some_and(|code| code > 0), "{what}: {said:?}");
-    assert!(!said.stdout.trim_end().contains(|c: char| c < ' ' && c != '\n'), "{what}: {said:?}");
+pub(crate) fn refused(output: &CallOutput, what: &str) {
+    assert!(output.exit == 1 && !output.stderr.contains("panicked"), "{what}: {output:?}");
+    assert!(output.json()["code"].as_u64().is_some_and(|code| code > 0), "{what}: {output:?}");
+    assert!(!output.stdout.trim_end().contains(|c: char| c < ' ' && c != '\n'), "{what}: {output:?}");
 }
 
 const TYPES: [&str; 8] = ["../evil", "sub/evil", "./sub/evil", "/evil", ".", "..", "ev\0il", "-evil"];
@@ -99,10 +99,10 @@ fn a_type_is_a_name_and_never_a_path_cve_2021_20206() {
             let key = if plugin == "flannel" { "delegate" } else { "ipam" };
             conf[key]["type"] = json!(name);
             for verb in ["ADD", "CHECK", "DEL", "STATUS"] {
-                let said = scene.call(verb, &conf, &[]);
+                let output = scene.call(verb, &conf, &[]);
                 // DEL and CHECK of flannel use the configuration that ADD stored, and this ADD failed.
                 if plugin != "flannel" || verb == "ADD" {
-                    refused(&said, &format!("{plugin} {verb} of {name:?}"));
+                    refused(&output, &format!("{plugin} {verb} of {name:?}"));
                 }
                 scene.assert_nothing_ran(&format!("{plugin} {verb} of {name:?}"));
             }
@@ -142,7 +142,7 @@ const NO_NAMES: [&str; 14] = [
 
 /// Also where prevResult, the namespace or both are missing: those forms of DEL are served otherwise.
 #[test]
-fn names_of_networks_and_ids_that_are_more_than_names_are_refused_by_every_plugin_on_every_verb() {
+fn invalid_network_names_and_ids_are_refused_by_every_plugin() {
     for plugin in rows::plugins(12) {
         let scene = Scene::of(&served(plugin));
         let before = HostSnapshot::of(&scene.host);
@@ -172,8 +172,8 @@ fn an_invalid_interface_name_is_refused_by_every_plugin() {
         let before = HostSnapshot::of(&scene.host);
         for name in ["eth%d", ".", "..", "\u{1b}[2Jx", "a\nb", "a b", "a/b", "a:b", "sixteen-bytes-xx", "\u{7f}x"] {
             for verb in ["ADD", "DEL"] {
-                let said = scene.call(verb, &scene.conf(), &[("CNI_IFNAME", name)]);
-                refused(&said, &format!("{plugin} {verb}, interface {name:?}"));
+                let output = scene.call(verb, &scene.conf(), &[("CNI_IFNAME", name)]);
+                refused(&output, &format!("{plugin} {verb}, interface {name:?}"));
             }
         }
         HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], plugin);
@@ -226,10 +226,10 @@ fn an_interface_of_any_bytes_gets_its_rules_of_iptables_and_loses_them() {
                     bin = bin().display()
                 )
             };
-            let (added, said) = scene.try_sh(&call("ADD"));
+            let (added, output) = scene.try_sh(&call("ADD"));
             if !added {
                 let error: Value =
-                    serde_json::from_str(&said).unwrap_or_else(|error| panic!("{name}: {error}: {said}"));
+                    serde_json::from_str(&output).unwrap_or_else(|error| panic!("{name}: {error}: {output}"));
                 assert!(error["code"].as_u64().is_some(), "{plugin} {name}: {error}");
             }
             scene.host.sh(&call("DEL"));
@@ -296,17 +296,17 @@ fn no_word_of_a_configuration_becomes_a_rule_of_its_own() {
             };
             let scene = Scene::of(&subject.with(key, value.clone()));
             let before = HostSnapshot::of(&scene.host);
-            let said = scene.call("ADD", &scene.conf(), &[]);
+            let output = scene.call("ADD", &scene.conf(), &[]);
             // A key of the other backend is ignored.
-            if said.exit != 0 {
-                refused(&said, &format!("{plugin} {backend} {key}: {value}"));
+            if output.exit != 0 {
+                refused(&output, &format!("{plugin} {backend} {key}: {value}"));
                 HostSnapshot::of(&scene.host).assert_unchanged_since(
                     &before,
                     &SHARED,
                     &format!("{plugin} {backend} {key}: {value}"),
                 );
             }
-            assert!(said.exit != 0 || backend == "nftables", "{plugin} {backend} {key}: {value}");
+            assert!(output.exit != 0 || backend == "nftables", "{plugin} {backend} {key}: {value}");
             let rules = scene.host.sh("iptables-save; ip6tables-save; nft list ruleset");
             assert!(!rules.contains("192.0.2.66") && !rules.contains("-A INPUT"), "{key}: {value}: {rules}");
         }
@@ -348,12 +348,12 @@ fn a_chain_names_plugins_and_no_paths_cve_2021_20206() {
         let conf = json!({"cniVersion": "1.0.0", "name": "evilnet", "plugins": [{"type": name}]});
         std::fs::write(scene.host.dir().join("evil.conflist"), conf.to_string()).unwrap();
         for verb in ["add", "check", "del"] {
-            let (_, said) = scene.try_sh(&format!(
+            let (_, output) = scene.try_sh(&format!(
                 "CNI_PATH={dir}/plugins NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache {} {verb} evilnet {}",
                 program("cnitool").display(),
                 scene.container.path()
             ));
-            scene.assert_nothing_ran(&format!("{verb} {name}: {said}"));
+            scene.assert_nothing_ran(&format!("{verb} {name}: {output}"));
         }
     }
 }

@@ -191,7 +191,7 @@ fn a_relative_directory_of_plugins_that_another_user_can_change_is_not_used() {
 
 /// The same if a link and its target belong to root, and another user can replace a directory between them.
 #[test]
-fn a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_user_can_change_the_way() {
+fn a_relative_plugin_directory_behind_a_replaceable_link_is_not_used() {
     let host = Host::new();
     let container = Host::new().container();
     let plugins = host.dir().join("plugins");
@@ -259,15 +259,15 @@ fn world_writable_plugins_are_reported_or_refused_by_node_policy() {
     let mut over = over_others(plugins.to_str().unwrap());
     over.env.push(("CNI_LOG".into(), "info".into()));
     let call = |verb: &str| over.call(&host, verb, "c-one", &container.path(), &[]);
-    let said = call("ADD");
-    assert!(!said.stderr.contains("any user may write"), "{said:?}");
+    let output = call("ADD");
+    assert!(!output.stderr.contains("any user may write"), "{output:?}");
     call("DEL").ok();
     for (what, open, usual) in [(&plugins, 0o777, 0o755), (&plugins, 0o1777, 0o755), (&plugin, 0o777, 0o755)] {
         mode(what, open);
         let warning = format!("any user may write to {}", what.display());
         for verb in ["ADD", "DEL"] {
-            let said = call(verb);
-            assert!(said.exit == 0 && said.stderr.contains(&warning), "{said:?}");
+            let output = call(verb);
+            assert!(output.exit == 0 && output.stderr.contains(&warning), "{output:?}");
         }
         fs::remove_file(plugins.join("ipam-of-others.called")).unwrap();
         host.with_node_policy(r#"{"refuseWritablePlugins": true}"#, || {
@@ -290,7 +290,7 @@ fn tenants_args() -> Value {
 }
 
 #[test]
-fn the_node_shuts_out_what_tenants_write_into_args() {
+fn the_node_policy_ignores_args_of_tenants() {
     let host = Host::new();
     let container = Host::new().container();
     let plugins = host.dir().join("plugins");
@@ -323,8 +323,8 @@ fn the_node_shuts_out_what_tenants_write_into_args() {
             assert!(!container.sh("ip link show eth0").contains("02:11:22:33:44:55"));
             call(&ours, "DEL").ok();
             for verb in ["ADD", "DEL"] {
-                let said = call(&others, verb);
-                assert!(said.exit == 0 && said.stderr.contains("args.cni is ignored"), "{said:?}");
+                let output = call(&others, verb);
+                assert!(output.exit == 0 && output.stderr.contains("args.cni is ignored"), "{output:?}");
                 let given = given();
                 assert_eq!(given["Args"], json!({"other": 1}), "{given}");
                 assert_eq!(given["runtimeConfig"], json!({"portMappings": []}), "what a runtime says is not shut out");
@@ -453,7 +453,7 @@ fn move_policy(to: &str) {
 
 /// A link of root to a file of root, in a directory where another user can replace the file or a link to it.
 #[test]
-fn a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_way() {
+fn a_node_policy_behind_a_link_that_users_can_replace_is_refused() {
     let node = PolicyNode::new();
     let fails = |why: &str, attack: &(dyn Fn() + Sync)| node.fails(why, attack);
     fails("users other than root may write to it", &|| {
@@ -561,13 +561,13 @@ fn nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal() {
         host.try_sh(&format!("{dirs} {} {words}", tool.display()))
     };
     let netns = container.path();
-    let (succeeded, said) = run(&format!("add hostile {netns}"));
-    assert!(!succeeded && is_harmless(&said), "{said:?}");
-    assert!(said.contains("\\u001b[2J") && said.contains("\\u009b31m") && said.contains("\\u202e"), "{said}");
-    assert!(said.lines().all(|line| !line.starts_with("Error: forged")), "{said}");
-    let (succeeded, said) = run(&format!("add sly {netns} 2>/dev/null"));
-    assert!(succeeded && is_harmless(&said), "{said:?}");
-    let shown: Value = serde_json::from_str(&said).unwrap();
+    let (succeeded, output) = run(&format!("add hostile {netns}"));
+    assert!(!succeeded && is_harmless(&output), "{output:?}");
+    assert!(output.contains("\\u001b[2J") && output.contains("\\u009b31m") && output.contains("\\u202e"), "{output}");
+    assert!(output.lines().all(|line| !line.starts_with("Error: forged")), "{output}");
+    let (succeeded, output) = run(&format!("add sly {netns} 2>/dev/null"));
+    assert!(succeeded && is_harmless(&output), "{output:?}");
+    let shown: Value = serde_json::from_str(&output).unwrap();
     assert_eq!(shown["dns"]["domain"], TERMINAL, "escaped, and the same document");
     for words in [
         "list",
@@ -584,22 +584,22 @@ fn nothing_of_plugins_and_namespaces_is_obeyed_by_a_terminal() {
         "netns list",
         "list --color always",
     ] {
-        let (_, said) = run(words);
+        let (_, output) = run(words);
         let ours = ["0", "1", "2", "31", "32", "33"].map(|code| format!("\u{1b}[{code}m"));
-        let foreign = ours.iter().fold(said.clone(), |text, code| text.replace(code, ""));
-        assert!(!said.is_empty() && is_harmless(&foreign), "cnitool {words}: {said:?}");
+        let foreign = ours.iter().fold(output.clone(), |text, code| text.replace(code, ""));
+        assert!(!output.is_empty() && is_harmless(&foreign), "cnitool {words}: {output:?}");
     }
     for verb in ["check", "plan", "del"] {
-        let (_, said) = run(&format!("{verb} sly {netns}"));
-        assert!(is_harmless(&said), "cnitool {verb}: {said:?}");
+        let (_, output) = run(&format!("{verb} sly {netns}"));
+        assert!(is_harmless(&output), "cnitool {verb}: {output:?}");
     }
     run(&format!("add sly {netns} >/dev/null 2>&1"));
     let (_, listed) = run("list --json");
     let listed: Value = serde_json::from_str(&listed).unwrap();
     let text = listed.to_string();
     let id = text.split("cnitool-").nth(1).and_then(|rest| rest.get(..20)).unwrap();
-    let (succeeded, said) = run(&format!("show cnitool-{id}"));
-    assert!(succeeded && is_harmless(&said), "{said:?}");
+    let (succeeded, output) = run(&format!("show cnitool-{id}"));
+    assert!(succeeded && is_harmless(&output), "{output:?}");
 }
 
 /// The log of a delegated plugin reaches the runtime's log, or a terminal, through us.
@@ -611,9 +611,9 @@ fn nothing_of_a_delegated_plugins_log_is_obeyed_by_a_terminal() {
     fs::create_dir(&plugins).unwrap();
     fs::write(plugins.join("stderr"), format!("{TERMINAL} log\nnext line\n")).unwrap();
     script(&plugins, "ipam-of-others", "cat ${0%/*}/stderr >&2; exit 2");
-    let said = over_others(plugins.to_str().unwrap()).call(&host, "ADD", "c-one", &container.path(), &[]);
-    assert!(is_harmless(&said.stderr) && said.stderr.contains(" log\nnext line\n"), "{:?}", said.stderr);
-    let (code, text) = said.refused();
+    let output = over_others(plugins.to_str().unwrap()).call(&host, "ADD", "c-one", &container.path(), &[]);
+    assert!(is_harmless(&output.stderr) && output.stderr.contains(" log\nnext line\n"), "{:?}", output.stderr);
+    let (code, text) = output.refused();
     assert!(code == 103 && text.contains("log"), "{code} {text}");
 }
 

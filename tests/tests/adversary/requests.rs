@@ -25,7 +25,7 @@ fn assert_refused(scene: &Scene, ways: Vec<(Value, Option<String>)>, what: &str)
 }
 
 #[test]
-fn a_requested_mac_is_no_groups_and_not_zero() {
+fn a_requested_mac_that_is_multicast_or_zero_is_refused() {
     for plugin in rows::plugins(33) {
         let scene = Scene::of(&served(plugin));
         let before = HostSnapshot::of(&scene.host);

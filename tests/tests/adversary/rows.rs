@@ -145,7 +145,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "ip_spoofing::an_attachment_leaves_no_trace_and_poor_dels_succeed",
             "ip_spoofing::a_fault_before_any_step_leaves_nothing",
             "ip_spoofing::check_names_each_drift",
-            "ip_spoofing::restore_puts_back_what_was_flushed_and_gc_takes_what_is_stale",
+            "ip_spoofing::restore_restores_flushed_rules_and_gc_removes_stale_ones",
             "ip_spoofing::the_container_cannot_send_before_its_rules_exist",
             "ip_spoofing::without_addresses_the_key_is_refused",
         ]),
@@ -187,7 +187,7 @@ pub(crate) const ROWS: [Row; 54] = [
         12,
         &[Tenant],
         "network name or container id with `../`, newline, `$()`, non-ASCII, also on DEL",
-        By(&["names::names_of_networks_and_ids_that_are_more_than_names_are_refused_by_every_plugin_on_every_verb"]),
+        By(&["names::invalid_network_names_and_ids_are_refused_by_every_plugin"]),
     ),
     row(
         13,
@@ -228,7 +228,7 @@ pub(crate) const ROWS: [Row; 54] = [
         By(&[
             "calls::an_empty_entry_of_cni_path_is_not_the_working_directory",
             "programs::a_relative_directory_of_plugins_that_another_user_can_change_is_not_used",
-            "programs::a_relative_directory_of_plugins_that_a_link_leads_to_is_not_used_if_another_user_can_change_the_way",
+            "programs::a_relative_plugin_directory_behind_a_replaceable_link_is_not_used",
             "programs::cnitool_makes_relative_directories_of_plugins_absolute",
             "programs::world_writable_plugins_are_reported_or_refused_by_node_policy",
         ]),
@@ -331,7 +331,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "a host port takes precedence over Kubernetes' services",
             By(&[
                 "traffic::a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946",
-                "traffic::by_nftables_a_service_is_asked_first_if_its_chains_were_made_last_as_with_the_upstream_plugin_cve_2019_9946",
+                "traffic::with_nftables_the_chains_made_last_run_first_as_upstream_cve_2019_9946",
             ]),
         ),
     ),
@@ -341,14 +341,14 @@ pub(crate) const ROWS: [Row; 54] = [
         "a second container takes a host port",
         By(&[
             "portmap/a_port_of_another_container_is_refused_or_stays_there",
-            "portmap/a_port_that_leads_to_another_container_by_the_other_backend_is_refused_or_left_to_it",
+            "portmap/a_port_of_another_container_by_the_other_backend_is_refused",
         ]),
     ),
     row(
         33,
         &[Tenant],
         "a requested MAC is a group's, or zero",
-        By(&["requests::a_requested_mac_is_no_groups_and_not_zero"]),
+        By(&["requests::a_requested_mac_that_is_multicast_or_zero_is_refused"]),
     ),
     row(
         34,
@@ -415,7 +415,7 @@ pub(crate) const ROWS: [Row; 54] = [
         "a full disk at ADD and DEL",
         By(&[
             "state::on_a_full_disk_an_add_is_undone_and_a_del_works",
-            "cache/a_full_disk_refuses_an_add_before_any_plugin_and_loses_nothing_when_it_fills_meanwhile",
+            "cache/a_full_disk_refuses_add_early_and_one_that_fills_loses_nothing",
         ]),
     ),
     row(
@@ -514,11 +514,11 @@ pub(crate) const ROWS: [Row; 54] = [
         &[Tenant],
         "annotations that become args.cni, where the node shuts them out",
         By(&[
-            "programs::the_node_shuts_out_what_tenants_write_into_args",
+            "programs::the_node_policy_ignores_args_of_tenants",
             "programs::only_root_sets_the_policy_of_the_node",
             "programs::the_policy_of_the_hosts_root_counts_in_a_user_namespace",
             "programs::a_policy_that_cannot_be_used_fails_add_and_never_del",
-            "programs::a_policy_that_a_link_leads_to_is_not_believed_if_another_user_can_change_the_way",
+            "programs::a_node_policy_behind_a_link_that_users_can_replace_is_refused",
             "programs::a_node_without_a_policy_pays_one_open",
         ]),
     ),
@@ -537,7 +537,7 @@ pub(crate) const ROWS: [Row; 54] = [
             "size::more_values_than_are_served_are_refused_at_once_by_every_plugin",
             "size::as_many_addresses_and_routes_as_are_served_are_answered_in_bounded_time",
             "size::as_many_reservations_as_an_older_version_made_are_freed_in_bounded_time",
-            "size::one_of_two_containers_with_as_many_ports_as_are_served_is_removed_in_bounded_time",
+            "size::one_of_two_containers_with_the_most_ports_is_removed_in_bounded_time",
             "size::cnitool_answers_in_bounded_time_whatever_is_in_files_and_results",
             "size::iptables_serves_as_many_ports_as_are_allowed",
             "size::many_sets_of_ranges_are_refused_at_once",

@@ -36,8 +36,8 @@ mod restore {
 
     /// Restores the rules of a container whose result has this version. Returns the error, if there is one.
     fn restored(subject: &Subject, host: &Host, container: &Container, result: &Value) -> Option<String> {
-        let said = subject.call(host, "RESTORE", "c-one", &container.path(), &[("prevResult", result.clone())]);
-        if said.exit == 0 { None } else { Some(said.refused().1) }
+        let output = subject.call(host, "RESTORE", "c-one", &container.path(), &[("prevResult", result.clone())]);
+        if output.exit == 0 { None } else { Some(output.refused().1) }
     }
 
     fn flush(host: &Host) {
@@ -213,8 +213,8 @@ mod link_local_groups {
         scene.host.sh("ip link set cni0 type bridge no_linklocal_learn 0");
         scene.attack();
         assert_eq!(scene.arrive(), (0, 10));
-        let said = (scene.check)(&scene.host, &scene.victim);
-        assert!(said.contains("no_linklocal_learn of cni0: wanted 1, found 0"), "{said}");
+        let output = (scene.check)(&scene.host, &scene.victim);
+        assert!(output.contains("no_linklocal_learn of cni0: wanted 1, found 0"), "{output}");
         (scene.restore)(&scene.host, &scene.victim);
         scene.attack();
         assert_eq!(scene.arrive(), (10, 0), "after RESTORE");

@@ -45,8 +45,8 @@ fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
             host.try_sh(&format!("cat /dev/zero >{}/fill 2>/dev/null", disk.display()));
             let before = HostSnapshot::of(&host);
             let inside = HostSnapshot::inside(&two);
-            let said = subject.call(&host, "ADD", "c-two", &two.path(), &[]);
-            let (_, text) = said.refused();
+            let output = subject.call(&host, "ADD", "c-two", &two.path(), &[]);
+            let (_, text) = output.refused();
             assert!(text.contains("No space left") || text.contains("is full"), "{plugin}: {text}");
             HostSnapshot::inside(&two).assert_unchanged_since(&inside, &[], plugin);
             let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
@@ -74,8 +74,8 @@ fn under_umask_0_other_users_cannot_access_stored_files() {
         let text = fs::read_to_string(&script).unwrap();
         fs::write(&script, text.replacen("#!/bin/sh\n", "#!/bin/sh\numask 0\n", 1)).unwrap();
         subject.bin = open.path().to_owned();
-        let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]);
-        assert_eq!(said.exit, 0, "{said:?}");
+        let output = subject.call(&host, "ADD", "c-one", &container.path(), &[]);
+        assert_eq!(output.exit, 0, "{output:?}");
         let found = host.sh(&format!(
             "cd {} && find . -perm /022 ! -type l; find . -type f -perm /077 -size +0; true",
             host.dir().join("kept").display()
@@ -91,29 +91,29 @@ fn a_cache_entry_that_is_a_link_or_a_fifo_is_not_followed() {
         let list = scene.list("net", &json!([scene.bridge()]));
         let runtime = scene.runtime();
         scene.host.enter(|| runtime.add(&list, &scene.at())).unwrap();
-        let kept = scene.path("state/results/net-c1-eth0");
+        let entry = scene.path("state/results/net-c1-eth0");
         let secret = scene.path("secret");
         fs::write(&secret, "root:a-secret:19000:0:99999:7:::\n").unwrap();
         fs::set_permissions(&secret, PermissionsExt::from_mode(0o600)).unwrap();
-        fs::remove_file(&kept).unwrap();
+        fs::remove_file(&entry).unwrap();
         match what {
-            "link" => symlink(&secret, &kept).unwrap(),
-            "fifo" => drop(scene.host.sh(&format!("mkfifo {}", kept.display()))),
-            _ => fs::create_dir(&kept).unwrap(),
+            "link" => symlink(&secret, &entry).unwrap(),
+            "fifo" => drop(scene.host.sh(&format!("mkfifo {}", entry.display()))),
+            _ => fs::create_dir(&entry).unwrap(),
         }
-        let told = std::thread::scope(|scope| {
+        let outcome = std::thread::scope(|scope| {
             let (send, receive) = std::sync::mpsc::channel();
             let runtime = &runtime;
             let list = &list;
             let scene = &scene;
             scope.spawn(move || {
-                let said = scene.host.enter(|| format!("{:?}", runtime.del(list, &scene.at())));
-                let _ = send.send(said);
+                let output = scene.host.enter(|| format!("{:?}", runtime.del(list, &scene.at())));
+                let _ = send.send(output);
             });
             receive.recv_timeout(Duration::from_secs(100)).unwrap_or_else(|_| panic!("{what}: nobody comes back"))
         });
-        assert!(!told.contains("a-secret"), "{what}: {told}");
+        assert!(!outcome.contains("a-secret"), "{what}: {outcome}");
         assert_eq!(fs::read_to_string(&secret).unwrap(), "root:a-secret:19000:0:99999:7:::\n", "{what}");
-        assert!(!scene.host.sh("ip -o link").contains("veth"), "{what}: {told}");
+        assert!(!scene.host.sh("ip -o link").contains("veth"), "{what}: {outcome}");
     }
 }

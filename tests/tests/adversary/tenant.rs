@@ -37,10 +37,10 @@ const KEPT: [&str; 4] =
 fn refused(subject: &Subject, host: &Host, container: &Container) -> (u64, String) {
     let before = HostSnapshot::of(host);
     let inside = HostSnapshot::inside(container);
-    let said = subject.call(host, "ADD", "c-tenant", &container.path(), &[]).refused();
-    HostSnapshot::of(host).assert_unchanged_since(&before, &KEPT, &said.1);
-    HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], &said.1);
-    said
+    let output = subject.call(host, "ADD", "c-tenant", &container.path(), &[]).refused();
+    HostSnapshot::of(host).assert_unchanged_since(&before, &KEPT, &output.1);
+    HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], &output.1);
+    output
 }
 
 /// Runs ADD, CHECK and DEL for a container. Returns the result.
@@ -216,9 +216,9 @@ mod requested_addresses {
 mod the_hosts_own_addresses {
     use super::*;
 
-    fn names(said: &(u64, String), address: &str, link: &str) {
+    fn names(output: &(u64, String), address: &str, link: &str) {
         let expected = format!("the container cannot have {address}: it is the host's on {link}");
-        assert!(said.0 == 101 && said.1.contains(&expected), "{said:?}");
+        assert!(output.0 == 101 && output.1.contains(&expected), "{output:?}");
     }
 
     #[test]
@@ -397,8 +397,8 @@ mod requested_macs {
         let started = host.sh("unshare --net sleep 1000 >/dev/null 2>&1 & \
              until [ $(readlink /proc/$!/ns/net) != $(readlink /proc/self/ns/net) ]; do sleep 0.01; done; echo $!");
         let second = started.trim();
-        let said = fixed.call(&host, "ADD", "c-second", &format!("/proc/{second}/ns/net"), &[]).ok();
-        let end = said["interfaces"][1]["name"].as_str().unwrap();
+        let output = fixed.call(&host, "ADD", "c-second", &format!("/proc/{second}/ns/net"), &[]).ok();
+        let end = output["interfaces"][1]["name"].as_str().unwrap();
         // The namespace ends without a DEL. The kernel removes the link some time later, which is not waited for. But until an RCU
         // grace period after the plugin's end its netlink socket holds the namespace, and for the kernel it is alive.
         host.sh(&format!(
@@ -408,11 +408,11 @@ mod requested_macs {
         let third = host.container();
         // A netlink socket, as the plugin's, lets its namespace go only an RCU grace period after it was closed: about 10 ms.
         let attempt = |_| {
-            let said = fixed.call(&host, "ADD", "c-third", &third.path(), &[]);
-            if said.exit == 0 {
-                return Some(said.json());
+            let output = fixed.call(&host, "ADD", "c-third", &third.path(), &[]);
+            if output.exit == 0 {
+                return Some(output.json());
             }
-            assert!(said.refused().1.contains("is held by testnet/c-second"), "{said:?}");
+            assert!(output.refused().1.contains("is held by testnet/c-second"), "{output:?}");
             host.sh("sleep 0.02");
             None
         };
@@ -429,7 +429,7 @@ mod requested_macs {
         let fixed = requesting_mac(&layer2(), Place::RuntimeConfig, MAC);
         for round in 0..12 {
             let containers: Vec<Container> = (0..6).map(|_| host.container()).collect();
-            let said: Vec<_> = thread::scope(|scope| {
+            let outputs: Vec<_> = thread::scope(|scope| {
                 let call = |(n, container): (usize, &Container)| {
                     let fixed = &fixed;
                     let host = &host;
@@ -440,13 +440,13 @@ mod requested_macs {
                 let running: Vec<_> = containers.iter().enumerate().map(call).collect();
                 running.into_iter().map(|one| one.join().unwrap()).collect()
             });
-            let given = said.iter().filter(|one| one.exit == 0).count();
-            assert_eq!(given, 1, "round {round}: {said:#?}");
+            let given = outputs.iter().filter(|one| one.exit == 0).count();
+            assert_eq!(given, 1, "round {round}: {outputs:#?}");
             let refused: Vec<_> =
-                said.iter().filter(|one| one.exit != 0).map(cnikit_testkit::CallOutput::refused).collect();
+                outputs.iter().filter(|one| one.exit != 0).map(cnikit_testkit::CallOutput::refused).collect();
             assert!(refused.iter().all(|(code, text)| *code == 101 && text.contains(" is held by ")), "{refused:#?}");
-            let holder = said.iter().position(|one| one.exit == 0).unwrap();
-            fixed.del(&host, &format!("c-{round}-{holder}"), &containers[holder], &said[holder].json());
+            let holder = outputs.iter().position(|one| one.exit == 0).unwrap();
+            fixed.del(&host, &format!("c-{round}-{holder}"), &containers[holder], &outputs[holder].json());
             assert_eq!(host.sh("ip -br link show master cni0").lines().count(), 1, "the losers left nothing");
         }
     }
@@ -480,8 +480,8 @@ mod requested_macs {
         ];
         for (mac, holder) in &held {
             for place in PLACES {
-                let said = tune(&host, &tuning(&host, place, mac), "ADD", ("c-two", &two, &own));
-                let (code, text) = said.refused();
+                let output = tune(&host, &tuning(&host, place, mac), "ADD", ("c-two", &two, &own));
+                let (code, text) = output.refused();
                 let expected = format!("the requested MAC {mac} is held by {holder}");
                 assert!(code == 101 && text.contains(&expected), "{place:?}: {code} {text}");
             }
@@ -543,7 +543,7 @@ mod requested_macs {
         let results: Vec<Value> = containers.iter().enumerate().map(attached).collect();
         let tuned = tuning(&host, Place::RuntimeConfig, MAC);
         for round in 0..12 {
-            let said: Vec<CallOutput> = thread::scope(|scope| {
+            let outputs: Vec<CallOutput> = thread::scope(|scope| {
                 let call = |n: usize| {
                     let tuned = &tuned;
                     let host = &host;
@@ -553,8 +553,8 @@ mod requested_macs {
                 let running: Vec<_> = (0..containers.len()).map(call).collect();
                 running.into_iter().map(|one| one.join().unwrap()).collect()
             });
-            let given = said.iter().filter(|one| one.exit == 0).count();
-            assert!(given <= 1, "round {round}: {said:#?}");
+            let given = outputs.iter().filter(|one| one.exit == 0).count();
+            assert!(given <= 1, "round {round}: {outputs:#?}");
             let have = containers.iter().filter(|one| address_of(&one.sh("ip -o link show eth0")) == MAC).count();
             assert_eq!(have, given, "round {round}: the others have their own again");
             for (n, container) in containers.iter().enumerate() {

@@ -149,7 +149,7 @@ fn a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946() {
 /// kernel runs those first that were made last. iptables-legacy makes its chains when it is first used. The same is true of the
 /// upstream plugin.
 #[test]
-fn by_nftables_a_service_is_asked_first_if_its_chains_were_made_last_as_with_the_upstream_plugin_cve_2019_9946() {
+fn with_nftables_the_chains_made_last_run_first_as_upstream_cve_2019_9946() {
     let mapping = json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"});
     let ours = subject("portmap", json!({"backend": "nftables", "runtimeConfig": {"portMappings": [mapping]}}));
     let theirs = Subject { bin: references()[1].clone(), ..ours.with("cniVersion", json!("1.0.0")) };
@@ -172,8 +172,8 @@ fn by_nftables_a_service_is_asked_first_if_its_chains_were_made_last_as_with_the
                 node.publish_by(portmap.clone());
             }
             for from in [&node.world.netns(), &node.host.netns()] {
-                let said = asked(from, UPLINK, 8080);
-                assert_eq!(said, answers, "{whose}, {program}, the service last: {service_is_last}");
+                let output = asked(from, UPLINK, 8080);
+                assert_eq!(output, answers, "{whose}, {program}, the service last: {service_is_last}");
             }
         }
     }

@@ -44,8 +44,8 @@ fn two_pods_talk(stage: &mut Stage) {
     stage.assert_served(8080);
     for from in [in_one, in_two] {
         let line = "printf 'GET / HTTP/1.0\\r\\n\\r\\n' | nc -w 5 10.89.0.1 8080";
-        let (_, said) = stage.cri.exec(&from, &["/bin/sh", "-c", line]).unwrap();
-        assert!(said.ends_with("served\n"), "{said}");
+        let (_, output) = stage.cri.exec(&from, &["/bin/sh", "-c", line]).unwrap();
+        assert!(output.ends_with("served\n"), "{output}");
     }
     stage.leave(&one);
     stage.leave(&two);
@@ -87,7 +87,7 @@ fn twenty_at_once(stage: &mut Stage) {
         runs.into_iter().map(|run| run.join().unwrap()).collect()
     });
     let pods: Result<Vec<Sandbox>, String> = pods.into_iter().collect();
-    let pods = pods.unwrap_or_else(|error| panic!("{error}\n{}", stage.cri.said()));
+    let pods = pods.unwrap_or_else(|error| panic!("{error}\n{}", stage.cri.log_tail()));
     pods.iter().for_each(|pod| stage.saw(pod));
     let addresses: BTreeSet<&str> = pods.iter().flat_map(|pod| &pod.addresses).map(String::as_str).collect();
     assert_eq!(addresses.len(), 40, "{addresses:?}");

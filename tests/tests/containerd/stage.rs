@@ -70,7 +70,7 @@ impl Stage<'_> {
     /// Runs a pod with a port of the node; 0 for none.
     pub(crate) fn run(&mut self, name: &str, host_port: u16) -> Sandbox {
         let pod = self.cri.run(&PodSandbox { name: name.into(), host_port });
-        let pod = pod.unwrap_or_else(|error| panic!("{name}: {error}\n{}", self.cri.said()));
+        let pod = pod.unwrap_or_else(|error| panic!("{name}: {error}\n{}", self.cri.log_tail()));
         self.saw(&pod);
         pod
     }
@@ -85,24 +85,24 @@ impl Stage<'_> {
     /// Stops and removes a pod.
     pub(crate) fn leave(&self, pod: &Sandbox) {
         let left = self.cri.stop(&pod.id).and_then(|()| self.cri.remove(&pod.id));
-        left.unwrap_or_else(|error| panic!("{error}\n{}", self.cri.said()));
+        left.unwrap_or_else(|error| panic!("{error}\n{}", self.cri.log_tail()));
     }
 
     /// Starts a container that serves a page at port 80 of both families.
     pub(crate) fn serve(&self, pod: &Sandbox) -> String {
         let httpd = ["/bin/httpd", "-f", "-p", "[::]:80", "-h", "/www"];
         let container = self.cri.container(pod, &httpd);
-        let container = container.unwrap_or_else(|error| panic!("{error}\n{}", self.cri.said()));
-        let (serves, said) = self.cri.exec(&container, &UNTIL_SERVED).unwrap();
-        assert!(serves, "{said}");
+        let container = container.unwrap_or_else(|error| panic!("{error}\n{}", self.cri.log_tail()));
+        let (serves, output) = self.cri.exec(&container, &UNTIL_SERVED).unwrap();
+        assert!(serves, "{output}");
         container
     }
 
     /// A container reaches all addresses of a pod.
     pub(crate) fn assert_reaches(&self, container: &str, to: &Sandbox) {
         for address in &to.addresses {
-            let (reached, said) = self.cri.exec(container, &["/bin/ping", "-c", "1", "-w", "5", address]).unwrap();
-            assert!(reached, "{address}: {said}");
+            let (reached, output) = self.cri.exec(container, &["/bin/ping", "-c", "1", "-w", "5", address]).unwrap();
+            assert!(reached, "{address}: {output}");
         }
     }
 

@@ -21,12 +21,12 @@ pub(crate) const TESTS: &[Test] = &[
     test!(recorded_requests_of_a_runtime_are_answered needs Need::DUMMY),
     test!(it_meets_some_errors needs Need::DUMMY),
     test!(check_names_what_was_tampered_with needs Need::DUMMY),
-    test!(its_mac_is_that_of_the_tag_and_what_came_before_is_in_the_result needs Need::DUMMY),
+    test!(its_mac_is_that_of_the_tag_and_the_result_has_the_previous_one needs Need::DUMMY),
     test!(an_address_alone_in_its_prefix_passes_check needs Need::DUMMY),
     test!(its_address_is_reached_over_another_network needs Need::DUMMY),
-    test!(what_cannot_be_is_refused_before_anything_is_made needs Need::DUMMY),
-    test!(what_strangers_have_stays needs Need::DUMMY),
-    test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::DUMMY),
+    test!(invalid_configurations_are_refused_before_anything_is_made needs Need::DUMMY),
+    test!(foreign_links_stay needs Need::DUMMY),
+    test!(gc_removes_invalid_links_in_named_namespaces needs Need::DUMMY),
     test!(a_dry_run_makes_nothing needs Need::DUMMY),
     test!(a_kernel_without_it_is_named),
 ];
@@ -105,7 +105,7 @@ fn check_names_what_was_tampered_with() {
     life::names_tampering_of_all(&layer2(), &things);
 }
 
-fn its_mac_is_that_of_the_tag_and_what_came_before_is_in_the_result() {
+fn its_mac_is_that_of_the_tag_and_the_result_has_the_previous_one() {
     let host = Host::new();
     let before = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth9", "sandbox": "/run/netns/x"}],
                         "ips": [{"address": "10.9.9.9/24", "interface": 0}]});
@@ -154,7 +154,7 @@ fn its_address_is_reached_over_another_network() {
     }
 }
 
-fn what_cannot_be_is_refused_before_anything_is_made() {
+fn invalid_configurations_are_refused_before_anything_is_made() {
     let host = Host::new();
     let container = host.container();
     container.sh("ip link add eth0 type bridge");
@@ -172,12 +172,12 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
     assert_eq!(upper::links(&empty), 0);
 }
 
-fn what_strangers_have_stays() {
-    upper::what_strangers_have_on_the_master_stays(&dummy());
+fn foreign_links_stay() {
+    upper::foreign_links_on_the_master_stay(&dummy());
 }
 
-fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
-    upper::gc_removes_what_is_in_a_named_namespace_and_not_valid(&dummy());
+fn gc_removes_invalid_links_in_named_namespaces() {
+    upper::gc_removes_invalid_links_in_named_namespaces(&dummy());
 }
 
 fn a_dry_run_makes_nothing() {
@@ -186,8 +186,8 @@ fn a_dry_run_makes_nothing() {
     let before = HostSnapshot::of(&host);
     let inside = HostSnapshot::inside(&container);
     let subject = dummy().at(host.dir());
-    let said = subject.call(&host, "PLAN", "c-one", &container.path(), &[]).ok().to_string();
-    assert!(said.contains("dummy eth0 in the container"), "{said}");
+    let output = subject.call(&host, "PLAN", "c-one", &container.path(), &[]).ok().to_string();
+    assert!(output.contains("dummy eth0 in the container"), "{output}");
     HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "on the host");
     HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container");
 }
@@ -203,8 +203,8 @@ fn a_kernel_without_it_is_named() {
         status.ok();
         return;
     }
-    for (said, code) in [(add, 100), (status, 50)] {
-        let (found, text) = said.refused();
+    for (output, code) in [(add, 100), (status, 50)] {
+        let (found, text) = output.refused();
         assert!(found == code && text.contains("this kernel has no dummy"), "{found} {text}");
         assert!(text.contains("`modprobe dummy`"), "{text}");
     }

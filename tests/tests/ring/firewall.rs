@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
-    test!(what_crosses_an_isolated_bridge_is_dropped_by_the_rules_of_the_host needs Need::BRIDGE_NETFILTER),
-    test!(what_crosses_an_isolated_bridge_is_dropped_by_the_bridges_own_rules needs Need::BRIDGE_META),
+    test!(isolated_frames_on_a_bridge_are_dropped_by_the_rules_of_the_host needs Need::BRIDGE_NETFILTER),
+    test!(isolated_frames_on_a_bridge_are_dropped_by_the_bridge_table needs Need::BRIDGE_META),
 ];
 
 /// The number of requests to a container that should answer.
@@ -43,9 +43,9 @@ impl Two {
 
     /// Whether the first one reaches all of these, with this many tries: on a busy machine a reply may be late.
     fn reaches(&self, addresses: [&str; 2], tries: u8) -> [bool; 2] {
-        let said =
+        let command =
             |address| format!("for _ in $(seq {tries}); do {{ {}; }} && exit; done; exit 1", ping_briefly(address));
-        addresses.map(|address| self.containers[0].1.try_sh(&said(address)).0)
+        addresses.map(|address| self.containers[0].1.try_sh(&command(address)).0)
     }
 
     /// The other one is reached or not, the gateway is, and nothing is left of it after DEL.
@@ -64,7 +64,7 @@ impl Two {
     }
 }
 
-fn what_crosses_an_isolated_bridge_is_dropped_by_the_rules_of_the_host() {
+fn isolated_frames_on_a_bridge_are_dropped_by_the_rules_of_the_host() {
     for backend in ["iptables", "nftables"] {
         for (policy, cut) in [("same-bridge", false), ("isolated", true)] {
             Two::with(backend, policy, 1).are_cut_off(cut, &format!("{backend} {policy}"));
@@ -72,7 +72,7 @@ fn what_crosses_an_isolated_bridge_is_dropped_by_the_rules_of_the_host() {
     }
 }
 
-fn what_crosses_an_isolated_bridge_is_dropped_by_the_bridges_own_rules() {
+fn isolated_frames_on_a_bridge_are_dropped_by_the_bridge_table() {
     for (policy, cut) in [("same-bridge", false), ("isolated", true)] {
         let two = Two::with("nftables", policy, 0);
         assert_eq!(two.host.sh("nft list tables").contains("table bridge cni_firewall"), cut);

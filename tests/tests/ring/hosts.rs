@@ -36,8 +36,8 @@ fn flanneld(host: &Host, own: u8, other: u8) {
          ip route add fd00:77:0:{other}::/64 via fd00:77:0:{other}:: dev flannel.1 onlink"
     ));
     let subnets = [format!("10.77.{own}.1/24"), format!("fd00:77:0:{own}::1/64")];
-    let said = subnet_env([&subnets[0], &subnets[1]], TUNNEL).replace("IPMASQ=false", "IPMASQ=true");
-    std::fs::write(host.dir().join("subnet.env"), said).unwrap();
+    let content = subnet_env([&subnets[0], &subnets[1]], TUNNEL).replace("IPMASQ=false", "IPMASQ=true");
+    std::fs::write(host.dir().join("subnet.env"), content).unwrap();
 }
 
 /// A host of that number, its end of the wire up.

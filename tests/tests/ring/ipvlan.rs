@@ -22,19 +22,19 @@ pub(crate) const TESTS: &[Test] = &[
     test!(it_meets_some_errors needs Need::IPVLAN),
     test!(check_names_what_was_tampered_with needs Need::IPVLAN),
     test!(containers_reach_each_other_and_outside_as_the_mode_says needs Need::IPVLAN),
-    test!(a_chain_keeps_what_came_before_and_takes_its_addresses needs Need::IPVLAN),
-    test!(what_cannot_be_is_refused_before_anything_is_made needs Need::IPVLAN),
+    test!(a_chained_call_passes_the_result_on_and_uses_its_addresses needs Need::IPVLAN),
+    test!(invalid_configurations_are_refused_before_anything_is_made needs Need::IPVLAN),
     test!(another_mode_than_that_of_the_running_ones_is_refused needs Need::IPVLAN),
     test!(a_master_may_be_an_ipvlan_itself needs Need::IPVLAN),
     test!(a_master_may_be_in_the_container needs Need::IPVLAN),
     test!(the_host_may_have_a_link_of_the_same_name needs Need::IPVLAN, Need::MACVLAN),
-    test!(a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look needs Need::IPVLAN),
+    test!(a_taken_address_is_refused_and_released_unless_detection_is_off needs Need::IPVLAN),
     test!(macvlan_and_ipvlan_exclude_each_other_on_a_master needs Need::IPVLAN, Need::DUMMY),
     test!(a_master_without_carrier_costs_no_waiting needs Need::IPVLAN),
     test!(a_del_does_not_look_for_the_master needs Need::IPVLAN),
     test!(a_link_that_is_not_the_attachments_stays needs Need::IPVLAN),
-    test!(what_strangers_have_on_the_master_stays needs Need::IPVLAN),
-    test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::IPVLAN),
+    test!(foreign_links_on_the_master_stay needs Need::IPVLAN),
+    test!(gc_removes_invalid_links_in_named_namespaces needs Need::IPVLAN),
     test!(status_fails_while_the_master_is_missing needs Need::IPVLAN),
     test!(two_at_once_with_different_modes_do_not_switch_each_other needs Need::IPVLAN),
     test!(a_fault_before_any_step_leaves_nothing needs Need::IPVLAN),
@@ -145,7 +145,7 @@ fn containers_reach_each_other_and_outside_as_the_mode_says() {
     }
 }
 
-fn a_chain_keeps_what_came_before_and_takes_its_addresses() {
+fn a_chained_call_passes_the_result_on_and_uses_its_addresses() {
     let Lan { host, outer: _outer } = Lan::new();
     let container = host.container();
     let result = chained().add(&host, "c-one", &container);
@@ -163,7 +163,7 @@ fn a_chain_keeps_what_came_before_and_takes_its_addresses() {
     assert_eq!(container.sh("ip -o link").lines().count(), 1);
 }
 
-fn what_cannot_be_is_refused_before_anything_is_made() {
+fn invalid_configurations_are_refused_before_anything_is_made() {
     let several = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "master0"}, {"name": "outer0"}]});
     let table = [
         (json!({"master": "master0", "mtu": 1501}), 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
@@ -176,8 +176,8 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
     for (keys, code, says) in table {
         let host = subject("ipvlan", json!({})).on(MASTER).host();
         let container = Host::new().container();
-        let said = subject("ipvlan", keys.clone()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-        assert!(said.0 == code && said.1.contains(says), "{keys}: {said:?}");
+        let output = subject("ipvlan", keys.clone()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(output.0 == code && output.1.contains(says), "{keys}: {output:?}");
         assert_eq!(container.sh("ip -o link").lines().count(), 1, "{keys}");
     }
 }
@@ -191,9 +191,12 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
         let host = with("l2").on(MASTER).host();
         let container = Host::new().container();
         host.sh(&made(&if inside { format!("netns {}", container.path()) } else { String::new() }));
-        let said = with("l3").call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-        assert!(said.0 == 101 && said.1.contains("master0 bears ipvlans of mode l2, and one of mode l3"), "{said:?}");
-        assert!(said.1.contains("one of them is over0") && said.1.contains("set `mode` to l2"), "{said:?}");
+        let output = with("l3").call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(
+            output.0 == 101 && output.1.contains("master0 bears ipvlans of mode l2, and one of mode l3"),
+            "{output:?}"
+        );
+        assert!(output.1.contains("one of them is over0") && output.1.contains("set `mode` to l2"), "{output:?}");
         let there = if inside { container.sh("ip -d link show over0") } else { host.sh("ip -d link show over0") };
         assert!(there.contains("mode l2"), "{there}");
         with("l2").add(&host, "c-one", &container);
@@ -213,8 +216,8 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
         let call = "CNI_COMMAND=ADD CNI_PATH=$bin $bin/ipvlan <$dir/conf || true";
         let gone = "kill ${!:-} 2>/dev/null || ip netns del other";
         let made = made("netns $where");
-        let said = host.sh(&format!("{set}; unshare --mount sh -euc '{place}; {made}; {call}; {gone}'"));
-        assert!(said.contains("master0 bears ipvlans of mode l2") && said.contains(name), "{said}");
+        let output = host.sh(&format!("{set}; unshare --mount sh -euc '{place}; {made}; {call}; {gone}'"));
+        assert!(output.contains("master0 bears ipvlans of mode l2") && output.contains(name), "{output}");
     }
 }
 
@@ -252,9 +255,9 @@ fn two_at_once_with_different_modes_do_not_switch_each_other() {
     let bin = cnikit_tests::bin().display();
     let dir = host.dir().display();
     let lock = host.lock_file();
-    let said = host.sh(&format!("export bin='{bin}' dir='{dir}' lock='{}'; {AT_ONCE}", lock.display()));
-    let lines: Vec<String> = said.lines().map(|line| line.replace(' ', "")).collect();
-    assert!(lines.len() == 3 && lines[0] == lines[1] && lines[2] == "1", "one has the mode, for all: {said}");
+    let output = host.sh(&format!("export bin='{bin}' dir='{dir}' lock='{}'; {AT_ONCE}", lock.display()));
+    let lines: Vec<String> = output.lines().map(|line| line.replace(' ', "")).collect();
+    assert!(lines.len() == 3 && lines[0] == lines[1] && lines[2] == "1", "one has the mode, for all: {output}");
 }
 
 /// The kernel then makes the new one on the same lower link.
@@ -263,8 +266,8 @@ fn a_master_may_be_an_ipvlan_itself() {
     let container = Host::new().container();
     host.sh("ip link add link master0 name over0 type ipvlan mode l2; ip link set over0 up");
     let on = |master: &str| ipvlan().with("master", json!(master)).at(host.dir());
-    let said = on("over0").with("mode", json!("l3")).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-    assert!(said.0 == 101 && said.1.contains("over0 bears ipvlans of mode l2"), "{said:?}");
+    let output = on("over0").with("mode", json!("l3")).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(output.0 == 101 && output.1.contains("over0 bears ipvlans of mode l2"), "{output:?}");
     let result = on("over0").add(&host, "c-one", &container);
     on("over0").check(&host, "c-one", &container, &result).ok();
     let other = on("outer0").check(&host, "c-one", &container, &result).refused().1;
@@ -289,8 +292,8 @@ fn a_master_may_be_in_the_container() {
     assert!(!container.sh("ip -o link").contains("eth0"));
 }
 
-fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
-    upper::a_taken_address_is_refused_unless_nobody_is_to_look(&ipvlan());
+fn a_taken_address_is_refused_and_released_unless_detection_is_off() {
+    upper::a_taken_address_is_refused_unless_detection_is_off(&ipvlan());
 }
 
 fn a_master_without_carrier_costs_no_waiting() {
@@ -301,12 +304,12 @@ fn a_del_does_not_look_for_the_master() {
     upper::a_del_does_not_look_for_the_master(&ipvlan());
 }
 
-fn what_strangers_have_on_the_master_stays() {
-    upper::what_strangers_have_on_the_master_stays(&ipvlan());
+fn foreign_links_on_the_master_stay() {
+    upper::foreign_links_on_the_master_stay(&ipvlan());
 }
 
-fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
-    upper::gc_removes_what_is_in_a_named_namespace_and_not_valid(&ipvlan());
+fn gc_removes_invalid_links_in_named_namespaces() {
+    upper::gc_removes_invalid_links_in_named_namespaces(&ipvlan());
 }
 
 fn status_fails_while_the_master_is_missing() {
@@ -320,8 +323,8 @@ fn macvlan_and_ipvlan_exclude_each_other_on_a_master() {
     host.sh("ip link add dummy0 type dummy && ip link set dummy0 up");
     let on = |plugin| subject(plugin, json!({"master": "dummy0"}));
     on("macvlan").add(&host, "c-one", &one);
-    let said = on("ipvlan").call(&host, "ADD", "c-two", &two.path(), &[]).refused();
-    assert!(said.0 == 100 && said.1.contains("a master bears either macvlans or ipvlans"), "{said:?}");
+    let output = on("ipvlan").call(&host, "ADD", "c-two", &two.path(), &[]).refused();
+    assert!(output.0 == 100 && output.1.contains("a master bears either macvlans or ipvlans"), "{output:?}");
 }
 
 /// A link without a mark has the recorded MAC in any case, as all links on its master.
@@ -355,8 +358,8 @@ fn a_kernel_without_it_is_named() {
         status.ok();
         return;
     }
-    for (said, code) in [(add, 100), (status, 50)] {
-        let (found, text) = said.refused();
+    for (output, code) in [(add, 100), (status, 50)] {
+        let (found, text) = output.refused();
         assert!(found == code && text.contains("this kernel has no ipvlan"), "{found} {text}");
         assert!(text.contains("`modprobe ipvlan`"), "{text}");
     }

@@ -28,7 +28,7 @@ use std::process::ExitCode;
 use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
-    let told = [
+    let listed = [
         chain::TESTS,
         docs::TESTS,
         dummy::TESTS,
@@ -43,7 +43,7 @@ fn main() -> ExitCode {
         vrf::TESTS,
     ]
     .concat();
-    let tests = [needs::tests(), told].concat();
+    let tests = [needs::tests(), listed].concat();
     let here = test::Here::new(std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm"));
     let arguments = Arguments::from_args();
     let conclusion = libtest_mimic::run(&arguments, tests.into_iter().map(|test| test.trial(&here)).collect());

@@ -15,17 +15,17 @@ pub(crate) const TESTS: &[Test] = &[
     test!(every_configuration_is_seen_on_the_port needs Need::BRIDGE_VLAN_FILTERING),
     test!(a_bridge_without_filtering_is_refused_with_what_would_change_it needs Need::BRIDGE_VLAN_FILTERING),
     test!(attachments_to_vlans_leave_no_trace needs Need::BRIDGE_VLAN_FILTERING),
-    test!(an_add_that_fails_at_its_end_leaves_nothing_of_its_own needs Need::BRIDGE_VLAN_FILTERING),
+    test!(an_add_that_cannot_write_its_result_leaves_nothing_of_its_own needs Need::BRIDGE_VLAN_FILTERING),
     test!(eight_at_once_share_one_gateway needs Need::BRIDGE_VLAN_FILTERING),
     test!(check_names_what_was_tampered_with_on_the_port needs Need::BRIDGE_VLAN_FILTERING),
     test!(check_names_what_was_tampered_with_at_the_gateway needs Need::BRIDGE_VLAN_FILTERING),
-    test!(networks_that_keep_the_default_vlan_and_that_do_not_share_a_gateway needs Need::BRIDGE_VLAN_FILTERING),
+    test!(networks_with_and_without_the_default_vlan_share_a_gateway needs Need::BRIDGE_VLAN_FILTERING),
     test!(containers_of_one_vlan_reach_each_other_and_no_other needs Need::BRIDGE_VLAN_FILTERING),
     test!(a_trunk_carries_tagged_frames_of_its_vlans_alone needs Need::BRIDGE_VLAN_FILTERING, Need::VLAN),
-    test!(the_default_vlan_reaches_the_port_only_where_it_is_kept needs Need::BRIDGE_VLAN_FILTERING),
+    test!(the_default_vlan_reaches_the_port_only_if_preserved needs Need::BRIDGE_VLAN_FILTERING),
     test!(the_gateway_is_reached_from_its_vlan_and_from_no_other needs Need::BRIDGE_VLAN_FILTERING),
     test!(a_gateway_that_is_there_is_adopted needs Need::BRIDGE_VLAN_FILTERING),
-    test!(a_link_of_somebody_elses_is_no_gateway needs Need::BRIDGE_VLAN_FILTERING),
+    test!(a_foreign_link_is_not_used_as_the_gateway needs Need::BRIDGE_VLAN_FILTERING),
 ];
 
 fn bridge(keys: Value) -> Subject {
@@ -44,8 +44,8 @@ fn port(result: &Value) -> &str {
 
 /// The VLANs of a port in the words of bridge(8): `100 PVID Egress Untagged, 200-210`.
 fn vlans(host: &Host, port: &str) -> String {
-    let said = host.sh(&format!("bridge -compressvlans vlan show dev '{port}' | tail -n +2"));
-    let lines: Vec<String> = said.lines().map(|line| line.replace(port, "").trim().to_owned()).collect();
+    let output = host.sh(&format!("bridge -compressvlans vlan show dev '{port}' | tail -n +2"));
+    let lines: Vec<String> = output.lines().map(|line| line.replace(port, "").trim().to_owned()).collect();
     lines.join(", ")
 }
 
@@ -73,12 +73,12 @@ fn a_vlan_is_served_or_the_kernel_is_named() {
         let container = Host::new().container();
         existing.map(|line| host.sh(line));
         let before = state(&host);
-        let said = bridge(json!({"vlan": 100})).call(&host, "ADD", "c-one", &container.path(), &[]);
+        let output = bridge(json!({"vlan": 100})).call(&host, "ADD", "c-one", &container.path(), &[]);
         if !lacking && existing.is_none() {
-            said.ok();
+            output.ok();
             continue;
         }
-        let (code, text) = said.refused();
+        let (code, text) = output.refused();
         let (wanted, says) =
             if lacking { (100, "CONFIG_BRIDGE_VLAN_FILTERING") } else { (101, "does not filter by VLAN") };
         assert!(code == wanted && text.contains(says), "{code} {text}");
@@ -155,7 +155,7 @@ fn attachments_to_vlans_leave_no_trace() {
 }
 
 /// The result cannot be written. Shared objects existed before; the reserved address is released.
-fn an_add_that_fails_at_its_end_leaves_nothing_of_its_own() {
+fn an_add_that_cannot_write_its_result_leaves_nothing_of_its_own() {
     let host = Host::new();
     let container = Host::new().container();
     let trunk = json!([{"minID": 7, "maxID": 9}]);
@@ -165,13 +165,13 @@ fn an_add_that_fails_at_its_end_leaves_nothing_of_its_own() {
     let plugins = subject.bin.display();
     std::fs::write(&conf, subject.conf.to_string()).unwrap();
     let before = state(&host);
-    let (succeeded, said) = host.try_sh(&format!(
+    let (succeeded, output) = host.try_sh(&format!(
         "CNI_COMMAND=ADD CNI_CONTAINERID=c-one CNI_NETNS={} CNI_IFNAME=eth0 CNI_PATH='{plugins}' \
          '{plugins}/bridge' < '{}' > /dev/full",
         container.path(),
         conf.display()
     ));
-    assert!(!succeeded && container.sh("ip -o link").lines().count() == 1, "{said}");
+    assert!(!succeeded && container.sh("ip -o link").lines().count() == 1, "{output}");
     assert_eq!(state(&host), before);
 }
 
@@ -228,7 +228,7 @@ fn check_names_what_was_tampered_with_at_the_gateway() {
 
 /// The network that is added first decides whether the gateway stays in it. CHECK of neither reports a difference, nor that the MTU
 /// of the bridge followed a port.
-fn networks_that_keep_the_default_vlan_and_that_do_not_share_a_gateway() {
+fn networks_with_and_without_the_default_vlan_share_a_gateway() {
     for first in [true, false] {
         let host = Host::new();
         let attach = |kept: bool| {
@@ -271,8 +271,8 @@ fn reach(from: &Container, number: u8) {
 /// In neither family. There will be no answer, so both are asked at once.
 fn is_out_of_reach(from: &Container, number: u8) {
     let [ipv4, ipv6] = addresses(number).map(|address| ping_once(&address));
-    let (heard, said) = from.try_sh(&format!("{ipv4} & first=$!; {ipv6} && exit; wait $first"));
-    assert!(!heard, "{number} should be out of reach: {said}");
+    let (heard, output) = from.try_sh(&format!("{ipv4} & first=$!; {ipv6} && exit; wait $first"));
+    assert!(!heard, "{number} should be out of reach: {output}");
 }
 
 fn containers_of_one_vlan_reach_each_other_and_no_other() {
@@ -315,7 +315,7 @@ fn a_trunk_carries_tagged_frames_of_its_vlans_alone() {
 }
 
 /// Packets from the default VLAN arrive; the reply is sent in VLAN 100 and does not arrive.
-fn the_default_vlan_reaches_the_port_only_where_it_is_kept() {
+fn the_default_vlan_reaches_the_port_only_if_preserved() {
     for kept in [true, false] {
         let host = Host::new();
         let one = neighbour(&host, json!({"vlan": 100, "preserveDefaultVlan": kept}), 11);
@@ -381,7 +381,7 @@ fn a_gateway_that_is_there_is_adopted() {
     }
 }
 
-fn a_link_of_somebody_elses_is_no_gateway() {
+fn a_foreign_link_is_not_used_as_the_gateway() {
     let pair = format!("{FILTERING}; ip link add cni0.100 type veth peer name other");
     for (lines, names) in [
         ("ip link add cni0.100 type bridge".to_owned(), "it is no veth whose other end is here too"),

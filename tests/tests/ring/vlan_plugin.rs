@@ -33,16 +33,16 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_container_that_is_started_anew_gets_the_vlan_of_the_one_before needs Need::VLAN),
     test!(a_master_may_be_in_the_container needs Need::VLAN),
     test!(the_master_is_that_of_the_default_route needs Need::VLAN),
-    test!(what_cannot_be_is_refused_before_anything_is_made needs Need::VLAN),
+    test!(invalid_configurations_are_refused_before_anything_is_made needs Need::VLAN),
     test!(a_del_needs_neither_the_master_nor_its_mtu needs Need::VLAN),
     test!(a_master_that_goes_down_and_up_takes_its_vlans_along needs Need::VLAN),
     test!(the_host_may_have_a_link_of_the_same_name needs Need::VLAN),
     test!(a_dry_run_makes_nothing needs Need::VLAN),
-    test!(nothing_of_it_is_ever_seen_on_the_host needs Need::VLAN),
-    test!(a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look needs Need::VLAN),
+    test!(no_link_event_of_it_is_seen_on_the_host needs Need::VLAN),
+    test!(a_taken_address_is_refused_and_released_unless_detection_is_off needs Need::VLAN),
     test!(a_master_without_carrier_costs_no_waiting needs Need::VLAN),
-    test!(what_strangers_have_on_the_master_stays needs Need::VLAN),
-    test!(gc_removes_what_is_in_a_named_namespace_and_not_valid needs Need::VLAN),
+    test!(foreign_links_on_the_master_stay needs Need::VLAN),
+    test!(gc_removes_invalid_links_in_named_namespaces needs Need::VLAN),
     test!(status_fails_while_the_master_is_missing_or_down needs Need::VLAN),
     test!(a_kernel_without_it_is_named),
 ];
@@ -208,8 +208,8 @@ fn frames_of_qinq_have_both_tags() {
     GATEWAYS.iter().for_each(|address| drop(one.sh(&ping(address))));
     inner.check(&lan.host, "c-one", &one, &result).ok();
     let on_the_wire = inner.with("master", json!("master0"));
-    let said = on_the_wire.check(&lan.host, "c-one", &one, &result).refused().1;
-    assert!(said.contains("master of eth0: wanted master0 on the host, found another link"), "{said}");
+    let output = on_the_wire.check(&lan.host, "c-one", &one, &result).refused().1;
+    assert!(output.contains("master of eth0: wanted master0 on the host, found another link"), "{output}");
     inner.del(&lan.host, "c-one", &one, &result);
 
     lan.host.sh("ip link del service0");
@@ -247,8 +247,8 @@ fn a_vlan_in_use_is_refused_and_its_holder_is_named() {
     let subject = vlan().at(host.dir());
     std::fs::write(host.dir().join("conf"), subject.conf.to_string()).unwrap();
     let bin = subject.bin.display();
-    let said = host.sh(&format!("export bin='{bin}' dir='{}'; {HOLDERS}", host.dir().display()));
-    let lines: Vec<&str> = said.lines().filter(|line| !line.is_empty()).collect();
+    let output = host.sh(&format!("export bin='{bin}' dir='{}'; {HOLDERS}", host.dir().display()));
+    let lines: Vec<&str> = output.lines().filter(|line| !line.is_empty()).collect();
     let wanted = [
         "already in use by held0 on the host",
         "already in use by held0 in /run/netns/one",
@@ -262,7 +262,7 @@ fn a_vlan_in_use_is_refused_and_its_holder_is_named() {
         assert!(error["code"] == 101 && text.contains("VLAN 7 of master0 is") && text.contains(wanted), "{error}");
         assert!(error["details"].as_str().unwrap().contains("choose another `vlanId` or `master`"), "{error}");
     }
-    assert_eq!(lines[wanted.len()..], ["0", "1"], "{said}");
+    assert_eq!(lines[wanted.len()..], ["0", "1"], "{output}");
 }
 
 /// Each pair for a VLAN of its own. The link of the other is found, or the kernel's own words are all there is.
@@ -279,7 +279,7 @@ fn of_two_at_once_in_one_vlan_one_is_refused() {
             };
             [0, 1].map(call).map(|thread| thread.join().unwrap()).into()
         });
-        let winner = ends.iter().position(|said| said.exit == 0).unwrap();
+        let winner = ends.iter().position(|output| output.exit == 0).unwrap();
         let (code, text) = ends[1 - winner].refused();
         assert!([100, 101].contains(&code), "{code} {text}");
         assert_eq!([winner, 1 - winner].map(|n| upper::links(&containers[n])), [1, 0]);
@@ -335,7 +335,7 @@ fn the_master_is_that_of_the_default_route() {
     assert_eq!(upper::links(&container), 0);
 }
 
-fn what_cannot_be_is_refused_before_anything_is_made() {
+fn invalid_configurations_are_refused_before_anything_is_made() {
     let table = [
         ("", json!({"mtu": 1501}), 7, "invalid MTU 1501, must be [0, master MTU(1500)]"),
         ("", json!({"master": "none0"}), 101, "failed to lookup master \"none0\""),
@@ -356,8 +356,8 @@ fn what_cannot_be_is_refused_before_anything_is_made() {
         for (key, value) in keys.as_object().unwrap() {
             subject = subject.with(key, value.clone());
         }
-        let said = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-        assert!(said.0 == code && said.1.contains(says), "{keys}: {said:?}");
+        let output = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+        assert!(output.0 == code && output.1.contains(says), "{keys}: {output:?}");
         assert_eq!(upper::links(&container), 0, "{keys}");
         HostSnapshot::of(&host).assert_unchanged_since(&before, &life::SHARED, "after the refusal");
     }
@@ -412,30 +412,30 @@ fn a_dry_run_makes_nothing() {
     let container = host.container();
     let before = HostSnapshot::of(&host);
     let inside = HostSnapshot::inside(&container);
-    let said = vlan().at(host.dir()).call(&host, "PLAN", "c-one", &container.path(), &[]).ok().to_string();
-    assert!(said.contains("vlan eth0 in the container, VLAN 7, on master0 on the host"), "{said}");
+    let output = vlan().at(host.dir()).call(&host, "PLAN", "c-one", &container.path(), &[]).ok().to_string();
+    assert!(output.contains("vlan eth0 in the container, VLAN 7, on master0 on the host"), "{output}");
     HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "on the host");
     HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container");
 }
 
-fn nothing_of_it_is_ever_seen_on_the_host() {
-    upper::nothing_of_it_is_ever_seen_on_the_host(&vlan().on(MASTER));
+fn no_link_event_of_it_is_seen_on_the_host() {
+    upper::no_link_event_of_it_is_seen_on_the_host(&vlan().on(MASTER));
 }
 
-fn a_taken_address_is_refused_and_given_back_unless_nobody_is_to_look() {
-    upper::a_taken_address_is_refused_unless_nobody_is_to_look(&vlan());
+fn a_taken_address_is_refused_and_released_unless_detection_is_off() {
+    upper::a_taken_address_is_refused_unless_detection_is_off(&vlan());
 }
 
 fn a_master_without_carrier_costs_no_waiting() {
     upper::without_carrier_nothing_is_waited_for(&vlan());
 }
 
-fn what_strangers_have_on_the_master_stays() {
-    upper::what_strangers_have_on_the_master_stays(&vlan());
+fn foreign_links_on_the_master_stay() {
+    upper::foreign_links_on_the_master_stay(&vlan());
 }
 
-fn gc_removes_what_is_in_a_named_namespace_and_not_valid() {
-    upper::gc_removes_what_is_in_a_named_namespace_and_not_valid(&vlans());
+fn gc_removes_invalid_links_in_named_namespaces() {
+    upper::gc_removes_invalid_links_in_named_namespaces(&vlans());
 }
 
 fn status_fails_while_the_master_is_missing_or_down() {
@@ -457,8 +457,8 @@ fn a_kernel_without_it_is_named() {
         status.ok();
         return;
     }
-    for (said, code) in [(add, 100), (status, 50)] {
-        let (found, text) = said.refused();
+    for (output, code) in [(add, 100), (status, 50)] {
+        let (found, text) = output.refused();
         assert!(found == code && text.contains("this kernel has no vlan"), "{found} {text}");
         assert!(text.contains("`modprobe 8021q`"), "{text}");
     }

@@ -144,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_word_is_found_only_as_a_whole() {
+    fn only_whole_words_are_found() {
         for line in ["ip saddr 10.1.2.3 x", "-s 10.1.2.3/32", "dnat to 10.1.2.3:80", "10.1.2.3"] {
             assert!(has_word(line, "10.1.2.3"), "{line}");
         }

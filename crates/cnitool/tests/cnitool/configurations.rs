@@ -143,7 +143,7 @@ fn all_errors_of_a_file_are_reported_at_once() {
         ]}"#,
     );
     let (printed, _) = bench.says(3, "validate");
-    for told in [
+    for expected in [
         "error: FILE:1:2: cniVersion: is not a text",
         "error: FILE:1:32: disableCheck: is neither true nor false",
         "warning: FILE:1:51: name: is given more than once",
@@ -158,14 +158,14 @@ fn all_errors_of_a_file_are_reported_at_once() {
         "error: FILE:4:113: plugins[2].ipam.x.y: is given more than once",
         "error: FILE:5:13: plugins[3]: is not an object",
     ] {
-        let told = told.replace("FILE", &bench.path("net.d/20-b.conflist").display().to_string());
-        assert!(printed.contains(&told), "{told}\n{printed}");
+        let expected = expected.replace("FILE", &bench.path("net.d/20-b.conflist").display().to_string());
+        assert!(printed.contains(&expected), "{expected}\n{printed}");
     }
     bench.file("20-b.conflist", r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [{"type": "loopback"}]}"#);
     bench.file("30-single.conf", r#"{"CNIVersion": [], "Name": "c", "capabilities": {"mac": 1}}"#);
     let (printed, _) = bench.says(3, "validate");
-    for told in ["cniVersion: is not a text", "type: missing 'type'", "capabilities.mac: is neither"] {
-        assert!(printed.contains(told), "{told}\n{printed}");
+    for expected in ["cniVersion: is not a text", "type: missing 'type'", "capabilities.mac: is neither"] {
+        assert!(printed.contains(expected), "{expected}\n{printed}");
     }
     assert_eq!(printed.lines().filter(|line| line.contains("30-single.conf")).count(), 3, "{printed}");
 }

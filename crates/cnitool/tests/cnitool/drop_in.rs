@@ -17,8 +17,8 @@ fn further_arguments_are_ignored_and_options_may_be_anywhere() {
         assert!(printed.starts_with("{\n    \"cniVersion\": \"1.1.0\"") && printed.ends_with('}'), "{printed}");
         assert_eq!(errors, "");
     }
-    let [kept] = &bench.cached_files()[..] else { panic!("{:?}", bench.cached_files()) };
-    assert!(kept.display().to_string().ends_with("-lo"), "an interface that was named");
+    let [cached] = &bench.cached_files()[..] else { panic!("{:?}", bench.cached_files()) };
+    assert!(cached.display().to_string().ends_with("-lo"), "an interface that was named");
     bench.says(0, &format!("del one {netns} -i lo"));
     let output = bench.run(&["add", "one", &netns, "-i", ""], &[("CNI_IFNAME", "eth7")]);
     assert!(

@@ -53,12 +53,12 @@ fn the_result_is_cached_in_the_directory_and_format_of_upstream() {
     bench.file("20-chain.conflist", CHAIN);
     let variables = [PORTS[0], ("CNI_ARGS", "IgnoreUnknown=1;A=b")];
     let result = bench.done("add", "chain", &variables);
-    let [kept] = &bench.cached_files()[..] else { panic!("{:?}", bench.cached_files()) };
-    let document = json(&fs::read_to_string(kept).unwrap());
+    let [cached] = &bench.cached_files()[..] else { panic!("{:?}", bench.cached_files()) };
+    let document = json(&fs::read_to_string(cached).unwrap());
     let id = document["containerId"].as_str().unwrap().to_owned();
-    assert_eq!(kept.file_name().unwrap().to_str().unwrap(), format!("chain-{id}-eth0"));
-    assert_eq!(kept.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
-    assert_eq!(kept.parent().unwrap().metadata().unwrap().permissions().mode() & 0o7777, 0o700);
+    assert_eq!(cached.file_name().unwrap().to_str().unwrap(), format!("chain-{id}-eth0"));
+    assert_eq!(cached.metadata().unwrap().permissions().mode() & 0o7777, 0o600);
+    assert_eq!(cached.parent().unwrap().metadata().unwrap().permissions().mode() & 0o7777, 0o700);
     assert_eq!(document["kind"], "cniCacheV1");
     assert_eq!(document["ifName"], "eth0");
     assert_eq!(document["networkName"], "chain");

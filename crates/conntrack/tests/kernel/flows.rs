@@ -83,7 +83,7 @@ fn the_next_container_is_reached(host: &str, [first, second]: [&str; 2]) {
     let (net, ipv6) = (Net::new(), host.starts_with('['));
     let (address, any) = if ipv6 { ("fd00::3/64", "[::]:0") } else { ("10.0.0.3/24", "0.0.0.0:0") };
     let nodad: &[&str] = if ipv6 { &["nodad"] } else { &[] };
-    net.container.said("ip", &[&["address", "add", address, "dev", "eth0"], nodad].concat());
+    net.container.stdout_of("ip", &[&["address", "add", address, "dev", "eth0"], nodad].concat());
     let (one, two) = (socket(&net.container, first), socket(&net.container, second));
     let client = socket(&net.outside, any);
     client.connect(host).unwrap();
@@ -227,9 +227,9 @@ fn seen(flows: &[Made]) -> BTreeSet<(u8, SocketAddr, SocketAddr)> {
 
 fn crossroads() -> (Host, Netlink, Conntrack) {
     let host = Host::new();
-    host.said("ip", &["link", "set", "lo", "up"]);
+    host.stdout_of("ip", &["link", "set", "lo", "up"]);
     for address in ["192.0.2.1/24", "10.0.0.1/24", "2001:db8::1/64"] {
-        host.said("ip", &["address", "add", address, "dev", "lo"]);
+        host.stdout_of("ip", &["address", "add", address, "dev", "lo"]);
     }
     hand_made(&host, &[&STALE[..], &[LED], &OTHERS].concat());
     let (netlink, conntrack) = (Netlink::inside(&host.netns).unwrap(), Conntrack::inside(&host.netns).unwrap());

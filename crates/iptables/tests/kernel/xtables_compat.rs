@@ -28,7 +28,7 @@ fn rules(host: &str, target: &str) -> [(&'static str, IptablesRule); 7] {
 }
 
 /// The part of a rule that decides where a port leads.
-fn told(rule: &IptablesRule) -> impl PartialEq + std::fmt::Debug {
+fn port_parts(rule: &IptablesRule) -> impl PartialEq + std::fmt::Debug {
     let texts = [rule.protocol_name(), rule.comment(), rule.target()].map(|text| text.map(str::to_owned));
     (texts, rule.ports(), rule.port(), rule.dnat_target(), rule.destination_address())
 }
@@ -43,10 +43,10 @@ fn dnat_rules_of_iptables_are_read_from_the_kernel() {
     for (program, family, address, target) in families {
         let rules = rules(address, target);
         for chain in ["ENTRIES", "LEADS"] {
-            host.said(&format!("{program}-nft"), &["-t", "nat", "-N", chain]);
+            host.stdout_of(&format!("{program}-nft"), &["-t", "nat", "-N", chain]);
         }
         for (chain, rule) in &rules {
-            host.said("sh", &["-c", &format!("{program}-nft -t nat -A {chain} {rule}")]);
+            host.stdout_of("sh", &["-c", &format!("{program}-nft -t nat -A {chain} {rule}")]);
         }
         let table = TableLayout::of(family, "nat");
         for chain in ["ENTRIES", "LEADS"] {
@@ -54,8 +54,8 @@ fn dnat_rules_of_iptables_are_read_from_the_kernel() {
             let wanted: Vec<&IptablesRule> =
                 rules.iter().filter(|(place, _)| *place == chain).map(|(_, rule)| rule).collect();
             assert_eq!(
-                found.iter().map(told).collect::<Vec<_>>(),
-                wanted.iter().copied().map(told).collect::<Vec<_>>()
+                found.iter().map(port_parts).collect::<Vec<_>>(),
+                wanted.iter().copied().map(port_parts).collect::<Vec<_>>()
             );
         }
         let entries = rules_in_nf_tables(&host.nftables(), &table, "ENTRIES").unwrap();

@@ -142,7 +142,7 @@ mod tests {
     }
 
     #[test]
-    fn a_text_that_is_no_document_has_places_all_the_same() {
+    fn keys_are_located_in_invalid_documents_without_a_panic() {
         for text in ["", "{", "{\"", "{\"a\\", "[", "[1", "{\"a\"", "{\"a\":", "}", "{\"a\":}", "[,,]", "\u{feff}{}"] {
             for path in ["a", "[2]", "a.b", "", "[x]", "[1].a"] {
                 of_key(text, path);

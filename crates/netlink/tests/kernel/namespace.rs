@@ -23,8 +23,8 @@ fn the_id_of_a_namespace_is_that_of_links_into_it() {
 /// Runs in a process of its own: a program that another test starts meanwhile would inherit the descriptor, and hold the namespace
 /// until its exec.
 #[test]
-fn a_link_of_another_namespace_is_read_by_its_number_as_long_as_the_namespace_lives() {
-    let name = "namespace::a_link_of_another_namespace_is_read_by_its_number_as_long_as_the_namespace_lives";
+fn a_link_is_read_by_namespace_id_while_the_namespace_exists() {
+    let name = "namespace::a_link_is_read_by_namespace_id_while_the_namespace_exists";
     in_own_process(name, read_by_its_number);
 }
 
@@ -60,7 +60,7 @@ fn each_namespace_counts_for_itself() {
 }
 
 #[test]
-fn a_namespace_that_no_link_leads_to_has_no_number_and_being_asked_gives_it_none() {
+fn a_namespace_without_links_has_no_id_and_a_query_assigns_none() {
     let (here_netns, here) = inside();
     let other = netns();
     for _ in 0..2 {

@@ -27,7 +27,7 @@ fn neighbours_are_read_and_forgotten() {
 }
 
 #[test]
-fn forgetting_what_is_not_known_is_success() {
+fn deleting_an_absent_neighbour_succeeds() {
     let (netns, netlink) = inside();
     let (near, _) = pair_up(&netns, &netlink);
     netlink.delete_neighbour(near.index, "10.1.0.9".parse().unwrap()).unwrap();

@@ -48,7 +48,7 @@ fn answers_and_refusals_of_one_datagram_come_with_their_sequence_numbers() {
 }
 
 #[test]
-fn a_question_that_asks_for_no_acknowledgement_is_done_with_its_answer_or_its_refusal() {
+fn a_request_without_ack_ends_with_its_answer_or_its_error() {
     let mut socket = Socket::inside(&netns(), ROUTE).unwrap();
     for (index, expected) in [(1, (1, 0)), (99, (0, 1)), (1, (1, 0))] {
         let number = socket.next_sequence();

@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_of_arp_and_of_transport_headers_come_back_and_nothing_that_has_a_match_of_its_own() {
+    fn raw_bytes_of_arp_and_transport_headers_are_decompiled() {
         let network = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Network, offset, bytes: bytes.to_vec() };
         let transport = |offset, bytes: &[u8]| Match::Bytes { layer: Layer::Transport, offset, bytes: bytes.to_vec() };
         let source = Match::Source("fd00::2".parse().unwrap());
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mask_that_is_no_prefix_does_not_come_back() {
+    fn a_mask_that_is_not_a_prefix_is_not_decompiled() {
         let network = rule(vec![Match::DestinationIn("10.0.0.0/12".parse().unwrap())], Verdict::Accept);
         let mut expressions = compile(&network, TableFamily::Ip).unwrap();
         expressions[1] = Expression::Bitwise(vec![255, 15, 240, 0]);

@@ -24,7 +24,7 @@ fn texts(found: &[InstalledRule]) -> Vec<String> {
 }
 
 #[test]
-fn replacing_gives_back_what_was_there_and_putting_back_restores_it() {
+fn replace_returns_the_old_rules_and_put_back_restores_them() {
     let host = Host::new();
     let nftables = host.nftables();
     let old = vec![masquerade("10.0.0.2", "10.0.0.0/24", "aa-1"), masquerade("fd00::2", "fd00::/64", "aa-1")];
@@ -55,7 +55,7 @@ fn the_rules_before_a_change_are_passed_to_the_caller() {
 }
 
 #[test]
-fn a_rule_that_we_have_no_words_for_is_put_back_byte_for_byte() {
+fn a_rule_that_cannot_be_decompiled_is_restored_byte_for_byte() {
     let (host, mut untouched) = (Host::new(), FRAME.to_owned());
     untouched.push_str(
         "add rule inet plugins_masquerade masq_checks ip saddr 10.0.0.7 counter packets 5 bytes 6 \
@@ -74,7 +74,7 @@ fn a_rule_that_we_have_no_words_for_is_put_back_byte_for_byte() {
 }
 
 #[test]
-fn putting_back_nothing_removes_what_was_added() {
+fn put_back_of_an_empty_state_removes_the_added_rules() {
     let host = Host::new();
     let nftables = host.nftables();
     let before = nftables.replace(&frame(), "aa-1", &one("aa-1")).unwrap();
@@ -195,7 +195,7 @@ fn closing<T>(socket: T) -> Duration {
 fn closing_after_a_removal_does_not_wait_for_the_kernel() {
     let host = Host::new();
     let sockets = || {
-        let listed = host.said("cat", &["/proc/net/netlink"]);
+        let listed = host.stdout_of("cat", &["/proc/net/netlink"]);
         // The columns are protocol and port; port 0 is the kernel's socket.
         let of =
             |line: &str| line.split_whitespace().nth(1) == Some("12") && line.split_whitespace().nth(2) != Some("0");

@@ -64,7 +64,7 @@ fn a_crowd_that_adds_and_removes_leaves_the_remaining_rules() {
 }
 
 #[test]
-fn two_who_release_the_same_rules_at_once_both_succeed() {
+fn concurrent_releases_of_the_same_rules_all_succeed() {
     let host = Host::new();
     for _ in 0..20 {
         host.nftables().replace(&frame(), "aa-01", &rules(1)).unwrap();

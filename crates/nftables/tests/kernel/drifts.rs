@@ -89,7 +89,7 @@ fn a_foreign_rule_before_ours_is_named_and_moves_behind_them() {
     let drifts = nftables.verify(&frame(), "aa-1", &[]).unwrap();
     assert!(drifts[0].contains("begins with `oifname \"x\" accept`, `ip daddr 224.0.0.0/4 return`"), "{drifts:?}");
     nftables.replace(&frame(), "aa-1", &rules()).unwrap();
-    let listing = host.said("nft", &["list", "chain", "inet", "plugins_masquerade", "postrouting"]);
+    let listing = host.stdout_of("nft", &["list", "chain", "inet", "plugins_masquerade", "postrouting"]);
     let lines: Vec<_> = listing.lines().map(str::trim).skip(3).collect();
     let ours = ["ip daddr 224.0.0.0/4 return", "ip6 daddr ff00::/8 return", "goto masq_checks"];
     assert_eq!(lines, [&ours[..], &["oifname \"x\" accept", "}", "}"]].concat(), "{listing}");

@@ -38,32 +38,32 @@ impl Host {
 
     /// Runs a program inside that has to succeed, and returns what it printed.
     #[track_caller]
-    pub(crate) fn said(&self, program: &str, arguments: &[&str]) -> String {
-        said(&self.run(program, arguments))
+    pub(crate) fn stdout_of(&self, program: &str, arguments: &[&str]) -> String {
+        stdout_of(&self.run(program, arguments))
     }
 
     /// Has nft carry out a script.
     #[track_caller]
     pub(crate) fn nft(&self, script: &str) {
-        said(&self.feed("nft", &["-f", "-"], script));
+        stdout_of(&self.feed("nft", &["-f", "-"], script));
     }
 
     /// The ruleset as nft prints it.
     #[track_caller]
     pub(crate) fn listing(&self) -> String {
-        self.said("nft", &["list", "ruleset"])
+        self.stdout_of("nft", &["list", "ruleset"])
     }
 
     /// The ruleset with handles, which change when a rule is made anew.
     #[track_caller]
     pub(crate) fn handles(&self) -> String {
-        self.said("nft", &["--handle", "list", "ruleset"])
+        self.stdout_of("nft", &["--handle", "list", "ruleset"])
     }
 
     /// The ruleset with the expressions and the user data that the kernel holds, but without handles.
     #[track_caller]
     pub(crate) fn bytes(&self) -> String {
-        let listing = self.said("nft", &["--debug=netlink", "list", "ruleset"]);
+        let listing = self.stdout_of("nft", &["--debug=netlink", "list", "ruleset"]);
         let rules =
             listing.lines().map(|line| if line.starts_with(char::is_alphabetic) { unnumbered(line) } else { line });
         rules.collect::<Vec<_>>().join("\n")
@@ -76,7 +76,7 @@ fn unnumbered(line: &str) -> &str {
 }
 
 #[track_caller]
-fn said(output: &Output) -> String {
+fn stdout_of(output: &Output) -> String {
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout.clone()).unwrap()
 }

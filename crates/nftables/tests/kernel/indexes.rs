@@ -123,7 +123,7 @@ fn rivals(host: &Host, number: usize, port: u16) -> Vec<String> {
 /// The ports in the set, as nft lists them.
 #[track_caller]
 fn used(host: &Host) -> Vec<String> {
-    let listing = host.said("nft", &["list", "set", "ip", "ports", "used"]);
+    let listing = host.stdout_of("nft", &["list", "set", "ip", "ports", "used"]);
     let Some((_, elements)) = listing.split_once("elements = { ") else { return Vec::new() };
     let elements = elements.split_once(" }").unwrap().0;
     let mut elements: Vec<_> = elements.split(',').map(|one| one.trim().to_owned()).collect();
@@ -133,7 +133,7 @@ fn used(host: &Host) -> Vec<String> {
 
 #[track_caller]
 fn owners(host: &Host) -> usize {
-    host.said("nft", &["list", "set", "ip", "ports", "owners"]).matches("0x").count() / 2
+    host.stdout_of("nft", &["list", "set", "ip", "ports", "owners"]).matches("0x").count() / 2
 }
 
 #[track_caller]
@@ -243,7 +243,7 @@ fn rules_of_another_program_are_reached_before_and_after_ours() {
     assert_eq!(rivals(&host, 2, 80), [published(1, 80).to_string()], "no set is there yet");
     add(&host, 2, 81);
     assert_eq!(used(&host), ["tcp . 80", "tcp . 81"]);
-    let guarded = host.said("nft", &["list", "chain", "ip", "ports", "gate"]);
+    let guarded = host.stdout_of("nft", &["list", "chain", "ip", "ports", "gate"]);
     assert!(guarded.contains("@used jump rules") && !guarded.contains("\t\tjump rules"), "{guarded}");
     // The other program's next rule does not go through the set: the rules work, but their keys are missing.
     host.nft(&format!("{OTHERS}\n add rule ip ports rules {}", published(3, 82)));
@@ -251,7 +251,7 @@ fn rules_of_another_program_are_reached_before_and_after_ours() {
     assert_eq!(rivals(&host, 4, 82), [published(3, 82).to_string()]);
     add(&host, 4, 83);
     assert_eq!(used(&host), ["tcp . 80", "tcp . 81", "tcp . 82", "tcp . 83"]);
-    assert_eq!(host.said("nft", &["list", "chain", "ip", "ports", "gate"]), guarded);
+    assert_eq!(host.stdout_of("nft", &["list", "chain", "ip", "ports", "gate"]), guarded);
     // The rules that it removes leave their keys, which belong to no rule then.
     host.nft("flush chain ip ports rules");
     assert_eq!(rivals(&host, 5, 80), [""; 0]);
@@ -442,14 +442,14 @@ fn a_rule_that_bypasses_a_gate_is_named_and_removed() {
     assert_eq!(drifts, expected);
     add(&host, 1, 80);
     assert_well(&host, 1, 80);
-    let listing = host.said("nft", &["list", "chain", "ip", "ports", "pre"]);
+    let listing = host.stdout_of("nft", &["list", "chain", "ip", "ports", "pre"]);
     let left: Vec<_> = listing.lines().map(str::trim).skip(3).take_while(|line| *line != "}").collect();
     let ours = "fib daddr type local jump gate";
     assert_eq!(left, [ours, "fib daddr type local tcp dport 81 jump gate", "tcp dport 7 accept"]);
     // The same in a chain that does not begin with its prologue.
     host.nft("insert rule ip ports pre jump gate");
     add(&host, 1, 80);
-    assert_eq!(host.said("nft", &["list", "chain", "ip", "ports", "pre"]), listing);
+    assert_eq!(host.stdout_of("nft", &["list", "chain", "ip", "ports", "pre"]), listing);
 }
 
 #[test]
@@ -499,7 +499,7 @@ fn rules_without_an_owner_are_matched_by_address() {
 
 /// If the rules of other owners were read, a comment would be found with which a rule is ours.
 #[test]
-fn the_rules_of_an_owner_who_is_not_registered_are_not_looked_for() {
+fn rules_of_an_unregistered_owner_are_not_searched() {
     let host = Host::new();
     add(&host, 1, 80);
     host.nft(&format!("add rule ip ports rules {}", published(2, 81)));

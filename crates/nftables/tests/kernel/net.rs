@@ -18,22 +18,22 @@ impl Net {
         up(&net.host, "outer", &["192.0.2.1/24", "2001:db8::1/64"]);
         up(&net.container, "eth0", &["10.0.0.2/24", "fd00::2/64"]);
         up(&net.outside, "eth0", &["192.0.2.2/24", "2001:db8::2/64"]);
-        net.container.said("ip", &["route", "add", "default", "via", "10.0.0.1"]);
-        net.container.said("ip", &["-6", "route", "add", "default", "via", "fd00::1"]);
-        net.host.said("sysctl", &["-w", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]);
+        net.container.stdout_of("ip", &["route", "add", "default", "via", "10.0.0.1"]);
+        net.container.stdout_of("ip", &["-6", "route", "add", "default", "via", "fd00::1"]);
+        net.host.stdout_of("sysctl", &["-w", "net.ipv4.ip_forward=1", "net.ipv6.conf.all.forwarding=1"]);
         net
     }
 }
 
 fn cable(host: &Host, name: &str, peer: &Host) {
     let netns = peer.netns.path().to_str().unwrap();
-    host.said("ip", &["link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", netns]);
+    host.stdout_of("ip", &["link", "add", name, "type", "veth", "peer", "name", "eth0", "netns", netns]);
 }
 
 fn up(host: &Host, link: &str, addresses: &[&str]) {
-    host.said("ip", &["link", "set", link, "up"]);
+    host.stdout_of("ip", &["link", "set", link, "up"]);
     for address in addresses {
         let nodad: &[&str] = if address.contains(':') { &["nodad"] } else { &[] };
-        host.said("ip", &[&["address", "add", address, "dev", link], nodad].concat());
+        host.stdout_of("ip", &[&["address", "add", address, "dev", link], nodad].concat());
     }
 }

@@ -70,7 +70,7 @@ fn empty() -> String {
 }
 
 #[test]
-fn the_owner_is_beside_the_comment_and_nft_shows_what_it_would_have_written_itself() {
+fn the_owner_is_stored_beside_the_comment_and_nft_does_not_list_it() {
     let (ours, theirs) = (Host::new(), Host::new());
     add(&ours, "n1", 1);
     theirs.nft(THEIRS);
@@ -83,7 +83,7 @@ fn the_owner_is_beside_the_comment_and_nft_shows_what_it_would_have_written_itse
     let again = Host::new();
     again.nft(&listing);
     assert_eq!(again.listing(), listing);
-    assert!(ours.said("nft", &["--json", "list", "ruleset"]).contains(r#""comment": "guard 1""#));
+    assert!(ours.stdout_of("nft", &["--json", "list", "ruleset"]).contains(r#""comment": "guard 1""#));
     let found = ours.nftables().rules(&guard(1), owned("n1", 1)).unwrap();
     assert_eq!((found[0].owner(), found[0].comment(), found[0].chain()), (Some("n1:01"), Some("guard 1"), "pre"));
 }

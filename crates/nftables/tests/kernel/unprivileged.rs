@@ -20,9 +20,9 @@ fn a_user_namespace_is_enough() {
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--net"]).arg(this).args(again).env(INSIDE, "yes");
     let output = unshare.output().unwrap();
-    let said = String::from_utf8_lossy(&output.stdout);
-    assert!(output.status.success(), "{said}{}", String::from_utf8_lossy(&output.stderr));
-    assert!(said.contains("1 passed"), "{said}");
+    let stdout = String::from_utf8_lossy(&output.stdout);
+    assert!(output.status.success(), "{stdout}{}", String::from_utf8_lossy(&output.stderr));
+    assert!(stdout.contains("1 passed"), "{stdout}");
 }
 
 fn rules_come_and_go() {

@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn a_link_that_is_no_longer_meant_stays() {
+    fn a_link_that_no_longer_matches_stays() {
         assert_eq!(left(|link| link.name == "one", &["one", "two"]), ["two", "three", "four"]);
     }
 

@@ -264,7 +264,7 @@ mod tests {
     }
 
     #[test]
-    fn a_pair_that_another_add_made_meanwhile_is_as_good_and_a_name_that_is_taken_is_not() {
+    fn a_pair_of_a_concurrent_add_is_used_and_a_foreign_link_is_refused() {
         let gateway =
             |vlan| VlanGateway { bridge: "cni0".into(), vlan, keep_default: false, detection: Detection::Off };
         let work = |_: &Inside| {

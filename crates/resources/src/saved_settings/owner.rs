@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cookie_only_the_path_of_the_del_counts_and_never_for_the_own_namespace() {
+    fn without_a_cookie_the_namespace_is_that_of_the_path_of_the_del() {
         let own = Netns::own().unwrap();
         let other = cnikit_netns::make::anonymous().unwrap();
         let present = NetnsLookup::Present(other);
@@ -140,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_cookie_whatever_is_at_the_path_of_the_add_is_in_doubt() {
+    fn without_a_cookie_an_existing_path_of_the_add_is_doubtful() {
         let at = |netns: &str, cookie| Owner { netns: netns.into(), ..owner(cookie) }.is_doubtful().unwrap();
         assert!(at("/proc/self/ns/net", None));
         assert!(!at("/proc/self/ns/net", Some(1)) && !at("/nowhere", None) && !at("", None));

@@ -60,7 +60,7 @@ mod tests {
     const WHO: [&str; 3] = ["bridge", "ADD", "c-00001"];
 
     #[test]
-    fn the_kernels_words_and_what_was_tried_suffice_in_either_c_library() {
+    fn an_error_with_the_kernels_text_and_the_operation_is_complete() {
         for text in [
             "write /var/lib/cni/x: Input/output error (os error 5)",
             "bridge ADD: cannot list links: I/O error; details",
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn the_kernels_words_alone_do_not_nor_does_who_was_asked() {
+    fn an_error_needs_more_than_the_kernels_text_and_the_plugin() {
         for text in [
             "Input/output error (os error 5)",
             "bridge ADD: I/O error",

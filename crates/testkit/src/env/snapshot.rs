@@ -263,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hint_is_what_it_is_and_nothing_beside_it() {
+    fn only_files_that_are_hints_match_hints() {
         let hint = |line: &str| HINTS.iter().any(|text| line_contains(line, text));
         for line in ["file: leases/pods/last_reserved_ip.0 = \"10.0.0.2\"", "file: leases/.idx/pods = \"\\u{0}\""] {
             assert!(hint(line), "{line}");

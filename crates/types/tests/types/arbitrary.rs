@@ -106,12 +106,12 @@ fn text() -> impl Strategy<Value = String> {
     prop_oneof![Just(String::new()), "[a-z0-9:./]{1,12}"]
 }
 
-fn said() -> impl Strategy<Value = Option<u32>> {
+fn optional_number() -> impl Strategy<Value = Option<u32>> {
     of(1..=u32::MAX)
 }
 
 fn interface() -> impl Strategy<Value = Interface> {
-    (text(), text(), said(), text(), text(), text(), extra()).prop_map(
+    (text(), text(), optional_number(), text(), text(), text(), extra()).prop_map(
         |(name, mac, mtu, sandbox, socket_path, pci_id, extra)| Interface {
             name,
             mac,
@@ -134,8 +134,17 @@ fn address() -> impl Strategy<Value = Ip> {
 }
 
 fn route() -> impl Strategy<Value = Route> {
-    (network(), of(ip()), said(), said(), said(), of(any::<u32>()), of(any::<u8>()), extra()).prop_map(
-        |(dst, gw, mtu, advmss, priority, table, scope, extra)| Route {
+    (
+        network(),
+        of(ip()),
+        optional_number(),
+        optional_number(),
+        optional_number(),
+        of(any::<u32>()),
+        of(any::<u8>()),
+        extra(),
+    )
+        .prop_map(|(dst, gw, mtu, advmss, priority, table, scope, extra)| Route {
             dst,
             gw,
             mtu,
@@ -144,8 +153,7 @@ fn route() -> impl Strategy<Value = Route> {
             table,
             scope,
             extra,
-        },
-    )
+        })
 }
 
 fn dns() -> impl Strategy<Value = Dns> {

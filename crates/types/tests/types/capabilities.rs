@@ -68,7 +68,7 @@ fn cri_o_is_understood_with_the_conventional_names() {
 }
 
 #[test]
-fn nothing_asked_is_nothing() {
+fn absent_and_empty_capability_arguments_are_none() {
     for conf in
         [NetConf::default(), conf("null"), conf("{}"), conf(r#"{"mac":"","ips":null,"ipRanges":[],"dns":null}"#)]
     {

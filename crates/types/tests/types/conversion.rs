@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use crate::arbitrary::{KEYS, answer, json, respell, spelling};
 
 /// The part of `answer` that a document of `version` can express.
-fn kept(version: Version, answer: &CniResult) -> CniResult {
+fn expressible(version: Version, answer: &CniResult) -> CniResult {
     match version {
         Version::V0_1_0 | Version::V0_2_0 => kept_by_oldest(answer),
         Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => {
@@ -23,13 +23,13 @@ fn without_newest(interface: Interface) -> Interface {
 }
 
 fn kept_by_oldest(answer: &CniResult) -> CniResult {
-    let mut kept = CniResult { dns: answer.dns.clone(), extra: answer.extra.clone(), ..CniResult::default() };
+    let mut expressible = CniResult { dns: answer.dns.clone(), extra: answer.extra.clone(), ..CniResult::default() };
     for is_of in [IpNetwork::is_ipv4, IpNetwork::is_ipv6] {
         let Some(ip) = answer.ips.iter().find(|ip| is_of(&ip.address)) else { continue };
-        kept.ips.push(Ip { interface: None, ..ip.clone() });
-        kept.routes.extend(answer.routes.iter().filter(|route| is_of(&route.dst)).map(without_attributes));
+        expressible.ips.push(Ip { interface: None, ..ip.clone() });
+        expressible.routes.extend(answer.routes.iter().filter(|route| is_of(&route.dst)).map(without_attributes));
     }
-    kept
+    expressible
 }
 
 fn without_attributes(route: &Route) -> Route {
@@ -65,10 +65,10 @@ proptest! {
         for from in Version::ALL {
             let (version, first) = CniResult::read(&sent(&answer.write(from)), Version::NEWEST).unwrap();
             prop_assert_eq!(version, from);
-            prop_assert_eq!(&first, &kept(from, &answer));
+            prop_assert_eq!(&first, &expressible(from, &answer));
             for to in Version::ALL {
                 let second = CniResult::read(&sent(&first.write(to)), Version::NEWEST).unwrap();
-                prop_assert_eq!(second, (to, kept(to, &kept(from, &answer))), "{} to {}", from, to);
+                prop_assert_eq!(second, (to, expressible(to, &expressible(from, &answer))), "{} to {}", from, to);
             }
         }
     }
@@ -93,7 +93,7 @@ proptest! {
                 let known = |key: String| if KEYS.contains(&key.as_str()) { respell(&key, bits) } else { key };
                 *object = std::mem::take(object).into_iter().map(|(key, value)| (known(key), value)).collect();
             });
-            prop_assert_eq!(CniResult::read(&document, Version::NEWEST).unwrap(), (version, kept(version, &answer)));
+            prop_assert_eq!(CniResult::read(&document, Version::NEWEST).unwrap(), (version, expressible(version, &answer)));
         }
     }
 
@@ -129,7 +129,7 @@ proptest! {
         for version in Version::ALL {
             let (_, mut read) = CniResult::read(&answer.write(version), version).unwrap();
             forget_hostile(&mut read);
-            prop_assert_eq!(read, kept(version, &clean));
+            prop_assert_eq!(read, expressible(version, &clean));
         }
     }
 

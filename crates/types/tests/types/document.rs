@@ -158,6 +158,6 @@ fn output_of_programs_is_read_by_the_rules_of_serde_json() {
 
 /// The CPU time of this thread, in nanoseconds.
 fn on_processor() -> u64 {
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
-    told.split(' ').next().unwrap().parse().unwrap()
+    let statistics = std::fs::read_to_string("/proc/thread-self/schedstat").unwrap();
+    statistics.split(' ').next().unwrap().parse().unwrap()
 }

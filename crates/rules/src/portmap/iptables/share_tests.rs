@@ -228,7 +228,7 @@ fn a_chain_that_a_killed_upstream_plugin_left_is_removed_by_a_del() {
 }
 
 #[test]
-fn gc_takes_what_is_of_the_network_by_mark_or_by_the_chain_and_its_entries() {
+fn gc_finds_the_rules_of_a_network_by_mark_or_by_chain() {
     let (own, (other, theirs)) = (names("n-1", "c1", "eth0"), second());
     let ours = made(&Share::wanted(&portmap(), IpVersion::V4, &own), &own);
     let both = after(

@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn each_jump_is_put_right_and_there_once_and_what_would_be_is_named() {
+    fn missing_and_duplicate_jumps_are_repaired_and_named() {
         let shared = SharedChains::of(&portmap());
         let mended = |said: &str| shared.missing(&table(said)).to_string();
         let named = |said: &str| shared.differences(&table(said), "here").join("; ");
@@ -202,7 +202,7 @@ mod tests {
     }
 
     #[test]
-    fn another_bit_is_no_matter_of_the_shared_mark_and_a_foreign_chain_of_none() {
+    fn another_mark_bit_gets_its_own_rule_and_a_foreign_chain_none() {
         let other = SharedChains::of(&PortMap { mark: Mark::Bit(31), ..portmap() });
         let made = other.missing(&table(WHOLE)).to_string();
         assert_eq!(made, "-A CNI-HOSTPORT-MASQ -m mark --mark 0x80000000/0x80000000 -j MASQUERADE\n");

@@ -376,7 +376,7 @@ mod tests {
 
     /// A file that is moved away and back looks to the recorder like a removed file and a new one with the same inode number.
     #[test]
-    fn a_sync_of_a_new_file_is_none_of_a_removed_one_that_had_its_inode_number() {
+    fn a_sync_of_a_new_file_is_not_of_a_removed_one_with_its_inode() {
         let place = tempfile::tempdir().unwrap();
         let root = place.path().join("root");
         let away = place.path().join("away");
