@@ -126,7 +126,7 @@ impl Example {
         host.enter(|| runtime.check(&list, &at))?;
         if self.master().is_some() {
             let end = if self.vlan().is_some() { "tagged0" } else { "wire0" };
-            somebody_is_the_gateway(host, end, &result);
+            assign_the_gateway(host, end, &result);
         }
         for address in self.answering(&result) {
             assert!(self.is_reached(container, &address), "{}: {address} does not answer", self.place);
@@ -191,7 +191,7 @@ impl Example {
 }
 
 /// At the other end of the master's wire, which is on the same host: it has the gateways' addresses.
-fn somebody_is_the_gateway(host: &Host, end: &str, result: &Value) {
+fn assign_the_gateway(host: &Host, end: &str, result: &Value) {
     for ip in result["ips"].as_array().into_iter().flatten() {
         let [address, gateway] = ["address", "gateway"].map(|key| ip[key].as_str().unwrap_or_default());
         let prefix = address.split_once('/').map_or("", |(_, prefix)| prefix);

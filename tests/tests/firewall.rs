@@ -158,7 +158,7 @@ fn in_every_way<C: Sync>(cases: &[C], work: impl Fn(Way, &C) + Sync) {
 }
 
 /// The world, with ways back to the containers of the first two networks.
-fn world_that_knows(host: &Host) -> Container {
+fn world_with_routes_back(host: &Host) -> Container {
     let world = world(host);
     for number in [77, 78] {
         world.sh(&format!(
@@ -173,7 +173,7 @@ fn a_container_reaches_the_world_through_a_host_that_drops_and_the_world_only_an
     for way in WAYS {
         let host = Host::new();
         let net = Net::new(&host, way, 77, json!({}));
-        let world = world_that_knows(&host);
+        let world = world_with_routes_back(&host);
         net.policy("DROP");
         let container = host.container();
         let result = net.bridge.add(&host, "c-one", &container);
@@ -206,7 +206,7 @@ fn bridges_are_cut_off(way: Way, policy: &&str) {
     ];
     for (first, second, cut) in pairs {
         let host = Host::new();
-        let _world = world_that_knows(&host);
+        let _world = world_with_routes_back(&host);
         let net = |number, word| Net::new(&host, way, number, json!({"ingressPolicy": word}));
         let one = net(77, first);
         let two = net(78, second);
@@ -236,7 +236,7 @@ fn rules_in_the_operators_chain_apply_and_stay() {
 
 fn operators_chain_drops(way: Way, (keys, chain): &(Value, &str)) {
     let host = Host::new();
-    let _world = world_that_knows(&host);
+    let _world = world_with_routes_back(&host);
     let net = Net::new(&host, way, 77, keys.clone());
     let first = net.attach("c-first");
     let one = net.attach("c-one");
@@ -278,7 +278,7 @@ fn del_leaves_the_rules_of_an_address_with_a_new_container() {
     for way in WAYS {
         for with_result in [true, false] {
             let host = Host::new();
-            let _world = world_that_knows(&host);
+            let _world = world_with_routes_back(&host);
             let net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
             net.policy("DROP");
             let old = net.attach("c-old");
@@ -353,7 +353,7 @@ fn a_container_that_is_added_again_with_another_policy_has_that_one() {
 fn foreign_rules_before_ours_are_named_and_reordered_by_add() {
     for way in HALVES {
         let host = Host::new();
-        let _world = world_that_knows(&host);
+        let _world = world_with_routes_back(&host);
         let net = Net::new(&host, way, 77, json!({"ingressPolicy": "same-bridge"}));
         let other = Net::new(&host, way, 78, json!({"ingressPolicy": "same-bridge"}));
         let one = net.attach("c-one");
@@ -386,7 +386,7 @@ fn foreign_rules_before_ours_are_named_and_reordered_by_add() {
 #[test]
 fn foreign_rules_before_ours_in_nftables_are_named_and_reordered() {
     let host = Host::new();
-    let _world = world_that_knows(&host);
+    let _world = world_with_routes_back(&host);
     let net = Net::new(&host, Nftables, 77, json!({}));
     let one = net.attach("c-one");
     host.sh("nft insert rule inet cni_firewall forward oifname world drop");
@@ -705,7 +705,7 @@ fn status_names_missing_programs_and_a_failed_add_leaves_nothing() {
 #[test]
 fn an_add_that_fails_leaves_a_running_container_what_it_had() {
     let host = Host::new();
-    let _world = world_that_knows(&host);
+    let _world = world_with_routes_back(&host);
     let net = Net::new(&host, IptablesNft, 77, json!({"ingressPolicy": "isolated"}));
     net.policy("DROP");
     let one = net.attach("c-one");
@@ -782,7 +782,7 @@ fn are_sources(host: &Host, bus: &firewalld::Bus, zone: &str, one: &Attached) ->
 #[test]
 fn with_firewalld_the_addresses_are_sources_of_a_zone_and_what_they_send_passes() {
     let host = Host::new();
-    let world = world_that_knows(&host);
+    let world = world_with_routes_back(&host);
     let (bus, _running) = with_firewalld(&host);
     for (backend, zone) in [("firewalld", "trusted"), ("", "internal")] {
         let net = Net::new(&host, Nftables, 77, json!({"firewalldZone": zone})).on_bus(&bus, backend);

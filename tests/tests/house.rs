@@ -143,7 +143,7 @@ fn row(folder: &str) -> u8 {
 }
 
 /// The folders of our crates that a package depends on, except for its tests only.
-fn knows(package: &Value) -> Vec<String> {
+fn internal_dependencies(package: &Value) -> Vec<String> {
     let edges = list(&package["dependencies"]).iter().filter(|edge| edge["kind"] != "dev");
     let paths = edges.filter_map(|edge| edge["path"].as_str());
     paths.map(|path| Path::new(path).strip_prefix(top()).unwrap().display().to_string()).collect()
@@ -153,7 +153,7 @@ fn knows(package: &Value) -> Vec<String> {
 fn an_arrow_leads_only_to_a_smaller_row() {
     let mut edges = 0;
     for (from, package) in ours() {
-        for to in knows(package) {
+        for to in internal_dependencies(package) {
             let between_tests = from == "tests" && to == "crates/testkit";
             assert!(
                 row(&to) < row(&from) || between_tests,
@@ -169,7 +169,7 @@ fn an_arrow_leads_only_to_a_smaller_row() {
 
 #[test]
 fn the_test_kit_depends_on_no_crate_above_the_shapes() {
-    for to in knows(ours()["crates/testkit"]) {
+    for to in internal_dependencies(ours()["crates/testkit"]) {
         assert!(row(&to) < 7, "crates/testkit may not know {to}");
     }
 }
@@ -338,7 +338,7 @@ fn sources(folder: &str) -> Vec<PathBuf> {
 }
 
 /// Whether the line has this word. Underscores separate words. The name of this project and of a bridge (`cni0`) do not count.
-fn says(line: &str, word: &str) -> bool {
+fn mentions(line: &str, word: &str) -> bool {
     let plain = line.to_lowercase().replace("cnikit", "");
     plain.split(|c: char| !c.is_alphanumeric()).any(|one| one == word)
 }
@@ -348,11 +348,15 @@ fn general_crates_do_not_mention_cni() {
     for folder in ["netns", "store", "process", "netlink", "nftables", "iptables", "conntrack"] {
         for file in sources(&format!("crates/{folder}/src")) {
             let content = read(&file);
-            let line = content.lines().find(|line| says(line, "cni"));
+            let line = content.lines().find(|line| mentions(line, "cni"));
             assert_eq!(line, None, "{}", file.display());
         }
     }
-    assert!(says("a CNI plugin", "cni") && says("cni_plugins", "cni") && !says("use cnikit_netns::picnic;", "cni"));
+    assert!(
+        mentions("a CNI plugin", "cni")
+            && mentions("cni_plugins", "cni")
+            && !mentions("use cnikit_netns::picnic;", "cni")
+    );
 }
 
 #[test]

@@ -199,7 +199,7 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
 }
 
 #[test]
-fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
+fn check_names_everything_that_was_tampered_with() {
     tampered().iter().for_each(|(subject, tamperings)| life::names_tampering_of_all(subject, tamperings));
 }
 

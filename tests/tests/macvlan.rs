@@ -28,25 +28,25 @@ const TESTS: &[Test] = &[
     test!(del_succeeds_in_every_poor_form_without_layer_3 needs Need::MACVLAN),
     test!(a_fault_before_any_step_leaves_nothing needs Need::MACVLAN),
     test!(sixty_four_at_once_get_sixty_four_addresses needs Need::MACVLAN),
-    test!(check_names_each_thing_that_was_tampered_with_and_none_is_forgotten needs Need::MACVLAN),
+    test!(check_names_everything_that_was_tampered_with needs Need::MACVLAN),
     test!(containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says needs Need::MACVLAN),
-    test!(passthru_takes_the_master_for_one_container needs Need::MACVLAN),
+    test!(passthru_reserves_the_master_for_one_container needs Need::MACVLAN),
     test!(a_master_may_be_in_the_container needs Need::MACVLAN),
     test!(no_link_event_of_it_is_seen_on_the_host needs Need::MACVLAN),
     test!(a_master_may_be_a_macvlan_itself needs Need::MACVLAN),
     test!(the_host_may_have_a_link_of_the_same_name needs Need::MACVLAN),
-    test!(a_result_lists_the_containers_interface_and_keeps_what_came_before needs Need::MACVLAN),
-    test!(the_mac_is_that_of_the_source_with_the_last_word needs Need::MACVLAN),
+    test!(a_result_has_the_containers_interface_and_the_previous_result needs Need::MACVLAN),
+    test!(the_mac_is_that_of_the_source_with_the_highest_priority needs Need::MACVLAN),
     test!(invalid_configurations_are_refused_before_anything_is_made needs Need::MACVLAN),
     test!(the_master_is_that_of_the_default_route needs Need::MACVLAN),
-    test!(add_waits_until_nobody_else_is_found_to_have_the_address needs Need::MACVLAN),
+    test!(add_waits_for_duplicate_address_detection needs Need::MACVLAN),
     test!(a_taken_address_is_refused_and_released_unless_detection_is_off needs Need::MACVLAN),
-    test!(a_master_without_carrier_costs_no_waiting needs Need::MACVLAN),
-    test!(a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting needs Need::MACVLAN),
+    test!(a_master_without_carrier_does_not_delay_add needs Need::MACVLAN),
+    test!(a_lost_carrier_during_duplicate_detection_ends_the_wait needs Need::MACVLAN),
     test!(addresses_of_other_containers_on_the_link_are_not_compared needs Need::MACVLAN),
     test!(a_del_does_not_look_for_the_master needs Need::MACVLAN),
-    test!(tuning_gives_back_what_the_master_still_carries needs Need::MACVLAN),
-    test!(what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed needs Need::MACVLAN),
+    test!(del_restores_tuned_settings_that_fit_the_master needs Need::MACVLAN),
+    test!(a_tuning_that_the_master_refuses_changes_nothing needs Need::MACVLAN),
     test!(router_advertisements_are_those_of_the_wire_and_can_be_refused needs Need::MACVLAN),
     test!(a_link_that_is_not_the_attachments_stays needs Need::MACVLAN),
     test!(foreign_links_on_the_master_stay needs Need::MACVLAN),
@@ -119,7 +119,7 @@ const fn on_host(line: &'static str, names: &'static str) -> Tampering {
 const OTHERS: &str =
     "ip link set eth0 alias 'cnikit:0123456789abcdef:0123456789abcdef0123456789abcdef other/c-other/eth0'";
 
-fn check_names_each_thing_that_was_tampered_with_and_none_is_forgotten() {
+fn check_names_everything_that_was_tampered_with() {
     let subject = macvlan().with("mtu", json!(1400)).with("bcqueuelen", json!(100)).on(MASTER);
     let things = [
         inside("ip link set eth0 down", "eth0: wanted up, found down"),
@@ -173,7 +173,7 @@ fn containers_reach_the_outer_host_at_once_and_each_other_as_the_mode_says() {
     }
 }
 
-fn passthru_takes_the_master_for_one_container() {
+fn passthru_reserves_the_master_for_one_container() {
     let lan = Lan::new();
     let subject = macvlan().with("mode", json!("passthru"));
     let one = lan.add(&subject, "c-one");
@@ -235,7 +235,7 @@ fn the_host_may_have_a_link_of_the_same_name() {
     upper::the_host_may_have_a_link_of_the_same_name(&on_master());
 }
 
-fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
+fn a_result_has_the_containers_interface_and_the_previous_result() {
     let host = on_master().host();
     let container = Host::new().container();
     let before = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "master0"}], "ips": [{"address": "10.9.9.9/24", "interface": 0}]});
@@ -252,7 +252,7 @@ fn a_result_lists_the_containers_interface_and_keeps_what_came_before() {
 /// The MACs of the four sources, in the order of their precedence.
 const MACS: [&str; 4] = ["0a:00:00:00:00:01", "0a:00:00:00:00:02", "0a:00:00:00:00:03", "0a:00:00:00:00:04"];
 
-fn the_mac_is_that_of_the_source_with_the_last_word() {
+fn the_mac_is_that_of_the_source_with_the_highest_priority() {
     let host = on_master().host();
     let macs = [1, 2, 3, 4].map(|count| mac_of_sources(&host, count));
     assert_eq!(macs, [3, 2, 1, 0].map(|place| json!(MACS[place])));
@@ -361,7 +361,7 @@ fn the_master_is_that_of_the_default_route() {
     }
 }
 
-fn add_waits_until_nobody_else_is_found_to_have_the_address() {
+fn add_waits_for_duplicate_address_detection() {
     let lan = Lan::new();
     let container = Host::new().container();
     let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
@@ -374,15 +374,15 @@ fn a_taken_address_is_refused_and_released_unless_detection_is_off() {
     upper::a_taken_address_is_refused_unless_detection_is_off(&macvlan());
 }
 
-fn a_master_without_carrier_costs_no_waiting() {
+fn a_master_without_carrier_does_not_delay_add() {
     upper::without_carrier_nothing_is_waited_for(&macvlan());
 }
 
-fn a_carrier_that_goes_while_duplicates_are_looked_for_ends_the_waiting() {
-    assert!(once_within(DETECTION, add_while_the_carrier_goes), "ADD waits for the outcome of detection");
+fn a_lost_carrier_during_duplicate_detection_ends_the_wait() {
+    assert!(once_within(DETECTION, add_while_the_carrier_is_lost), "ADD waits for the outcome of detection");
 }
 
-fn add_while_the_carrier_goes() {
+fn add_while_the_carrier_is_lost() {
     let lan = Lan::new();
     let container = Host::new().container();
     let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
@@ -481,7 +481,7 @@ fn tuned(host: &Host, keys: &Value) -> (Container, Subject) {
 }
 
 /// An MTU that is too much by now, and a MAC that another has.
-fn tuning_gives_back_what_the_master_still_carries() {
+fn del_restores_tuned_settings_that_fit_the_master() {
     let host = Host::new();
     let (container, subject) =
         tuned(&host, &json!({"mtu": 1400, "mac": "0a:00:00:00:00:07", "txQLen": 7, "promisc": true}));
@@ -494,7 +494,7 @@ fn tuning_gives_back_what_the_master_still_carries() {
     assert_eq!(std::fs::read_dir(host.dir().join("tuning")).unwrap().count(), 0);
 }
 
-fn what_the_master_does_not_carry_leaves_nothing_of_what_tuning_changed() {
+fn a_tuning_that_the_master_refuses_changes_nothing() {
     let host = Host::new();
     let (container, subject) = tuned(&host, &json!({"mtu": 9001, "mac": "0a:00:00:00:00:07", "txQLen": 7}));
     let before = HostSnapshot::inside(&container);

@@ -464,11 +464,11 @@ fn of_references() -> [(PathBuf, &'static str); 3] {
 #[test]
 fn containers_of_upstream_and_ours_are_reached_in_either_order() {
     for (release, backend) in of_references() {
-        reached_whoever_comes_first(&release, backend);
+        reached_in_either_order(&release, backend);
     }
 }
 
-fn reached_whoever_comes_first(release: &Path, backend: &str) {
+fn reached_in_either_order(release: &Path, backend: &str) {
     let node = Node::speaking("1.0.0");
     let pods = ["c-one", "c-two", "c-three"].map(|id| node.pod(id));
     serves(pods[0].container.netns(), 80, "one");

@@ -43,7 +43,7 @@ impl<'a> Running<'a> {
     }
 
     /// Its packets are not lost during `work`, and afterwards nothing has changed except lines with these texts.
-    fn goes_on<T>(&self, but: &[&str], when: &str, work: impl FnOnce() -> T) -> T {
+    fn stays_undisturbed<T>(&self, but: &[&str], when: &str, work: impl FnOnce() -> T) -> T {
         let before = HostSnapshot::of(self.host);
         let inside = HostSnapshot::inside(&self.container);
         let done = undisturbed(&self.container, GATEWAYS[0], work);
@@ -87,7 +87,7 @@ fn an_add_of_an_existing_attachment_is_refused_and_disturbs_nothing() {
         let running = Running::on(&host, &subject);
         let elsewhere = host.container();
         for container in [&running.container, &elsewhere] {
-            running.goes_on(&[], "ADD of an attachment that exists", || {
+            running.stays_undisturbed(&[], "ADD of an attachment that exists", || {
                 let says = ["testnet/c-running/eth0 is attached already"];
                 refused(&host, container, &[], &says, || add(&running.subject, &host, "c-running", container));
             });
@@ -115,7 +115,7 @@ fn ptp_refuses_an_address_that_a_running_container_is_routed_by() {
     let container = host.container();
     let end = running.result["interfaces"][0]["name"].as_str().unwrap();
     let says = [&format!("the host routes 10.77.0.2 to {end} already"), "DEL the attachment that has it"];
-    running.goes_on(&["rival"], "ADD of an address that is routed elsewhere", || {
+    running.stays_undisturbed(&["rival"], "ADD of an address that is routed elsewhere", || {
         refused(&host, &container, &["rival"], &says.map(|text| text as &str), || {
             add(&rival, &host, "c-one", &container)
         });
@@ -188,7 +188,7 @@ fn del_that_is_given_another_containers_namespace_leaves_that_one_running() {
     for subject in [bridge(), ptp()] {
         let host = Host::new();
         let running = Running::on(&host, &subject);
-        running.goes_on(&HINTS, "DEL with another's namespace", || {
+        running.stays_undisturbed(&HINTS, "DEL with another's namespace", || {
             let gone = host.container();
             let result = running.subject.add(&host, "c-gone", &gone);
             for _ in 0..2 {
@@ -314,7 +314,7 @@ fn del_with_the_namespace_of_an_upstream_container_leaves_it_running() {
         let running = Running::on(&host, &Subject { bin: TheReference.directory().into(), ..subject });
         host.sh(UNTIL_DETECTED); // of the gateway's address, because upstream does not wait
         let index = [&HINTS[..], &["directory: leases/.idx"]].concat(); // which upstream does not make
-        running.goes_on(&index, "DEL with the namespace of what the reference made", || {
+        running.stays_undisturbed(&index, "DEL with the namespace of what the reference made", || {
             let gone = host.container();
             let result = ours.add(&host, "c-gone", &gone);
             ours.call(&host, "DEL", "c-gone", &running.container.path(), &[]).ok();
@@ -373,7 +373,7 @@ fn gc_of_one_network_leaves_other_networks_and_untagged_links() {
         stale.conf["ipam"]["ranges"] = json!([[{"subnet": "10.78.0.0/24"}], [{"subnet": "fd00:78::/64"}]]);
         stale.conf["bridge"] = json!("cni1");
         host.sh("ip link add unmarked type veth peer name peer");
-        running.goes_on(&["cni1", "testnet-2"], "GC of another network", || {
+        running.stays_undisturbed(&["cni1", "testnet-2"], "GC of another network", || {
             let container = host.container();
             stale.add(&host, "c-running", &container);
             stale.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();

@@ -111,7 +111,7 @@ fn ptp_serves_whole_addresses_with_a_gateway_that_is_in_no_network() {
 }
 
 /// A network with a route back is reached, one without is not: so nothing is masqueraded.
-fn goes_out_under_its_own_address(subject: &Subject) {
+fn leaves_with_its_own_address(subject: &Subject) {
     let host = Host::new();
     let world = world(&host);
     let subject = subject.with("ipMasq", json!(false)).at(host.dir());
@@ -124,12 +124,12 @@ fn goes_out_under_its_own_address(subject: &Subject) {
 
 #[test]
 fn without_masquerade_containers_on_a_bridge_go_out_under_their_own_address() {
-    goes_out_under_its_own_address(&bridge());
+    leaves_with_its_own_address(&bridge());
 }
 
 #[test]
 fn without_masquerade_containers_on_ptp_go_out_under_their_own_address() {
-    goes_out_under_its_own_address(&ptp());
+    leaves_with_its_own_address(&ptp());
 }
 
 /// A port mapping of another program: packets to the host's address are sent to the container.

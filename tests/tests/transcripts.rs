@@ -95,7 +95,7 @@ impl Replay<'_> {
 
     /// The part of a result that must be equal to upstream's: all except MACs, MTUs and the name of the host end. An empty `dns` is
     /// equal to none, and the version of an address is redundant: upstream's loopback writes neither.
-    fn what_matters(&self, answer: &Value) -> Value {
+    fn compared_part(&self, answer: &Value) -> Value {
         let interfaces = answer["interfaces"].as_array().into_iter().flatten();
         let name = |one: &Value| one["name"].as_str().filter(|name| !name.starts_with("veth")).map(str::to_owned);
         let interfaces: Vec<_> = interfaces.map(|one| json!([name(one), one["sandbox"].is_string()])).collect();
@@ -149,8 +149,8 @@ impl Replay<'_> {
         assert_ne!(expected, Some(false), "{about}");
         if call.is("ADD") {
             let answer = output.json();
-            let ours = self.what_matters(&answer);
-            let theirs = self.what_matters(&call.answer);
+            let ours = self.compared_part(&answer);
+            let theirs = self.compared_part(&call.answer);
             assert!(call.exit != 0 || ours == theirs, "{about}: ours {ours}, the reference's {theirs}");
             self.attached.retain(|(add, _)| !is_same(add, call));
             self.attached.push((call.clone(), answer));

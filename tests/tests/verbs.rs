@@ -38,7 +38,7 @@ fn chained() -> [Subject; 4] {
 }
 
 /// A result for a container that is not there.
-fn of_somebody(result: &Value) -> Value {
+fn of_an_absent_container(result: &Value) -> Value {
     serde_json::from_str(&result.to_string().replace("$NETNS", "/not/there")).unwrap()
 }
 
@@ -252,8 +252,8 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
     fs::copy(program("cni-plugins"), &binary).unwrap();
     ["host-local", "bridge"].iter().for_each(|name| fs::hard_link(&binary, open.path().join(name)).unwrap());
     let before = HostSnapshot::of(&host);
-    let published = publishing(bin(), "nftables").with("prevResult", of_somebody(&addressed()));
-    let walled = firewall(bin(), "nftables").with("prevResult", of_somebody(&on_bridge_of_others()));
+    let published = publishing(bin(), "nftables").with("prevResult", of_an_absent_container(&addressed()));
+    let walled = firewall(bin(), "nftables").with("prevResult", of_an_absent_container(&on_bridge_of_others()));
     for (subject, words) in [
         (bridge(), vec!["host-local: reserve the next free address", "bridge cni0", "eth0", "gateway", "masquerade"]),
         (ptp(), vec!["host-local: reserve the next free address", "eth0", "route", "masquerade"]),

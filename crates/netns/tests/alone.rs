@@ -19,11 +19,11 @@ fn at_work(netns: &Netns) -> (Pid, usize) {
     at_work
 }
 
-fn the_only_thread_goes_itself_and_comes_back() {
+fn the_only_thread_enters_itself_and_returns() {
     assert_eq!(at_work(&make::anonymous().unwrap()), (gettid(), 1));
 }
 
-fn beside_another_thread_a_third_one_goes() {
+fn with_several_threads_a_new_one_enters() {
     let netns = make::anonymous().unwrap();
     let own = gettid();
     thread::scope(|scope| {
@@ -35,7 +35,7 @@ fn beside_another_thread_a_third_one_goes() {
     });
 }
 
-fn one_within_another_comes_back_to_where_it_came_from() {
+fn a_nested_enter_returns_to_the_outer_namespace() {
     let outer = make::anonymous().unwrap();
     let inner = make::anonymous().unwrap();
     let work = || {
@@ -46,7 +46,7 @@ fn one_within_another_comes_back_to_where_it_came_from() {
     assert!(!outer.is_own().unwrap());
 }
 
-fn a_panic_inside_goes_on_outside() {
+fn a_panic_inside_continues_outside() {
     let netns = make::anonymous().unwrap();
     let quiet = panic::take_hook();
     panic::set_hook(Box::new(|_| ()));
@@ -56,7 +56,7 @@ fn a_panic_inside_goes_on_outside() {
     assert!(!netns.is_own().unwrap());
 }
 
-fn a_way_in_that_is_none_leaves_the_thread_where_it_was() {
+fn a_failed_enter_leaves_the_thread_in_its_namespace() {
     let own = Netns::own().unwrap();
     assert!(Netns::unopened("/gone").unwrap().enter(|_| ()).is_err());
     assert!(own.is_own().unwrap());
@@ -64,11 +64,11 @@ fn a_way_in_that_is_none_leaves_the_thread_where_it_was() {
 
 fn main() {
     let tests: [(&str, fn()); 5] = [
-        ("the_only_thread_goes_itself_and_comes_back", the_only_thread_goes_itself_and_comes_back),
-        ("beside_another_thread_a_third_one_goes", beside_another_thread_a_third_one_goes),
-        ("one_within_another_comes_back_to_where_it_came_from", one_within_another_comes_back_to_where_it_came_from),
-        ("a_panic_inside_goes_on_outside", a_panic_inside_goes_on_outside),
-        ("a_way_in_that_is_none_leaves_the_thread_where_it_was", a_way_in_that_is_none_leaves_the_thread_where_it_was),
+        ("the_only_thread_enters_itself_and_returns", the_only_thread_enters_itself_and_returns),
+        ("with_several_threads_a_new_one_enters", with_several_threads_a_new_one_enters),
+        ("a_nested_enter_returns_to_the_outer_namespace", a_nested_enter_returns_to_the_outer_namespace),
+        ("a_panic_inside_continues_outside", a_panic_inside_continues_outside),
+        ("a_failed_enter_leaves_the_thread_in_its_namespace", a_failed_enter_leaves_the_thread_in_its_namespace),
     ];
     // A failure is a panic, which ends the process with its own status.
     for (name, test) in tests {

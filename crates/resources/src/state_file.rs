@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn a_damaged_file_and_one_of_a_later_version_are_told_apart() {
+    fn a_damaged_file_differs_from_one_of_a_later_version() {
         let dir = tempfile::tempdir().unwrap();
         let directory = Directory::open(dir.path()).unwrap();
         let owner = r#""owner":{"network":"n","container":"c","ifname":"eth0","boot":"b","cookie":7,"netns":"/x"}"#;

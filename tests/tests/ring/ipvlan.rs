@@ -30,7 +30,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(the_host_may_have_a_link_of_the_same_name needs Need::IPVLAN, Need::MACVLAN),
     test!(a_taken_address_is_refused_and_released_unless_detection_is_off needs Need::IPVLAN),
     test!(macvlan_and_ipvlan_exclude_each_other_on_a_master needs Need::IPVLAN, Need::DUMMY),
-    test!(a_master_without_carrier_costs_no_waiting needs Need::IPVLAN),
+    test!(a_master_without_carrier_does_not_delay_add needs Need::IPVLAN),
     test!(a_del_does_not_look_for_the_master needs Need::IPVLAN),
     test!(a_link_that_is_not_the_attachments_stays needs Need::IPVLAN),
     test!(foreign_links_on_the_master_stay needs Need::IPVLAN),
@@ -296,7 +296,7 @@ fn a_taken_address_is_refused_and_released_unless_detection_is_off() {
     upper::a_taken_address_is_refused_unless_detection_is_off(&ipvlan());
 }
 
-fn a_master_without_carrier_costs_no_waiting() {
+fn a_master_without_carrier_does_not_delay_add() {
     upper::without_carrier_nothing_is_waited_for(&ipvlan());
 }
 

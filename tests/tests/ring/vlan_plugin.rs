@@ -40,7 +40,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_dry_run_makes_nothing needs Need::VLAN),
     test!(no_link_event_of_it_is_seen_on_the_host needs Need::VLAN),
     test!(a_taken_address_is_refused_and_released_unless_detection_is_off needs Need::VLAN),
-    test!(a_master_without_carrier_costs_no_waiting needs Need::VLAN),
+    test!(a_master_without_carrier_does_not_delay_add needs Need::VLAN),
     test!(foreign_links_on_the_master_stay needs Need::VLAN),
     test!(gc_removes_invalid_links_in_named_namespaces needs Need::VLAN),
     test!(status_fails_while_the_master_is_missing_or_down needs Need::VLAN),
@@ -426,7 +426,7 @@ fn a_taken_address_is_refused_and_released_unless_detection_is_off() {
     upper::a_taken_address_is_refused_unless_detection_is_off(&vlan());
 }
 
-fn a_master_without_carrier_costs_no_waiting() {
+fn a_master_without_carrier_does_not_delay_add() {
     upper::without_carrier_nothing_is_waited_for(&vlan());
 }
 

@@ -9,7 +9,7 @@ use crate::arbitrary::{KEYS, answer, json, respell, spelling};
 /// The part of `answer` that a document of `version` can express.
 fn expressible(version: Version, answer: &CniResult) -> CniResult {
     match version {
-        Version::V0_1_0 | Version::V0_2_0 => kept_by_oldest(answer),
+        Version::V0_1_0 | Version::V0_2_0 => expressible_in_oldest(answer),
         Version::V0_3_0 | Version::V0_3_1 | Version::V0_4_0 => {
             let interfaces = answer.interfaces.iter().cloned().map(without_newest).collect();
             CniResult { interfaces, ..answer.clone() }
@@ -22,7 +22,7 @@ fn without_newest(interface: Interface) -> Interface {
     Interface { mtu: None, socket_path: String::new(), pci_id: String::new(), ..interface }
 }
 
-fn kept_by_oldest(answer: &CniResult) -> CniResult {
+fn expressible_in_oldest(answer: &CniResult) -> CniResult {
     let mut expressible = CniResult { dns: answer.dns.clone(), extra: answer.extra.clone(), ..CniResult::default() };
     for is_of in [IpNetwork::is_ipv4, IpNetwork::is_ipv6] {
         let Some(ip) = answer.ips.iter().find(|ip| is_of(&ip.address)) else { continue };
