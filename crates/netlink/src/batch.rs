@@ -3,7 +3,10 @@
 use std::net::IpAddr;
 
 use crate::netlink::{Forgives, Request};
-use crate::{Error, KernelRoute, LinkChange, Netlink, NewAddress, Result, VlanRange, neighbour, vlan};
+use crate::{
+    Error, KernelRoute, LinkChange, Netlink, NewAddress, QdiscPlace, Result, Tbf, VlanRange, neighbour, qdisc,
+    redirect, vlan,
+};
 
 /// Changes that go to the kernel in one datagram, in order, each with its own acknowledgement.
 ///
@@ -90,6 +93,36 @@ impl Batch {
     /// not an error.
     pub fn delete_vlans(&mut self, port: u32, range: VlanRange) {
         self.push(vlan::deletion(port, range));
+    }
+
+    /// Makes a token bucket filter with the handle `1:` the root of a link. If the root is such a filter already, its options are
+    /// changed, and its queue and statistics stay. A root with another handle is replaced.
+    #[doc(alias = "RTM_NEWQDISC")]
+    pub fn set_tbf(&mut self, link: u32, tbf: &Tbf) {
+        self.requests.push(qdisc::tbf(link, tbf));
+    }
+
+    /// Replaces the queue below the [`Tbf`] at the root of a link by a discipline of this kind with its default options.
+    pub fn set_qdisc_below_tbf(&mut self, link: u32, kind: &str) {
+        self.requests.push(qdisc::below_tbf(link, kind));
+    }
+
+    /// Adds an ingress to a link; an ingress that exists already is an error.
+    pub fn add_ingress(&mut self, link: u32) {
+        self.requests.push(qdisc::ingress(link));
+    }
+
+    /// Deletes the discipline at this place of a link, and its filters; one that does not exist is not an error. A root with
+    /// another handle than `1:` is not deleted, and is an error.
+    pub fn delete_qdisc(&mut self, link: u32, place: QdiscPlace) {
+        self.requests.push(qdisc::deletion(link, place));
+    }
+
+    /// Redirects all that a link receives to another link, to be sent by that. The first link has to have an ingress without a
+    /// filter of preference 1.
+    #[doc(alias = "mirred")]
+    pub fn redirect_ingress(&mut self, link: u32, to: u32) {
+        self.requests.push(redirect::addition(link, to));
     }
 
     /// All requests.

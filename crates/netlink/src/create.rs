@@ -7,7 +7,7 @@ use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::LinkAttribute::{NumRxQueues, NumTxQueues};
 use netlink_packet_route::link::{BridgeBooleanOptionFlags, InfoData, InfoVeth, LinkMessage};
-use rtnetlink::{LinkBridge, LinkDummy, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVrf};
+use rtnetlink::{LinkBridge, LinkDummy, LinkIfb, LinkMessageBuilder, LinkUnspec, LinkVeth, LinkVrf};
 
 use crate::netlink::{Forgives, Request};
 use crate::{Link, Mac, Netlink, Result};
@@ -73,7 +73,44 @@ pub struct NewDummy {
     pub group: u32,
 }
 
+/// A link whose queue other links' traffic is redirected through. What it sends goes on where it came from. See tc-mirred(8).
+#[derive(Clone, Debug)]
+#[doc(alias = "intermediate functional block")]
+pub struct NewIfb {
+    /// Its name.
+    pub name: String,
+    /// In bytes.
+    pub mtu: u32,
+    /// The number of its group; 0 is the default group.
+    #[doc(alias = "IFLA_GROUP")]
+    pub group: u32,
+}
+
 impl Netlink {
+    /// Creates an ifb, which is down at first and has no queue of its own, and returns it.
+    ///
+    /// # Errors
+    /// Its name is taken ([`Error::exists`](crate::Error::exists)), the kernel has no ifb
+    /// ([`Error::unsupported`](crate::Error::unsupported)), or `CAP_NET_ADMIN` is missing.
+    #[doc(alias = "ifb")]
+    pub fn create_ifb(&self, ifb: &NewIfb) -> Result<Link> {
+        self.create("create ifb", ifb.name.clone(), ifb.message(), &ifb.name)
+    }
+
+    /// Whether this kernel has ifb links; it loads the module. The kernel is asked for one with a hardware address that it refuses.
+    ///
+    /// # Errors
+    /// The kernel refuses the request for another reason, such as a missing `CAP_NET_ADMIN`.
+    pub fn knows_ifb(&self) -> Result<bool> {
+        let name = "cnikit-probe";
+        let message = dressed(LinkMessageBuilder::<LinkIfb>::new(name), Some(Mac([0; 6])), None).build();
+        match self.create("create ifb", name.to_owned(), message, name) {
+            Err(error) if error.unsupported() => Ok(false),
+            Err(error) if error.errno == libc::EADDRNOTAVAIL => Ok(true),
+            other => other.map(|_| true),
+        }
+    }
+
     /// Creates a dummy, which is down at first, and returns it.
     ///
     /// # Errors
@@ -196,6 +233,13 @@ impl NewVeth {
 impl NewDummy {
     fn message(&self) -> LinkMessage {
         let builder = dressed(LinkMessageBuilder::<LinkDummy>::new(&self.name), Some(self.mac), None);
+        if self.group > 0 { builder.link_group(self.group) } else { builder }.build()
+    }
+}
+
+impl NewIfb {
+    fn message(&self) -> LinkMessage {
+        let builder = dressed(LinkMessageBuilder::<LinkIfb>::new(&self.name), None, Some(self.mtu)).txqueuelen(0);
         if self.group > 0 { builder.link_group(self.group) } else { builder }.build()
     }
 }

@@ -1,9 +1,9 @@
-//! Read and change links, addresses, routes, routing rules and neighbours over netlink.
+//! Read and change links, addresses, routes, routing rules, neighbours and queueing disciplines over netlink.
 //!
 //! Parts, in reading order:
 //!
 //! - [`Netlink`]: a handle on one namespace. Its methods read and change [`Link`]s, [`Address`]es, [`KernelRoute`]s,
-//!   [`RoutingRule`]s and [`Neighbour`]s.
+//!   [`RoutingRule`]s, [`Neighbour`]s and [`Qdisc`]s.
 //! - [`Batch`]: several changes in one datagram.
 //! - [`Error`]: the operation, its object, and the kernel's error number and explanation (extended acknowledgement).
 //! - [`Socket`]: the transport, also for other netlink protocols.
@@ -47,10 +47,13 @@ mod namespace;
 mod neighbour;
 mod netlink;
 pub mod nfnetlink;
+mod qdisc;
+mod redirect;
 mod route;
 mod route_copy;
 mod rule;
 mod socket;
+mod tbf;
 mod upper;
 mod upper_kind;
 mod vlan;
@@ -60,7 +63,7 @@ pub mod wire;
 
 pub use address::{Address, NewAddress};
 pub use batch::Batch;
-pub use create::{NewBridge, NewDummy, NewVeth, Peer};
+pub use create::{NewBridge, NewDummy, NewIfb, NewVeth, Peer};
 pub use error::{Error, Result};
 pub use exchange::Exchanged;
 pub use frame::NetlinkError;
@@ -69,10 +72,13 @@ pub use link_change::LinkChange;
 pub use mac::{Mac, NotAMac};
 pub use neighbour::Neighbour;
 pub use netlink::Netlink;
+pub use qdisc::{Qdisc, QdiscPlace, ROOT_HANDLE};
+pub use redirect::IngressFilter;
 pub use route::{Family, KernelRoute, MAIN_TABLE};
 pub use route_copy::RouteCopy;
 pub use rule::RoutingRule;
 pub use socket::Socket;
+pub use tbf::Tbf;
 pub use upper::NewUpper;
 pub use upper_kind::{IpvlanMode, MacvlanMode, UpperKind, VlanProtocol};
 pub use vlan::VlanRange;
