@@ -18,12 +18,14 @@
 //! | [`host_route`] | gateway addresses and routes on a host end | the link |
 //! | [`forwarding`] | IP forwarding of the host | never: it is shared |
 //! | [`sysctls`] | sysctls below `net/` in the container's namespace | saved settings, where configured |
+//! | [`ingress_limit`] | a limit of the rate at which the container's interface receives | the attachment |
+//! | [`egress_limit`] | a limit of the rate at which it sends, with an ifb on the host | the attachment |
 //! | [`link_settings`] | MAC, MTU, flags and queue length of the container's interface | saved settings |
 //! | [`vrf`] | the container's interface in a VRF, with its routes | a state file |
 //! | [`source_routing`] | rules and tables that route packets of the container's interface by their source | a state file |
 //!
 //! Parts, each of which uses only those before it: `identity` (the attachment that a link belongs to), [`saved_settings`],
-//! [`sysctls`], `state_file`, [`lock_netns`], `link`, `address`, `routing`. Rules of the packet filter are in the
+//! [`sysctls`], `state_file`, [`lock_netns`], `link`, `address`, `shaper`, `routing`. Rules of the packet filter are in the
 //! crate `cnikit-rules`.
 //!
 //! Design decision: names of host ends and MACs are hashes of the attachment's tag, and the alias of a link and the comments of
@@ -51,6 +53,7 @@ mod link;
 pub mod lock_netns;
 mod routing;
 pub mod saved_settings;
+mod shaper;
 mod state_file;
 pub mod sysctls;
 
@@ -61,9 +64,10 @@ pub use link::{
     bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan, vlan_gateway, vlans,
 };
 pub use routing::{source_routing, vrf};
+pub use shaper::{RateLimit, USUAL_LATENCY, egress_limit, ingress_limit};
 
 /// Every kind. Each has a file of its own.
-pub const ALL: [cnikit_plan::Kind; 19] = [
+pub const ALL: [cnikit_plan::Kind; 21] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
@@ -81,6 +85,8 @@ pub const ALL: [cnikit_plan::Kind; 19] = [
     forwarding::KIND,
     sysctls::KIND,
     link_settings::KIND,
+    ingress_limit::KIND,
+    egress_limit::KIND,
     source_routing::KIND,
     vrf::KIND,
 ];

@@ -126,7 +126,7 @@ pub(crate) fn group_of(tag: &AttachmentId) -> u32 {
 }
 
 /// The attachment that a link belongs to. A link without an alias, but with a group of another tag, is being made by another ADD.
-fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
+pub(crate) fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
     match alias::owner(link, tag) {
         AliasOwner::Unknown if link.group == group_of(tag) => AliasOwner::This,
         AliasOwner::Unknown if link.group != 0 => AliasOwner::Another,

@@ -69,13 +69,19 @@ pub fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
 /// # Errors
 /// The kernel cannot be asked. A peer that is elsewhere, or that is not a veth, is not an error.
 pub fn host_end_of(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
+    let peer = peer_on_host(host, netns, end)?;
+    Ok(peer.filter(is_veth))
+}
+
+/// The link of the host of which a link of the container is the other end, whatever its kind: veth, netkit.
+///
+/// # Errors
+/// The kernel cannot be asked.
+pub(crate) fn peer_on_host(host: &Netlink, netns: &Netns, end: &Link) -> Result<Option<Link>> {
     let Some(index) = end.lower else { return Ok(None) };
     // The link is read before the id of the namespace: the kernel assigns that id when it first describes a link into the
     // namespace.
     let Some(peer) = host.find_recent_link_at(index)? else { return Ok(None) };
-    if !is_veth(&peer) {
-        return Ok(None);
-    }
     let id = host.namespace_id(netns)?;
     let is_peer = peer.lower == Some(end.index) && id.is_some() && peer.lower_netns == id;
     Ok(is_peer.then_some(peer))

@@ -1,0 +1,268 @@
+//! The limit of the rate at which the container's interface sends.
+
+use std::fmt;
+
+use cnikit_netlink::{Batch, IngressFilter, Link, LinkChange, Netlink, NewIfb, QdiscPlace};
+use cnikit_netns::Inside;
+use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
+use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result};
+use cnikit_types::Interface;
+
+use crate::identity::alias::{self, AliasOwner, Marks};
+use crate::link::container_link::{group_of, no_kind, owner};
+use crate::link::delete_links::{delete, delete_all};
+use crate::link::ipv6_settings;
+use crate::shaper::ifb_links::{self, IFB, is_ifb};
+use crate::shaper::{RateLimit, host_end, root};
+
+/// A limit of the rate at which the container's interface sends: what the host end receives is redirected to an ifb with a shaper.
+#[derive(Clone, Debug)]
+pub struct EgressLimit {
+    /// The container's interface.
+    pub ifname: String,
+    /// The limit.
+    pub limit: RateLimit,
+}
+
+/// The ifb is found by its alias, and one that upstream made by upstream's name.
+pub const KIND: Kind = Kind { name: "egress limit", release, sweep, outlives_link: true };
+
+impl Resource for EgressLimit {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        let host = context.host()?;
+        let from = host_end::of(context, &self.ifname)?;
+        check_ingress(host, &from)?;
+        match ifb_links::of(host, &context.tag, &from)? {
+            Some(ifb) => root::preflight(host, &ifb),
+            None => ifb_links::free_name(host, &context.tag).map(drop),
+        }
+    }
+
+    /// A link that was made before, by a call that was repeated or killed, is used and its rate changed.
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let host = context.host()?;
+        let from = host_end::of(context, &self.ifname)?;
+        let ifb = match ifb_links::of(host, &context.tag, &from)? {
+            Some(ifb) => ifb,
+            None => create(host, &context.tag, &from, journal)?,
+        };
+        mark(host, &context.tag, &ifb)?;
+        root::ensure(host, &ifb, &self.limit, journal)?;
+        host.change(ifb.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+        redirect(host, &from, &ifb, journal)?;
+        let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
+        Ok(Made::one(Interface { name: ifb.name, mac, ..Interface::default() }))
+    }
+
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let host = context.host()?;
+        let from = host_end::of(context, &self.ifname)?;
+        let Some(ifb) = ifb_links::of(host, &context.tag, &from)? else {
+            let ifname = &self.ifname;
+            drifts.unless(false, || format!("limit of what {ifname} sends: wanted an ifb of its own, found none"));
+            return Ok(());
+        };
+        drifts.unless(ifb.up, || format!("{}: wanted up, found down", ifb.name));
+        root::verify(host, &ifb, &self.limit, drifts)?;
+        let filters = host.ingress_filters(from.index)?;
+        let is_redirected = filters.first().is_some_and(|filter| filter.redirects_all_to(ifb.index));
+        drifts.unless(is_redirected, || {
+            format!("filters of {}: wanted first one that redirects all to {}, found {filters:?}", from.name, ifb.name)
+        });
+        Ok(())
+    }
+}
+
+impl fmt::Display for EgressLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limit of what {} sends, by an ifb: {}", self.ifname, self.limit)
+    }
+}
+
+/// Checks that this kernel can make an ifb.
+///
+/// # Errors
+/// The kernel lacks the kind of link, or cannot be asked.
+pub fn available() -> Result<()> {
+    if Netlink::here()?.knows_ifb()? { Ok(()) } else { Err(no_kind(IFB, IFB)) }
+}
+
+/// The ifb that this ADD makes, for the journal.
+#[derive(Clone)]
+struct OwnIfb {
+    host: Netlink,
+    tag: AttachmentId,
+    name: String,
+}
+
+impl OwnIfb {
+    /// Deletes the ifb, if it is this attachment's.
+    fn delete(&self) -> Result<()> {
+        match self.host.find_link(&self.name)? {
+            Some(link) if is_ifb(&link) && owner(&link, &self.tag) == AliasOwner::This => delete(&self.host, &link),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl fmt::Display for OwnIfb {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{IFB} {}", self.name)
+    }
+}
+
+/// Makes an ifb with the MTU of the host end. The kernel accepts no alias in the message that makes a link, so a group marks it
+/// until the alias is written.
+fn create(host: &Netlink, tag: &AttachmentId, from: &Link, journal: &mut Journal) -> Result<Link> {
+    let name = ifb_links::free_name(host, tag)?;
+    let own = OwnIfb { host: host.clone(), tag: tag.clone(), name: name.clone() };
+    let _ = journal.undo(&own, OwnIfb::delete);
+    let ifb = match host.create_ifb(&NewIfb { name, mtu: from.mtu, group: group_of(tag) }) {
+        Err(error) if error.unsupported() => return Err(no_kind(IFB, IFB).detail(error.to_string())),
+        created => created?,
+    };
+    ipv6_settings::ignore_router_adverts(&Inside::here(), &ifb.name, &ipv6_settings::ALL)?;
+    Ok(ifb)
+}
+
+/// Writes the alias, and takes the link out of the group that marked it until then: two messages, as for links in containers.
+fn mark(host: &Netlink, tag: &AttachmentId, ifb: &Link) -> Result<()> {
+    if ifb.alias.is_none() {
+        host.change(ifb.index, &LinkChange { alias: Some(alias::of(tag)), ..LinkChange::default() })?;
+    }
+    if ifb.group != 0 {
+        host.change(ifb.index, &LinkChange { group: Some(0), ..LinkChange::default() })?;
+    }
+    Ok(())
+}
+
+/// The ingress of a host end that this ADD adds, for the journal.
+#[derive(Clone)]
+struct OwnIngress {
+    host: Netlink,
+    from: Link,
+}
+
+impl OwnIngress {
+    fn delete(&self) -> Result<()> {
+        delete_ingress(&self.host, &self.from)
+    }
+}
+
+impl fmt::Display for OwnIngress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "ingress of {}", self.from.name)
+    }
+}
+
+/// Redirects all that the host end receives to the ifb. An ingress that redirects elsewhere, such as to an ifb that is gone, was
+/// made by an earlier ADD: `check_ingress` refuses any other.
+fn redirect(host: &Netlink, from: &Link, ifb: &Link, journal: &mut Journal) -> Result<()> {
+    check_ingress(host, from)?;
+    let filters = host.ingress_filters(from.index)?;
+    if let [filter] = filters.as_slice()
+        && filter.redirects_all_to(ifb.index)
+    {
+        return Ok(());
+    }
+    let own = OwnIngress { host: host.clone(), from: from.clone() };
+    let _ = journal.undo(&own, OwnIngress::delete);
+    own.delete()?;
+    let mut batch = Batch::new();
+    batch.add_ingress(from.index);
+    batch.redirect_ingress(from.index, ifb.index);
+    Ok(host.send(batch)?)
+}
+
+/// Checks that the ingress of a host end is absent, empty, or redirects all to one link, as it does for a limit.
+fn check_ingress(host: &Netlink, from: &Link) -> Result<()> {
+    if is_free_or_ours(host, from)? {
+        return Ok(());
+    }
+    let text = format!("{} has an ingress qdisc or filters of another program", from.name);
+    Err(Error::conflict(text)
+        .hint(format!("see `tc filter show dev {} ingress`, and remove what is not needed", from.name)))
+}
+
+fn is_free_or_ours(host: &Netlink, from: &Link) -> Result<bool> {
+    let Some(ingress) = host.find_qdisc(from.index, QdiscPlace::Ingress)? else { return Ok(true) };
+    if ingress.kind != "ingress" {
+        return Ok(false);
+    }
+    let filters = host.ingress_filters(from.index)?;
+    for filter in &filters {
+        let Some(index) = filter.redirects_to else { return Ok(false) };
+        if !filter.takes_all {
+            return Ok(false);
+        }
+        // 0: the link is gone.
+        if index != 0
+            && let Some(to) = host.find_link_at(index)?
+            && !is_ifb(&to)
+        {
+            return Ok(false);
+        }
+    }
+    Ok(true)
+}
+
+/// Deletes the ingress of a host end, if it is that of a limit.
+fn delete_ingress(host: &Netlink, from: &Link) -> Result<()> {
+    if host.find_qdisc(from.index, QdiscPlace::Ingress)?.is_none() || !is_free_or_ours(host, from)? {
+        return Ok(());
+    }
+    let mut batch = Batch::new();
+    batch.delete_qdisc(from.index, QdiscPlace::Ingress);
+    Ok(host.send(batch)?)
+}
+
+/// Removes the redirection before the ifb: what is redirected to a link that is gone is dropped. The redirection
+/// and the ifb are removed last, because they may be all that leads to the host end: they stay if its limit could not be removed.
+fn release(context: &ReleaseContext) -> Result<()> {
+    let host = context.host()?;
+    let from = host_end::to_release(context)?;
+    let ifb = match ifb_links::marked(host, &context.tag)? {
+        Some(ifb) => Some(ifb),
+        None => ifb_links::unmarked_to_release(context, from.as_ref())?,
+    };
+    if let Some(from) = &from {
+        root::remove(host, from)?;
+        delete_ingress(host, from)?;
+    }
+    match ifb {
+        Some(ifb) => delete(host, &ifb),
+        None => Ok(()),
+    }
+}
+
+/// A host end that redirects to such an ifb loses its limits too. It may exist for longer, and its traffic would be dropped. They
+/// are removed in the order of DEL.
+fn sweep(context: &GcContext) -> Result<()> {
+    let host = context.host()?;
+    let marks = Marks::of(context);
+    let is_meant = |link: &Link| is_ifb(link) && marks.is_stale(link);
+    let links: Vec<Link> = host.links_of_kind(IFB)?.into_iter().filter(is_meant).collect();
+    if links.is_empty() {
+        return Ok(());
+    }
+    let mut errors = Errors::default();
+    for link in host.links_of_kind("veth")? {
+        errors.note(sweep_host_end(host, &link, &links));
+    }
+    errors.finish()?;
+    delete_all(host, &links, is_meant)
+}
+
+fn sweep_host_end(host: &Netlink, link: &Link, stale: &[Link]) -> Result<()> {
+    let filters = host.ingress_filters(link.index)?;
+    let leads_to_stale = |filter: &IngressFilter| stale.iter().any(|ifb| filter.redirects_to == Some(ifb.index));
+    if !filters.iter().any(leads_to_stale) {
+        return Ok(());
+    }
+    root::remove(host, link)?;
+    delete_ingress(host, link)
+}

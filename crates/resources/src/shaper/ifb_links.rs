@@ -1,0 +1,137 @@
+//! The ifb of an attachment: its names, and how it is found.
+
+use cnikit_netlink::{Link, Netlink};
+use cnikit_plan::ReleaseContext;
+use cnikit_skel::{AttachmentId, Error, Result};
+use sha2::{Digest, Sha512};
+
+use crate::identity::alias::{self, AliasOwner, hex};
+use crate::link::container_link::owner;
+
+/// What the kernel calls it.
+pub(crate) const IFB: &str = "ifb";
+/// How many names a tag has.
+const NAMES: usize = 4;
+/// The prefix of all names, and how many digits follow it.
+const PREFIX: &str = "bwp";
+const DIGITS: usize = 12;
+
+/// The names of a tag's ifb, first choice first. The first one is upstream's, so that upstream's DEL removes it. All interfaces of
+/// a container on a network have that one in common; the next one is used for the second of them.
+pub(crate) fn names(tag: &AttachmentId) -> [String; NAMES] {
+    let shared = hex(&Sha512::digest(format!("{}{}", tag.network, tag.container)));
+    let own = hex(&tag.hash());
+    std::array::from_fn(|n| match n {
+        0 => format!("{PREFIX}{}", &shared[..DIGITS]),
+        n => format!("{PREFIX}{}", &own[n * DIGITS..(n + 1) * DIGITS]),
+    })
+}
+
+pub(crate) fn is_ifb(link: &Link) -> bool {
+    link.kind.as_deref() == Some(IFB)
+}
+
+/// The ifb of this attachment, by its alias.
+pub(crate) fn marked(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
+    for name in names(tag) {
+        if let Some(link) = host.find_link(&name)?
+            && is_ifb(&link)
+            && owner(&link, tag) == AliasOwner::This
+        {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+/// The ifb of upstream's name without an alias: of this attachment, or of another interface of the same container.
+pub(crate) fn unmarked(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
+    let [shared, ..] = names(tag);
+    let found = host.find_link(&shared)?;
+    Ok(found.filter(|link| is_ifb(link) && owner(link, tag) == AliasOwner::Unknown))
+}
+
+/// The ifb of this attachment, whichever implementation made it: one without an alias is this attachment's if the host end's
+/// traffic is redirected to it.
+pub(crate) fn of(host: &Netlink, tag: &AttachmentId, host_end: &Link) -> Result<Option<Link>> {
+    if let Some(link) = marked(host, tag)? {
+        return Ok(Some(link));
+    }
+    let Some(link) = unmarked(host, tag)? else { return Ok(None) };
+    Ok(redirects_to(host, host_end, &link)?.then_some(link))
+}
+
+/// The first name of the tag that no link has.
+///
+/// # Errors
+/// All of them are taken, or the kernel cannot be asked.
+pub(crate) fn free_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
+    for name in names(tag) {
+        if host.find_link(&name)?.is_none() {
+            return Ok(name);
+        }
+    }
+    let text = format!("all names of the ifb of {tag} are taken: {}", names(tag).join(", "));
+    Err(Error::conflict(text).hint("see with `ip -details link show type ifb` what has them"))
+}
+
+/// Whether what a link receives is redirected to another link.
+pub(crate) fn redirects_to(host: &Netlink, link: &Link, to: &Link) -> Result<bool> {
+    let filters = host.ingress_filters(link.index)?;
+    Ok(filters.iter().any(|filter| filter.redirects_to == Some(to.index)))
+}
+
+/// The link whose traffic is redirected to this ifb.
+pub(crate) fn user_of(host: &Netlink, ifb: &Link) -> Result<Option<Link>> {
+    for link in host.links_of_kind("veth")? {
+        if redirects_to(host, &link, ifb)? {
+            return Ok(Some(link));
+        }
+    }
+    Ok(None)
+}
+
+/// The ifb without an alias, if DEL of this attachment removes it. It is left alone if it serves another interface of the
+/// container, which only the link that redirects to it can tell.
+pub(crate) fn unmarked_to_release(context: &ReleaseContext, host_end: Option<&Link>) -> Result<Option<Link>> {
+    let host = context.host()?;
+    let Some(ifb) = unmarked(host, &context.tag)? else { return Ok(None) };
+    let is_own = match (user_of(host, &ifb)?, host_end) {
+        (None, _) => true,
+        (Some(user), Some(own)) => own.index == user.index,
+        (Some(user), None) => is_recorded(context, &user),
+    };
+    Ok(is_own.then_some(ifb))
+}
+
+/// Whether a link of the host is this attachment's by its alias, and where it has none by prevResult. Without that, nothing speaks
+/// against it.
+fn is_recorded(context: &ReleaseContext, link: &Link) -> bool {
+    match (alias::owner(link, &context.tag), &context.prev) {
+        (AliasOwner::This, _) | (AliasOwner::Unknown, None) => true,
+        (AliasOwner::Another, _) => false,
+        (AliasOwner::Unknown, Some(prev)) => {
+            prev.interfaces.iter().any(|one| one.sandbox.is_empty() && one.name == link.name)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_first_name_is_upstreams_and_the_others_are_the_interfaces_own() {
+        let tag = |network: &str, container: &str, ifname: &str| AttachmentId {
+            network: network.into(),
+            container: container.into(),
+            ifname: ifname.into(),
+        };
+        assert_eq!(names(&tag("n1", "c1", "eth0"))[0], "bwp7be53730afe4");
+        assert_eq!(names(&tag("cni-plugin-bandwidth-test", "dummy", "eth0"))[0], "bwpa8eda89404b7");
+        let eth0 = names(&tag("n1", "c1", "eth0"));
+        let eth1 = names(&tag("n1", "c1", "eth1"));
+        assert_eq!(eth0[0], eth1[0]);
+        assert!(eth0[1..].iter().all(|name| name.len() == 15 && !eth1.contains(name)));
+    }
+}

@@ -1,0 +1,55 @@
+//! The limit of the rate at which the container's interface receives.
+
+use std::fmt;
+
+use cnikit_plan::{ApplyContext, Drifts, Kind, Made, ReleaseContext, Resource};
+use cnikit_skel::{Journal, Result};
+
+use crate::shaper::{RateLimit, host_end, root};
+
+/// A limit of the rate at which the container's interface receives: a shaper at the root of the host end.
+#[derive(Clone, Debug)]
+pub struct IngressLimit {
+    /// The container's interface.
+    pub ifname: String,
+    /// The limit.
+    pub limit: RateLimit,
+}
+
+/// DEL removes the shaper from the host end, which another plugin may leave where it is. For GC there is nothing to do: the shaper
+/// goes with the host end.
+pub const KIND: Kind = Kind { name: "ingress limit", release, sweep: |_| Ok(()), outlives_link: true };
+
+impl Resource for IngressLimit {
+    fn kind(&self) -> Kind {
+        KIND
+    }
+
+    fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        root::preflight(context.host()?, &host_end::of(context, &self.ifname)?)
+    }
+
+    fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let link = host_end::of(context, &self.ifname)?;
+        root::ensure(context.host()?, &link, &self.limit, journal)?;
+        Ok(Made::nothing())
+    }
+
+    fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let link = host_end::of(context, &self.ifname)?;
+        root::verify(context.host()?, &link, &self.limit, drifts)
+    }
+}
+
+impl fmt::Display for IngressLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "limit of what {} receives: {}", self.ifname, self.limit)
+    }
+}
+
+fn release(context: &ReleaseContext) -> Result<()> {
+    match host_end::to_release(context)? {
+        Some(link) => root::remove(context.host()?, &link),
+        None => Ok(()),
+    }
+}

@@ -1,0 +1,13 @@
+//! Limits of the rate at which a container's interface receives and sends, by queueing disciplines on the host's side of it.
+//!
+//! What the container receives is sent by the host end, so its limit is a `tbf` at the root of that. What the container sends is
+//! received by the host end, where nothing is queued: all of it is redirected to an `ifb`, a link whose root is the second `tbf`.
+
+pub mod egress_limit;
+mod host_end;
+mod ifb_links;
+pub mod ingress_limit;
+mod rate_limit;
+mod root;
+
+pub use rate_limit::{RateLimit, USUAL_LATENCY};
