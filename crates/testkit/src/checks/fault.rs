@@ -159,7 +159,7 @@ fn inject_faults<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
     let result = catch_panic(|| try_all_places::<P>(&subject, &host, plugins, &mut counts));
     let found: Vec<String> = result.err().into_iter().collect();
     let what = format!("steps {}", subject.title);
-    let FaultCounts { places, pairs } = counts;
+    let FaultCounts { places, pairs, .. } = counts;
     let tried = places + pairs + found.len();
     let of = places + places * (places + 1) / 2;
     SummaryLine { tried, of: of.max(tried), found: found.len(), ..SummaryLine::new(what, "faults") }.print();
@@ -172,55 +172,63 @@ fn inject_faults<P: Plugin>(subject: &Subject, plugins: Plugins) -> usize {
 struct FaultCounts {
     places: usize,
     pairs: usize,
+    /// The containers so far. What other plugins made for one on the host goes at some time after it, and would be a change.
+    containers: Vec<Container>,
 }
 
 /// Tries a fault at every place, then every pair of places. Panics at the first failure.
 fn try_all_places<P: Plugin>(subject: &Subject, host: &Host, plugins: Plugins, counts: &mut FaultCounts) {
     HostSnapshot::stable(host);
-    while fails_at::<P>(subject, host, counts.places, plugins) {
+    loop {
+        counts.containers.push(subject.container(host));
+        if !fails_at::<P>(subject, host, counts, plugins) {
+            break;
+        }
         counts.places += 1;
     }
     assert!(counts.places > 1, "no step of the plan was reached");
-    let before = HostSnapshot::of(host);
     for place in 0..counts.places {
         for cannot_undo in 0..=place {
-            fails_twice::<P>(subject, host, &before, [cannot_undo, place], plugins);
+            let container = subject.container(host);
+            fails_twice::<P>(subject, host, &container, [cannot_undo, place], plugins);
+            counts.containers.push(container);
             counts.pairs += 1;
         }
     }
 }
 
-/// Adds with a fault before this step. Returns false if there is no such step.
-fn fails_at<P: Plugin>(subject: &Subject, host: &Host, place: usize, plugins: Plugins) -> bool {
-    let container = subject.container(host);
+/// Adds the last container, with a fault before the next step. Returns false if there is no such step.
+fn fails_at<P: Plugin>(subject: &Subject, host: &Host, counts: &FaultCounts, plugins: Plugins) -> bool {
+    let place = counts.places;
+    let container = &counts.containers[place];
     let before = HostSnapshot::of(host);
-    let inside = HostSnapshot::inside(&container);
+    let inside = HostSnapshot::inside(container);
     let (exit, output) =
-        with_fault_at(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", &container, plugins));
+        with_fault_at(Some(place), None, || call::<P>(subject, host, "ADD", "c-fault", container, plugins));
     if exit == 0 {
-        let (exit, output) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
+        let (exit, output) = call::<P>(subject, host, "DEL", "c-fault", container, plugins);
         assert_eq!(exit, 0, "{output}");
         return false;
     }
     assert!(output.contains("a fault put here by a test"), "{output}");
     let when = format!("a fault before step {place}");
     HostSnapshot::of(host).assert_unchanged_since(&before, &HINTS, &when);
-    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], &when);
+    HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], &when);
     true
 }
 
 /// Adds with a step that cannot be undone at the first place and a fault at the second.
-fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, before: &HostSnapshot, places: [usize; 2], plugins: Plugins) {
+fn fails_twice<P: Plugin>(subject: &Subject, host: &Host, container: &Container, places: [usize; 2], plugins: Plugins) {
     let [cannot_undo, place] = places;
-    let container = subject.container(host);
+    let before = HostSnapshot::of(host);
     let (exit, output) = with_fault_at(Some(place), Some(cannot_undo), || {
-        call::<P>(subject, host, "ADD", "c-fault", &container, plugins)
+        call::<P>(subject, host, "ADD", "c-fault", container, plugins)
     });
     assert_eq!(exit, 1, "{output}");
-    let (exit, output) = call::<P>(subject, host, "DEL", "c-fault", &container, plugins);
+    let (exit, output) = call::<P>(subject, host, "DEL", "c-fault", container, plugins);
     assert_eq!(exit, 0, "DEL after two faults ({cannot_undo}, {place}): {output}");
     let when = format!("DEL after a fault before step {place} and a stubborn thing before step {cannot_undo}");
-    HostSnapshot::of(host).assert_unchanged_since(before, &HINTS, &when);
+    HostSnapshot::of(host).assert_unchanged_since(&before, &HINTS, &when);
 }
 
 /// Calls the plugin in this process, on a thread in the host's namespace.

@@ -51,8 +51,8 @@ impl Workload {
 pub fn survives(subject: &Subject, count: usize) {
     let host = subject.host();
     let subject = subject.at(host.dir());
-    let before = HostSnapshot::of(&host);
     let containers: Vec<Container> = (0..count).map(|_| subject.container(&host)).collect();
+    let before = HostSnapshot::of(&host);
     let results = each(&containers, |n, container| subject.add(&host, &format!("c-{n}"), container));
     let addresses: Vec<&str> = results.iter().flat_map(addresses).collect();
     let distinct: BTreeSet<&str> = addresses.iter().copied().collect();
