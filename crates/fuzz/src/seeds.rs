@@ -72,8 +72,20 @@ fn request(call: &Value) -> Vec<u8> {
 
 fn configuration(call: &Value) -> Option<Vec<u8>> {
     let which = [
-        "bridge", "ptp", "loopback", "static", "tuning", "macvlan", "ipvlan", "firewall", "portmap", "dummy", "vlan",
-        "sbr", "vrf",
+        "bridge",
+        "ptp",
+        "loopback",
+        "static",
+        "tuning",
+        "macvlan",
+        "ipvlan",
+        "firewall",
+        "portmap",
+        "dummy",
+        "vlan",
+        "sbr",
+        "vrf",
+        "bandwidth",
     ]
     .iter()
     .position(|plugin| *plugin == text(call, &["plugin"]))?;

@@ -9,6 +9,7 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 /// Every plugin of this binary. Each of them calls the others in this process.
 static ALL: &[Entry] = &[
+    Entry::of::<Chained<bandwidth::BandwidthPlugin>>("bandwidth"),
     Entry::of::<InterfaceShape<bridge::BridgePlugin>>("bridge"),
     Entry::of::<InterfaceShape<dummy::DummyPlugin>>("dummy"),
     Entry::of::<Chained<firewall::FirewallPlugin>>("firewall"),

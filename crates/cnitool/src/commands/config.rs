@@ -19,7 +19,8 @@ use crate::output::text::Tone;
 
 /// The pages of our plugins, whose tables have the plugins' keys; tests compare them with the plugins. flannel is missing, because
 /// the keys and capabilities of its delegate are unknown.
-const PAGES: [(&str, &str); 14] = [
+const PAGES: [(&str, &str); 15] = [
+    ("bandwidth", include_str!("../../../../docs/bandwidth.md")),
     ("bridge", include_str!("../../../../docs/bridge.md")),
     ("ptp", include_str!("../../../../docs/ptp.md")),
     ("macvlan", include_str!("../../../../docs/macvlan.md")),

@@ -1,0 +1,45 @@
+//! Limits the rates at which the container's interface receives and sends.
+//!
+//! A chained plugin, which comes after the plugin that makes the interface. It works on the host's side of that: at its host end,
+//! and with an ifb for what the container sends. The keys are those of [`BandwidthKeys`].
+#![forbid(unsafe_code)]
+
+mod keys;
+
+pub use keys::BandwidthKeys;
+
+use cnikit::plan::{Kind, Plan};
+use cnikit::resources::RateLimit;
+use cnikit::resources::egress_limit::{self, EgressLimit};
+use cnikit::resources::ingress_limit::{self, IngressLimit};
+use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, KeySource, Result, Sources, Status};
+use serde::Deserialize;
+
+/// bandwidth's configuration, validated.
+#[derive(Debug, Deserialize)]
+#[serde(try_from = "BandwidthKeys")]
+pub struct BandwidthPlugin {
+    /// Toward the container.
+    ingress: Option<RateLimit>,
+    /// From the container.
+    egress: Option<RateLimit>,
+}
+
+impl ChainedPlugin for BandwidthPlugin {
+    /// The limit from the container is made first and released last, because its ifb may be all that leads to the host end.
+    const KINDS: &'static [Kind] = &[egress_limit::KIND, ingress_limit::KIND];
+    const SOURCES: Sources = &[("bandwidth", &[KeySource::Runtime("bandwidth")])];
+
+    fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
+        let ifname = &at.tag.ifname;
+        let ingress = self.ingress.clone().map(|limit| IngressLimit { ifname: ifname.clone(), limit });
+        let egress = self.egress.clone().map(|limit| EgressLimit { ifname: ifname.clone(), limit });
+        Ok(Plan::default().and_each(egress).and_each(ingress))
+    }
+
+    /// Without a configured limit, runtimes may ask for one all the same.
+    fn status(&self, status: &Status) -> Result<()> {
+        let from_runtime = status.call.conf.at(&["capabilities", "bandwidth"]).is_some_and(|wanted| wanted == true);
+        if self.egress.is_some() || from_runtime { egress_limit::available() } else { Ok(()) }
+    }
+}
