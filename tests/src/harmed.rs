@@ -27,6 +27,7 @@ macro_rules! each_harmed {
             flannel_and_its_delegate: delegating("delegate apart"), moments, limits;
             tuning: tuning(), moments, limits;
             sbr: source_routed(), moments, limits;
+            bandwidth: limited(), moments, limits;
             firewall_with_iptables: firewalled("iptables"), moments, limits;
             firewall_with_nftables: firewalled("nftables"), moments, limits;
             portmap_with_nftables: published("nftables"), moments, limits;
@@ -116,6 +117,32 @@ pub fn vrf_member(bin: &Path) -> Subject {
     let conf = json!({"vrfname": "red", "dataDir": "$DIR/vrf"});
     Subject::new(bin, "vrf", conf).after(&format!("{first}; {ROUTED_INTERFACE}"), addressed())
 }
+
+/// bandwidth with both limits.
+pub fn limited() -> Subject {
+    shaped(installed())
+}
+
+/// The same of these plugins.
+pub fn shaped(bin: &Path) -> Subject {
+    let rates =
+        json!({"ingressRate": 8_000_000, "ingressBurst": 800_000, "egressRate": 16_000_000, "egressBurst": 160_000});
+    let result = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "pairend$NUMBER"},
+        {"name": "eth0", "mac": "0a:00:00:00:00:01", "sandbox": "$NETNS"}]});
+    Subject::new(bin, "bandwidth", rates).after(PAIR, result)
+}
+
+/// The result of the plugin that made one such pair.
+pub fn result_of_pair() -> Value {
+    json!({"cniVersion": "1.1.0", "interfaces": [{"name": "toward0", "mac": "0a:00:00:00:00:02"},
+        {"name": "eth0", "mac": "0a:00:00:00:00:01", "sandbox": "$NETNS"}]})
+}
+
+/// A veth pair as another plugin makes it; snapshots know the name of its host end. It replaces a link that another container with
+/// the same number had.
+const PAIR: &str = "nsenter --net=$HOST ip link del pairend$NUMBER 2>/dev/null; \
+    ip link add eth0 address 0a:00:00:00:00:01 type veth peer name pairend$NUMBER netns $HOST && ip link set eth0 up && \
+    nsenter --net=$HOST ip link set pairend$NUMBER up";
 
 /// portmap with ports of both families, and all that is done for them.
 pub fn published(backend: &str) -> Subject {

@@ -28,7 +28,8 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 15] = [
+pub const NAMES: [&str; 16] = [
+    "bandwidth",
     "bridge",
     "dummy",
     "firewall",
@@ -231,6 +232,7 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (of("host-local", json!({"ipam": dual_stack()})), 2),
         (harmed::on_master(), 2),
         (harmed::tuning(), 2),
+        (harmed::limited(), 1),
         (harmed::crowded_source_routing(installed()), 2),
         (harmed::delegating("in one process"), 2),
         (harmed::crowded_ports(installed(), "nftables"), 1),

@@ -15,6 +15,7 @@ use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::net::IpAddr;
 use std::num::NonZero;
+use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -94,7 +95,8 @@ impl Node<'_> {
         let host = Host::new();
         let container = Host::new().container();
         host.sh(row.on_host);
-        container.sh(row.inside);
+        let host_path = format!("/proc/{}/fd/{}", std::process::id(), host.netns().as_fd().as_raw_fd());
+        container.sh(&row.inside.replace("$HOST", &host_path));
         for (name, text) in [("resolv.conf", rows::RESOLV_CONF), ("subnet.env", rows::SUBNET_ENV)] {
             std::fs::write(host.dir().join(name), text).unwrap();
         }

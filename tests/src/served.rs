@@ -3,12 +3,13 @@
 use cnikit_testkit::Subject;
 use serde_json::json;
 
-use crate::harmed::{firewall, publishing, source_routing, tuned, vrf_member};
+use crate::harmed::{firewall, publishing, shaped, source_routing, tuned, vrf_member};
 use crate::{MASTER, bin, bridge, dual_stack, dummy, flannel, ipvlan, macvlan, ptp, subject, vlan, written_down};
 
 /// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
 pub fn served(plugin: &str) -> Subject {
     match plugin {
+        "bandwidth" => shaped(bin()),
         "bridge" => bridge().with("ipMasqBackend", json!("nftables")).with("macspoofchk", json!(true)),
         "dummy" => dummy(),
         "firewall" => firewall(bin(), "nftables"),

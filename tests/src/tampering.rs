@@ -212,6 +212,32 @@ pub const SOURCE_ROUTING: [Tampering; 6] = [
     tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
+/// The limits of bandwidth ([`shaped`](crate::harmed::shaped)).
+pub const BANDWIDTH: [Tampering; 7] = [
+    tampered("tc qdisc del dev $(ip -o link | grep -o 'pairend[0-9]*') root", "wanted tbf, found none"),
+    tampered(
+        "tc qdisc change dev $(ip -o link | grep -o 'pairend[0-9]*') root handle 1: tbf rate 9mbit burst 100000 latency 25ms",
+        "in bytes per second: wanted 1000000, found 1125000",
+    ),
+    tampered(
+        "tc qdisc change dev $(ip -o link | grep -o 'bwp[0-9a-f]*') root handle 1: tbf rate 16mbit burst 30000 latency 25ms",
+        "in ticks of 64 ns: wanted 156250, found 234375",
+    ),
+    tampered(
+        "tc qdisc del dev $(ip -o link | grep -o 'pairend[0-9]*') ingress",
+        "wanted first one that redirects all to",
+    ),
+    tampered(
+        "tc filter del dev $(ip -o link | grep -o 'pairend[0-9]*') ingress",
+        "wanted first one that redirects all to",
+    ),
+    tampered("ip link set $(ip -o link | grep -o 'bwp[0-9a-f]*') down", "wanted up, found down"),
+    tampered(
+        "ip link del $(ip -o link | grep -o 'bwp[0-9a-f]*')",
+        "limit of what eth0 sends: wanted an ifb of its own",
+    ),
+];
+
 /// The rules that portmap makes with nftables ([`publishing`](crate::harmed::publishing)).
 pub const PORTS: [Tampering; 8] = [
     on_ports("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),

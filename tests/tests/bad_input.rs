@@ -29,6 +29,7 @@ enum Stdin {
 }
 
 const ALL: &[&str] = &[
+    "bandwidth",
     "bridge",
     "ptp",
     "macvlan",
@@ -47,8 +48,20 @@ const ALL: &[&str] = &[
 ];
 /// They enter the container.
 const MAIN: &[&str] = &[
-    "bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "loopback", "flannel", "tuning", "sbr", "vrf", "firewall",
+    "bridge",
+    "ptp",
+    "macvlan",
+    "ipvlan",
+    "vlan",
+    "dummy",
+    "loopback",
+    "flannel",
+    "tuning",
+    "sbr",
+    "vrf",
+    "firewall",
     "portmap",
+    "bandwidth",
 ];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"];
 const TAKING_AN_MTU: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan"];
@@ -61,6 +74,7 @@ const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
 const SBR: &[&str] = &["sbr"];
 const VRF: &[&str] = &["vrf"];
+const BANDWIDTH: &[&str] = &["bandwidth"];
 const FIREWALL: &[&str] = &["firewall"];
 
 /// A host on which no call may make anything, and the objects that calls refer to.
@@ -673,6 +687,28 @@ fn values_of_vrf() -> Vec<Bad> {
     ]
 }
 
+/// Values of bandwidth's keys that cannot be.
+fn values_of_bandwidth() -> Vec<Bad> {
+    let bandwidth = |pointer, value: Value, says: &str| bad(BANDWIDTH, "ADD", [(pointer, value)], 7, says);
+    let mistyped = |pointer, value: Value, says: &str| bad(BANDWIDTH, "ADD", [(pointer, value)], 6, says);
+    let runtime = "/runtimeConfig/bandwidth";
+    let rates = |rate: Value, burst: Value| json!({"ingressRate": rate, "ingressBurst": burst});
+    vec![
+        bad(BANDWIDTH, "ADD", NONE, 7, "Required prevResult missing"),
+        bandwidth("/ingressRate", json!(8_000), "ingressRate, ingressBurst: if rate is set, burst must also be set"),
+        bandwidth("/egressBurst", json!(8_000), "egressRate, egressBurst: if burst is set, rate must also be set"),
+        bandwidth("/egressRate", json!(-1), "egressRate"),
+        mistyped("/egressRate", json!(1.5), "egressRate"),
+        mistyped("/ingressBurst", json!("8000"), "ingressBurst"),
+        bandwidth("/latency", json!(-1), "latency"),
+        mistyped("/fq_codel", json!("on"), "fq_codel"),
+        bandwidth(runtime, rates(json!(7), json!(8_000)), "a rate of 7 bit/s is too low"),
+        bandwidth(runtime, rates(json!(8), json!(u64::MAX)), "burst cannot be more than 4GB"),
+        mistyped(runtime, json!({"ingressRate": "fast"}), "runtimeConfig.bandwidth.ingressRate"),
+        mistyped(runtime, json!([8_000]), "runtimeConfig.bandwidth"),
+    ]
+}
+
 /// Values of firewall's keys that cannot be.
 fn values_of_firewall() -> Vec<Bad> {
     let firewall = |pointer, value: Value, says: &str| bad(FIREWALL, "ADD", [(pointer, value)], 7, says);
@@ -832,6 +868,7 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
         values_of_tuning(),
         values_of_sbr(),
         values_of_vrf(),
+        values_of_bandwidth(),
         values_of_firewall(),
         values_of_portmap(),
     ];

@@ -626,6 +626,7 @@ fn known() -> Vec<PluginKeys> {
     let ptp_args = InterfaceShape::<ptp::PtpPlugin>::KNOWN_ARGS;
     let tuning = Chained::<tuning::TuningPlugin>::SOURCES;
     let tuning_args = Chained::<tuning::TuningPlugin>::KNOWN_ARGS;
+    let bandwidth = Chained::<bandwidth::BandwidthPlugin>::SOURCES;
     let args = <host_local::HostLocalPlugin as IpamPlugin>::KNOWN_ARGS;
     let more = ["runtimeConfig.ipRanges", "runtimeConfig.ips", "args.cni.ips"].map(keys::Key::elsewhere);
     vec![
@@ -635,6 +636,7 @@ fn known() -> Vec<PluginKeys> {
         of("sbr", keys::of_plugin::<sbr::SbrPlugin>(&[], None)),
         of("tuning", keys::of_plugin::<tuning::TuningPlugin>(tuning, tuning_args)),
         of("vrf", keys::of_plugin::<vrf::VrfPlugin>(&[], None)),
+        of("bandwidth", keys::of_plugin::<bandwidth::BandwidthPlugin>(bandwidth, None)),
         of("host-local", [keys::of_plugin::<host_local::HostLocalPlugin>(&[], args), more.to_vec()].concat()),
     ]
 }

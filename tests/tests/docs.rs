@@ -64,6 +64,8 @@ fn documented() -> Vec<Documented> {
             "sbr",
             json!({"prevResult": {"cniVersion": "1.1.0", "ips": [{"address": "10.87.0.2/24", "gateway": "10.87.0.1"}]}}),
         ),
+        // A rate has an effect only with a burst, and the runtime's only without the configuration's.
+        of_chained::<bandwidth::BandwidthPlugin>("bandwidth", rates()),
         // A published port has an effect only if the container has an address.
         of_chained::<portmap::PortmapPlugin>(
             "portmap",
@@ -80,6 +82,11 @@ fn documented() -> Vec<Documented> {
         },
         of_ipam::<static_ipam::StaticPlugin>("static", &["runtimeConfig.ips", "args.cni.ips"], &written),
     ]
+}
+
+/// Low rates of both directions.
+fn rates() -> Value {
+    json!({"ingressRate": 8_000, "ingressBurst": 8_000, "egressRate": 8_000, "egressBurst": 8_000})
 }
 
 fn of_interface<P: InterfacePlugin + Debug>(name: &'static str, base: Value) -> Documented {
@@ -293,6 +300,9 @@ fn an_example_is_taken_and_makes_a_difference() {
             let mut base = plugin.base.clone();
             if row.key == "ipspoofchk" && base["ipam"].is_null() {
                 base["ipam"] = json!({"type": "host-local", "subnet": "10.1.4.0/24"}); // without addresses it is refused
+            }
+            if row.key.starts_with("runtimeConfig.bandwidth") {
+                base = json!({"runtimeConfig": {"bandwidth": rates()}}); // not used if the configuration has rates
             }
             let [given, absent] = [Some(&value), None].map(|value| with(&base, &path, value));
             let planned = plugin.plan(&host, &given, "").unwrap_or_else(|refused| panic!("{place}: {refused}"));

@@ -3,10 +3,10 @@
 use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::harmed::{crowded_source_routing, firewall, publishing, source_routing, tuned};
+use cnikit_tests::harmed::{crowded_source_routing, firewall, publishing, shaped, source_routing, tuned};
 use cnikit_tests::tampering::{
-    BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES, PORTS, PTP,
-    SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
+    BANDWIDTH, BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES, PORTS,
+    PTP, SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
 };
 use cnikit_tests::{bin, dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
@@ -49,6 +49,7 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
         bridge_with_static(),
         flannel(),
         tuned(bin()),
+        shaped(bin()),
         source_routing(bin()),
         firewall(bin(), "iptables"),
         firewall(bin(), "nftables"),
@@ -91,6 +92,11 @@ fn del_succeeds_in_every_poor_form_of_tuning_and_gives_everything_back() {
 #[test]
 fn del_succeeds_in_every_poor_form_of_sbr_and_gives_everything_back() {
     life::survives_incomplete_dels(&source_routing(bin()));
+}
+
+#[test]
+fn del_succeeds_in_every_poor_form_of_bandwidth() {
+    life::survives_incomplete_dels(&shaped(bin()));
 }
 
 #[test]
@@ -139,6 +145,12 @@ fn a_fault_before_any_step_of_sbr_changes_nothing() {
 }
 
 #[test]
+fn a_fault_before_any_step_of_bandwidth_changes_nothing() {
+    let tried = fault::changes_nothing::<bandwidth::BandwidthPlugin>(&shaped(bin()));
+    assert_eq!(tried, 3, "both directions, and the place behind them");
+}
+
+#[test]
 fn a_fault_before_any_step_of_firewall_changes_nothing() {
     for backend in ["iptables", "nftables"] {
         assert_eq!(fault::changes_nothing::<firewall::FirewallPlugin>(&firewall(bin(), backend)), 2);
@@ -172,6 +184,11 @@ fn sixty_four_interfaces_are_routed_by_their_source_at_once() {
 }
 
 #[test]
+fn sixty_four_interfaces_are_limited_at_once() {
+    flood::survives(&shaped(bin()), 64);
+}
+
+#[test]
 fn sixty_four_at_once_get_sixty_four_addresses_on_ptp() {
     flood::survives(&ptp(), 64);
 }
@@ -191,6 +208,7 @@ fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
         (layer2(), by(&[&LAYER2])),
         (loopback(), vec![down]),
         (tuned(bin()), TUNING.to_vec()),
+        (shaped(bin()), BANDWIDTH.to_vec()),
         (source_routing(bin()), SOURCE_ROUTING.to_vec()),
         (firewall(bin(), "iptables"), FIREWALL.to_vec()),
         (firewall(bin(), "nftables"), FIREWALL_NFTABLES.to_vec()),

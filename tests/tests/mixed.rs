@@ -40,6 +40,13 @@ fn sbr_is_alike() {
 }
 
 #[test]
+fn bandwidth_is_alike() {
+    for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
+        mixed::alike(release, &of("bandwidth"));
+    }
+}
+
+#[test]
 fn flannel_is_like_the_last_one_there_was() {
     mixed::alike(UpstreamRelease::WithFlannel, &of("flannel"));
 }

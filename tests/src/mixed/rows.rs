@@ -1,5 +1,5 @@
 //! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, vlan, dummy, host-local,
-//! static, tuning, sbr, firewall, portmap and flannel.
+//! static, tuning, bandwidth, sbr, firewall, portmap and flannel.
 
 use std::path::Path;
 
@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use super::UpstreamRelease;
 use crate::harmed::{
-    INTERFACE, ROUTED_INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others, routed_interface,
+    INTERFACE, ROUTED_INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others, result_of_pair,
+    routed_interface,
 };
 use crate::{MASTER, dual_stack};
 
@@ -48,7 +49,8 @@ pub(super) const SUBNET_ENV: &str =
     "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
 /// Of whom there are rows.
-const PLUGINS: [&str; 14] = [
+const PLUGINS: [&str; 15] = [
+    "bandwidth",
     "loopback",
     "bridge",
     "ptp",
@@ -138,6 +140,7 @@ impl Row {
             "firewall" => on_bridge_of_others(),
             "portmap" => addressed(),
             "tuning" => interface_of_others(),
+            "bandwidth" => result_of_pair(),
             "sbr" => routed_interface(),
             _ => return None,
         };
@@ -193,6 +196,7 @@ pub fn rows() -> Vec<Row> {
         host_local(),
         written_down(),
         tuning(),
+        bandwidth(),
         sbr(),
         firewall(),
         portmap(),
@@ -615,6 +619,38 @@ fn sbr() -> Vec<Row> {
     let mut rows: Vec<Row> = rows.into_iter().map(|row| row.inside(ROUTED_INTERFACE)).collect();
     rows[1].ipv4_only = true;
     rows
+}
+
+/// A veth pair as another plugin makes it.
+const PAIR: &str = "ip link add eth0 address 0a:00:00:00:00:01 type veth peer name toward0 netns $HOST && \
+    ip link set eth0 up && nsenter --net=$HOST ip link set toward0 address 0a:00:00:00:00:02 up";
+
+fn bandwidth() -> Vec<Row> {
+    let ingress = json!({"ingressRate": 8_000_000, "ingressBurst": 800_000});
+    let both =
+        json!({"ingressRate": 8_000_000, "ingressBurst": 800_000, "egressRate": 24_000_000, "egressBurst": 80_000});
+    let wide = json!({"egressRate": 80_000_000_000_u64, "egressBurst": 8_000_000});
+    let rows = vec![
+        row("bandwidth/nothing", json!({})),
+        row("bandwidth/zero", json!({"ingressRate": 0, "egressBurst": 0})),
+        row("bandwidth/ingress", ingress.clone()),
+        row("bandwidth/both", both.clone()),
+        row(
+            "bandwidth/of-the-runtime",
+            json!({"capabilities": {"bandwidth": true}, "runtimeConfig": {"bandwidth": both}}),
+        ),
+        row("bandwidth/64-bits", wide),
+        row("bandwidth/before-the-runtimes", {
+            let mut keys = ingress;
+            keys["runtimeConfig"] = json!({"bandwidth": both});
+            keys
+        }),
+        Row {
+            answers_only: true,
+            ..row("bandwidth/small-burst", json!({"ingressRate": 8_000_000, "ingressBurst": 8_000}))
+        },
+    ];
+    rows.into_iter().map(|row| row.inside(PAIR)).collect()
 }
 
 fn flannel() -> Vec<Row> {

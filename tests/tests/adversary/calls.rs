@@ -342,7 +342,7 @@ fn a_hundred_and_fifty_thousand_addresses_in_prev_result_are_fast() {
         conf["prevResult"] = prev(&scene);
         conf["prevResult"]["ips"] = json!("IPS");
         let stdin = conf.to_string().replacen("\"IPS\"", &ips, 1).into_bytes();
-        let is_chained = ["firewall", "portmap", "sbr", "tuning", "vrf"].contains(&plugin);
+        let is_chained = ["bandwidth", "firewall", "portmap", "sbr", "tuning", "vrf"].contains(&plugin);
         for verb in ["ADD", "CHECK", "DEL"].into_iter().skip(if is_chained { 0 } else { 2 }) {
             let begun = std::time::Instant::now();
             let output = scene.subject.call_raw(&scene.host, verb, "c-one", &scene.container.path(), &stdin, &[]);

@@ -1,0 +1,452 @@
+//! bandwidth: the rates that traffic really has, and who owns the ifb.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fs;
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use cnikit_netns::Netns;
+use cnikit_process::Deadline;
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
+use cnikit_tests::bin;
+use cnikit_tests::harmed::shaped;
+use cnikit_tests::mixed::UpstreamRelease;
+use nix::sys::socket::{setsockopt, sockopt};
+use serde_json::{Value, json};
+
+const SECOND: Duration = Duration::from_secs(1);
+
+/// A host with a container whose veth pair another plugin made, and bandwidth after that.
+struct Scene {
+    host: Host,
+    container: Container,
+    subject: Subject,
+}
+
+impl Scene {
+    fn new(keys: Value) -> Scene {
+        let host = Host::new();
+        let subject = with_keys(&shaped(bin()), keys);
+        let container = subject.container(&host);
+        Scene { host, container, subject }
+    }
+
+    /// The host end of the container's interface.
+    fn host_end(&self) -> String {
+        self.host.sh("ip -o link show type veth").split([' ', '@']).nth(1).unwrap().to_owned()
+    }
+
+    fn add(&self) -> Value {
+        self.subject.add(&self.host, "c-one", &self.container)
+    }
+
+    fn refused(&self) -> (u64, String) {
+        self.subject.call(&self.host, "ADD", "c-one", &self.container.path(), &[]).refused()
+    }
+
+    fn check(&self, result: &Value) -> CallOutput {
+        self.subject.check(&self.host, "c-one", &self.container, result)
+    }
+
+    /// The names of all ifbs.
+    fn ifbs(&self) -> Vec<String> {
+        let shown = self.host.sh("ip -o link show type ifb");
+        shown.lines().map(|line| line.split(": ").nth(1).unwrap().to_owned()).collect()
+    }
+
+    fn qdiscs(&self) -> String {
+        self.host.sh("tc qdisc show")
+    }
+}
+
+/// The subject with these keys instead of its own rates.
+fn with_keys(subject: &Subject, keys: Value) -> Subject {
+    let mut subject = subject.clone();
+    let conf = subject.conf.as_object_mut().unwrap();
+    conf.retain(|key, _| !key.starts_with("ingress") && !key.starts_with("egress"));
+    let Value::Object(keys) = keys else { panic!("{keys} is not an object") };
+    conf.extend(keys);
+    subject
+}
+
+fn both(rate: u64, burst: u64) -> Value {
+    json!({"ingressRate": rate, "ingressBurst": burst, "egressRate": rate, "egressBurst": burst})
+}
+
+/// Sends datagrams as fast as the link takes them until it is to stop. At most `queued` bytes wait in queues, so that none is
+/// dropped there.
+fn send(from: &Netns, to: &str, queued: u64, stop: &AtomicBool) {
+    let work = |_: &cnikit_netns::Inside| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        // The kernel counts 2304 bytes for a datagram of 1442 with its headers, against twice this size.
+        let size = usize::try_from(queued * 3 / 4).unwrap();
+        setsockopt(&socket.as_fd(), sockopt::SndBufForce, &size).unwrap();
+        socket.set_write_timeout(Some(SECOND)).unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            let _ = socket.send_to(&[7; 1400], to);
+        }
+    };
+    from.enter(work).unwrap();
+}
+
+/// The bytes that a link has sent, and the time of this reading.
+fn sent(host: &Host, link: &str) -> (u64, Instant) {
+    host.enter(|| {
+        let counters = fs::read_to_string("/proc/thread-self/net/dev").unwrap();
+        let now = Instant::now();
+        let line = counters.lines().find_map(|line| line.trim().strip_prefix(link)?.strip_prefix(':'));
+        (line.unwrap().split_whitespace().nth(8).unwrap().parse().unwrap(), now)
+    })
+}
+
+/// The rates of a link in bits per second: in the first second after the first packet, and in the ten seconds after that.
+fn measured(host: &Host, link: &str) -> [f64; 2] {
+    let (before, _) = sent(host, link);
+    let deadline = Deadline::after(10 * SECOND);
+    let mut readings = vec![sent(host, link)];
+    while readings[0].0 == before && deadline.pause(Duration::from_millis(1)) {
+        readings[0] = sent(host, link);
+    }
+    for pause in [1, 10] {
+        Deadline::after(60 * SECOND).pause(pause * SECOND);
+        readings.push(sent(host, link));
+    }
+    let rate = |pair: &[(u64, Instant)]| {
+        #[expect(clippy::cast_precision_loss, reason = "fewer bytes than 2^52")]
+        let bits = ((pair[1].0 - pair[0].0) * 8) as f64;
+        bits / pair[1].1.duration_since(pair[0].1).as_secs_f64()
+    };
+    [rate(&readings[..2]), rate(&readings[1..])]
+}
+
+/// How often the measurement is tried: where other processes have the processor for longer than a bucket takes to be filled, which
+/// is 20 ms here, a link sends less. It never sends more.
+const ATTEMPTS: usize = 4;
+
+/// Both directions at once, each with a rate of its own, and a burst of 2 % of a second.
+fn keeps_to(ingress: u64, egress: u64) {
+    let scene = Scene::new(json!({"ingressRate": ingress, "ingressBurst": ingress / 50,
+        "egressRate": egress, "egressBurst": egress / 50}));
+    let result = scene.add();
+    let host_end = scene.host_end();
+    scene.host.sh(&format!("ip address add 10.77.0.1/24 dev {host_end}"));
+    scene.container.sh("ip address add 10.77.0.2/24 dev eth0");
+    let ifb = result["interfaces"][2]["name"].as_str().unwrap();
+    // Sockets that nothing reads: what arrives is dropped without an answer.
+    let _inside = scene.container.netns().enter(|_| UdpSocket::bind("0.0.0.0:9").unwrap()).unwrap();
+    let _outside = scene.host.enter(|| UdpSocket::bind("0.0.0.0:9").unwrap());
+    for attempt in 1..=ATTEMPTS {
+        let rates = both_directions(&scene, &host_end, ifb, ingress, egress);
+        let relative: Vec<f64> =
+            [ingress, egress].into_iter().zip(rates).flat_map(|(limit, rates)| share(limit, rates)).collect();
+        assert!(relative.iter().all(|share| *share <= 1.05), "more than the limit: {relative:.3?}");
+        if relative.iter().all(|share| *share >= 0.95) {
+            return;
+        }
+        assert!(attempt < ATTEMPTS, "less than the limit: {relative:.3?}");
+        // The buckets are full again after that.
+        Deadline::after(SECOND).pause(SECOND / 10);
+    }
+}
+
+/// Rates in relation to their limit.
+fn share(limit: u64, rates: [f64; 2]) -> [f64; 2] {
+    #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+    let limit = limit as f64;
+    rates.map(|rate| rate / limit)
+}
+
+/// Sends in both directions, and measures the host end and the ifb.
+fn both_directions(scene: &Scene, host_end: &str, ifb: &str, ingress: u64, egress: u64) -> [[f64; 2]; 2] {
+    let stop = AtomicBool::new(false);
+    // What waits at most, by the formula of the queue's length: 25 ms and the burst.
+    let queued = |rate: u64| rate / 8 / 40 + rate / 8 / 50;
+    thread::scope(|scope| {
+        let directions = [host_end, ifb].map(|link| scope.spawn(move || measured(&scene.host, link)));
+        scope.spawn(|| send(scene.host.netns(), "10.77.0.2:9", queued(ingress), &stop));
+        scope.spawn(|| send(scene.container.netns(), "10.77.0.1:9", queued(egress), &stop));
+        let rates = directions.map(thread::ScopedJoinHandle::join);
+        stop.store(true, Ordering::Relaxed);
+        rates.map(Result::unwrap)
+    })
+}
+
+#[test]
+fn eight_and_eighty_megabits_are_kept_to_within_five_percent_from_the_first_second() {
+    thread::scope(|scope| {
+        scope.spawn(|| keeps_to(8_000_000, 80_000_000));
+        scope.spawn(|| keeps_to(80_000_000, 8_000_000));
+    });
+}
+
+#[test]
+fn a_burst_smaller_than_a_frame_lets_frames_pass() {
+    let scene = Scene::new(both(8_000_000, 8));
+    let result = scene.add();
+    scene.check(&result).ok();
+    scene.host.sh(&format!("ip address add 10.77.0.1/24 dev {}", scene.host_end()));
+    scene.container.sh("ip address add 10.77.0.2/24 dev eth0; ping -q -M do -s 1472 -c 3 -i 0.2 -W 2 10.77.0.1");
+}
+
+#[test]
+fn rates_of_every_size_are_served_or_refused() {
+    // A tenant's annotation reaches the plugin by runtimeConfig.
+    for (rate, burst, says) in [
+        (7, 80, Some("7 bit/s is too low")),
+        (8, 0, Some("if rate is set, burst must also be set")),
+        (0, 8, Some("if burst is set, rate must also be set")),
+        (8_000, u64::from(u32::MAX) * 8, Some("burst cannot be more than 4GB")),
+        (8_000, u64::MAX, Some("burst cannot be more than 4GB")),
+        (8, 8, None),
+        (1_000, u64::from(u32::MAX), None),
+        (40_000_000_000, 80_000, None),
+        (u64::MAX, u64::from(u32::MAX), None),
+        (u64::MAX, 8, None),
+    ] {
+        let scene = Scene::new(json!({"runtimeConfig": {"bandwidth": both(rate, burst)}}));
+        let before = HostSnapshot::of(&scene.host);
+        if let Some(says) = says {
+            let (code, text) = scene.refused();
+            assert!(code == 7 && text.contains(says), "{rate} {burst}: {code} {text}");
+        } else {
+            let result = scene.add();
+            scene.check(&result).ok();
+            scene.subject.del(&scene.host, "c-one", &scene.container, &result);
+        }
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], &format!("{rate} {burst}"));
+    }
+}
+
+#[test]
+fn rates_of_the_configuration_come_before_those_of_the_runtime_as_a_block() {
+    let runtime = both(16_000_000, 160_000);
+    for (keys, shows) in [
+        (json!({"ingressRate": 8_000_000, "ingressBurst": 80_000}), ["8Mbit", ""]),
+        (json!({"ingressRate": 0}), ["16Mbit", "16Mbit"]),
+        (json!({}), ["16Mbit", "16Mbit"]),
+    ] {
+        let mut keys = keys;
+        keys["runtimeConfig"] = json!({"bandwidth": runtime});
+        let scene = Scene::new(keys.clone());
+        scene.add();
+        let shown = scene.qdiscs();
+        let rates: Vec<&str> =
+            shown.lines().filter_map(|line| line.split(" rate ").nth(1)?.split(' ').next()).collect();
+        let wanted: Vec<&str> = shows.into_iter().filter(|rate| !rate.is_empty()).collect();
+        assert_eq!(rates, wanted, "{keys}: {shown}");
+    }
+}
+
+#[test]
+fn without_a_limit_nothing_is_made_and_any_interface_will_do() {
+    let scene = Scene::new(json!({"ingressRate": 0, "runtimeConfig": {"bandwidth": both(0, 0)}}));
+    scene.container.sh("ip link del eth0");
+    let before = HostSnapshot::of(&scene.host);
+    let result = scene.add();
+    assert_eq!(result["interfaces"].as_array().unwrap().len(), 2);
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "no limit");
+}
+
+#[test]
+fn a_repeated_add_changes_the_rates_in_place() {
+    let mut scene = Scene::new(both(8_000_000, 80_000));
+    let first = scene.add();
+    let link = |scene: &Scene| scene.host.sh("ip -o link show type ifb | cut -d : -f 1,2");
+    let before = link(&scene);
+    scene.subject = with_keys(&scene.subject, both(16_000_000, 160_000));
+    let (_, text) = scene.check(&first).refused();
+    for name in [&scene.host_end(), &scene.ifbs()[0]] {
+        assert!(text.contains(&format!("rate of {name} in bytes per second: wanted 2000000, found 1000000")), "{text}");
+    }
+    let second = scene.add();
+    assert_eq!(second, first);
+    assert_eq!(link(&scene), before, "it is the same ifb");
+    assert_eq!(scene.qdiscs().matches(" tbf 1: ").count(), 2);
+    assert_eq!(scene.qdiscs().matches("rate 16Mbit burst 20000b lat 25ms").count(), 2, "{}", scene.qdiscs());
+    scene.check(&second).ok();
+}
+
+#[test]
+fn the_queue_is_as_long_as_the_latency_says() {
+    let mut keys = both(8_000_000, 80_000);
+    keys["latency"] = json!(100);
+    let scene = Scene::new(keys);
+    let result = scene.add();
+    assert_eq!(scene.qdiscs().matches("rate 8Mbit burst 10000b lat 100ms").count(), 2, "{}", scene.qdiscs());
+    scene.check(&result).ok();
+}
+
+#[test]
+fn qdiscs_and_filters_of_other_programs_are_refused_before_anything_is_made() {
+    for (line, says) in [
+        ("tc qdisc add dev $END root handle 1: pfifo limit 9", "has a root qdisc of another program: pfifo 1:"),
+        ("tc qdisc add dev $END root handle 7: tbf rate 1mbit burst 10000 latency 5ms", "another program: tbf 7:"),
+        ("tc qdisc add dev $END clsact", "has an ingress qdisc or filters of another program"),
+        (
+            "tc qdisc add dev $END ingress && tc filter add dev $END ingress u32 match ip dst 10.0.0.1 flowid 1:1",
+            "has an ingress qdisc or filters of another program",
+        ),
+    ] {
+        let scene = Scene::new(both(8_000_000, 80_000));
+        let line = line.replace("$END", &scene.host_end());
+        scene.host.sh(&line);
+        let before = HostSnapshot::of(&scene.host);
+        let (code, text) = scene.refused();
+        assert!(code == 101 && text.contains(says), "{line}: {code} {text}");
+        scene.subject.call(&scene.host, "DEL", "c-one", &scene.container.path(), &[]).ok();
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], &line);
+    }
+}
+
+#[test]
+fn an_interface_without_a_host_end_is_refused_by_its_kind() {
+    for (line, says) in [
+        ("ip link del eth0", "there is no such interface in"),
+        (
+            "ip link del eth0; ip link add eth0 type bridge",
+            "it is a bridge without another end in the host's namespace",
+        ),
+        ("ip link del eth0; ip link add eth0 type veth peer name peer0", "it is a veth without another end"),
+    ] {
+        let scene = Scene::new(both(8_000_000, 80_000));
+        scene.container.sh(line);
+        let before = HostSnapshot::of(&scene.host);
+        let (code, text) = scene.refused();
+        assert!(code == 101 && text.contains("has no veth peer") && text.contains(says), "{line}: {code} {text}");
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], line);
+    }
+}
+
+/// A second interface of the container, with a pair of its own.
+fn second_interface(scene: &Scene) -> Subject {
+    scene.host.sh("ip link add second0 type veth peer name second1 && ip link set second0 up");
+    let pid = format!(
+        "/proc/{}/fd/{}",
+        std::process::id(),
+        std::os::fd::AsRawFd::as_raw_fd(&scene.container.netns().as_fd())
+    );
+    scene.host.sh(&format!("ip link set second1 netns {pid}"));
+    scene.container.sh("ip link set second1 name eth1 && ip link set eth1 up");
+    let mut subject = scene.subject.clone();
+    subject.env.push(("CNI_IFNAME".to_owned(), "eth1".to_owned()));
+    subject
+}
+
+#[test]
+fn two_interfaces_of_one_container_have_an_ifb_each() {
+    let scene = Scene::new(both(8_000_000, 80_000));
+    let before = HostSnapshot::of(&scene.host);
+    let second = second_interface(&scene);
+    let result = scene.add();
+    let between = HostSnapshot::of(&scene.host);
+    let other = second.add(&scene.host, "c-one", &scene.container);
+    assert_ne!(result["interfaces"][2], other["interfaces"][2]);
+    assert_eq!(scene.ifbs().len(), 2);
+    scene.check(&result).ok();
+    second.check(&scene.host, "c-one", &scene.container, &other).ok();
+    second.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&between, &[], "after DEL of the second");
+    second.add(&scene.host, "c-one", &scene.container);
+    scene.subject.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    second.check(&scene.host, "c-one", &scene.container, &other).ok();
+    second.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    scene.host.sh("ip link del second0");
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after DEL of both");
+}
+
+/// The same configuration for upstream's plugin.
+fn upstreams(subject: &Subject, release: UpstreamRelease) -> Subject {
+    let subject = subject.with("cniVersion", json!(release.speaks()));
+    Subject { bin: release.bin(), ..subject }
+}
+
+#[test]
+fn either_implementation_removes_what_the_other_made() {
+    for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
+        let scene = Scene::new(both(8_000_000, 80_000));
+        let theirs = upstreams(&scene.subject, release);
+        let ours = scene.subject.with("cniVersion", json!(release.speaks()));
+        let before = HostSnapshot::of(&scene.host);
+        let result = theirs.add(&scene.host, "c-one", &scene.container);
+        ours.check(&scene.host, "c-one", &scene.container, &result).ok();
+        let again = ours.add(&scene.host, "c-one", &scene.container);
+        assert_eq!(again["interfaces"], result["interfaces"], "upstream's ifb is used");
+        ours.del(&scene.host, "c-one", &scene.container, &again);
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "ADD by upstream and by us, DEL by us");
+
+        let result = theirs.add(&scene.host, "c-one", &scene.container);
+        ours.call(&scene.host, "DEL", "c-one", &scene.container.path(), &[("prevResult", result)]).ok();
+        assert_eq!(scene.ifbs(), [""; 0], "ADD by upstream, DEL by us");
+        scene.host.sh(&format!("tc qdisc del dev {0} root; tc qdisc del dev {0} ingress || :", scene.host_end()));
+
+        let result = ours.add(&scene.host, "c-one", &scene.container);
+        theirs.check(&scene.host, "c-one", &scene.container, &result).ok();
+        theirs.del(&scene.host, "c-one", &scene.container, &result);
+        assert_eq!(scene.ifbs(), [""; 0], "ADD by us, DEL by upstream");
+        ours.del(&scene.host, "c-one", &scene.container, &result);
+    }
+}
+
+#[test]
+fn the_ifb_that_upstream_made_for_another_interface_of_the_container_stays() {
+    let scene = Scene::new(both(8_000_000, 80_000));
+    let second = second_interface(&scene);
+    let theirs = upstreams(&scene.subject, UpstreamRelease::Newest);
+    let result = theirs.add(&scene.host, "c-one", &scene.container);
+    let between = HostSnapshot::of(&scene.host);
+    let other = second.add(&scene.host, "c-one", &scene.container);
+    assert_eq!(scene.ifbs().len(), 2);
+    second.del(&scene.host, "c-one", &scene.container, &other);
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&between, &[], "after DEL of the second");
+    theirs.check(&scene.host, "c-one", &scene.container, &result).ok();
+}
+
+#[test]
+fn gc_removes_the_ifbs_of_what_is_not_valid() {
+    let scene = Scene::new(both(8_000_000, 80_000));
+    let other = scene.subject.container(&scene.host);
+    scene.add();
+    let [lost] = &scene.ifbs()[..] else { panic!("{:?}", scene.ifbs()) };
+    let lost = lost.clone();
+    scene.subject.add(&scene.host, "c-valid", &other);
+    let mut of_another_network = scene.subject.clone();
+    of_another_network.conf["name"] = json!("other");
+    let third = scene.subject.container(&scene.host);
+    of_another_network.add(&scene.host, "c-one", &third);
+    let valid = json!([{"containerID": "c-valid", "ifname": "eth0"}]);
+    scene.subject.call(&scene.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
+    assert_eq!(scene.ifbs().len(), 2);
+    assert!(!scene.ifbs().contains(&lost));
+}
+
+#[test]
+fn check_names_each_thing_that_was_changed() {
+    for (line, says) in [
+        ("tc qdisc del dev $END root", "qdisc of $END: wanted tbf, found none"),
+        (
+            "tc qdisc change dev $END root handle 1: tbf rate 9mbit burst 10000 latency 25ms",
+            "rate of $END in bytes per second: wanted 1000000, found 1125000",
+        ),
+        ("tc qdisc change dev $IFB root handle 1: tbf rate 8mbit burst 20000 latency 25ms", "burst of $IFB in ticks"),
+        (
+            "tc qdisc change dev $IFB root handle 1: tbf rate 8mbit burst 10000 latency 50ms",
+            "limit of the queue of $IFB in bytes: wanted 35000, found 60000",
+        ),
+        ("tc qdisc del dev $IFB root", "qdisc of $IFB: wanted tbf, found none"),
+        ("ip link set $IFB down", "$IFB: wanted up, found down"),
+        ("ip link del $IFB", "limit of what eth0 sends: wanted an ifb of its own, found none"),
+        ("tc qdisc del dev $END ingress", "filters of $END: wanted first one that redirects all to $IFB, found []"),
+        ("tc filter del dev $END ingress", "filters of $END: wanted first one that redirects all to $IFB, found []"),
+    ] {
+        let scene = Scene::new(both(8_000_000, 80_000));
+        let result = scene.add();
+        let filled = |text: &str| text.replace("$END", &scene.host_end()).replace("$IFB", &scene.ifbs()[0]);
+        let says = filled(says);
+        scene.host.sh(&filled(line));
+        let (code, text) = scene.check(&result).refused();
+        assert!(code == 102 && text.contains(&says), "{line}: {code} {text}");
+    }
+}
