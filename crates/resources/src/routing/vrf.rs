@@ -98,8 +98,11 @@ impl Resource for VrfMember {
         let container = context.container()?;
         let vrf = self.existing(container)?;
         self.free_link(container, context, vrf.as_ref())?;
-        if vrf.is_none() && !container.knows_vrf()? {
-            return Err(no_vrf());
+        if vrf.is_none() {
+            if !container.knows_vrf()? {
+                return Err(no_vrf());
+            }
+            self.new_table(container)?;
         }
         Ok(Directory::probe_at(&self.data_dir)?)
     }
