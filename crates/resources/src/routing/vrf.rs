@@ -3,7 +3,7 @@
 //!
 //! The kernel restarts an interface that joins or leaves a VRF: it loses its routes and its IPv6 addresses. The addresses stay
 //! because of the setting `keep_addr_on_down`, which is set meanwhile, and the routes are added again, in the other table.
-//! What was before is stored in a file, so that DEL and GC give it back; see [`state_file`](crate::state_file).
+//! What was before is stored in a file, so that DEL and GC give it back; see `state_file.rs`.
 
 use std::fmt;
 use std::path::{Path, PathBuf};
