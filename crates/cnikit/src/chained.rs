@@ -59,6 +59,8 @@ pub trait ChainedPlugin: DeserializeOwned {
     const SOURCES: Sources = &[];
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+    /// As [`Plugin::EXAMPLE`].
+    const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
 
     /// The plan of this attachment; computed without I/O. `prev` is the result of the plugins before it, on CHECK the result of
     /// the whole chain.
@@ -88,6 +90,7 @@ pub struct Chained<P>(P);
 impl<P: ChainedPlugin> Plugin for Chained<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+    const EXAMPLE: &'static str = P::EXAMPLE;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let Chained(plugin) = self;

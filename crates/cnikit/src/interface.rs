@@ -70,6 +70,8 @@ pub trait InterfacePlugin: DeserializeOwned {
     const SOURCES: Sources = &[];
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+    /// As [`Plugin::EXAMPLE`].
+    const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
 
     /// The plan of the link. It reads and changes nothing.
     fn link(&self, at: &AttachmentSpec) -> Plan;
@@ -114,6 +116,7 @@ pub struct InterfaceShape<P>(P);
 impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+    const EXAMPLE: &'static str = P::EXAMPLE;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let InterfaceShape(plugin) = self;

@@ -11,6 +11,11 @@ use crate::entry::Plugins;
 /// The version of cnikit.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The members of the configuration in the example of the help, unless a plugin has its own ([`Plugin::EXAMPLE`]).
+///
+/// [`Plugin::EXAMPLE`]: crate::Plugin::EXAMPLE
+pub const EXAMPLE: &str = r#""mtu":1400,"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}"#;
+
 /// The name that this process was run by: the file name of its first argument.
 pub fn own_name() -> String {
     let called = std::env::args_os().next().unwrap_or_default();
@@ -21,13 +26,13 @@ pub fn own_name() -> String {
 ///
 /// `--help` and `--version` print to stdout, as other tools do. Without either the help goes to stderr, because a runtime may be
 /// reading stdout.
-pub(crate) fn by_hand(name: &str) -> ExitCode {
+pub(crate) fn by_hand(name: &str, example: &str) -> ExitCode {
     let written = if asked(["--version", "-V"]) {
         writeln!(std::io::stdout(), "{}", line(name))
     } else if asked(["--help", "-h"]) {
-        write!(std::io::stdout(), "{}", text(name))
+        write!(std::io::stdout(), "{}", text(name, example))
     } else {
-        write!(std::io::stderr(), "{}", text(name))
+        write!(std::io::stderr(), "{}", text(name, example))
     };
     ExitCode::from(u8::from(written.is_err()))
 }
@@ -56,7 +61,7 @@ fn line(name: &str) -> String {
     format!("CNI {name} plugin cnikit-{VERSION}")
 }
 
-fn text(name: &str) -> String {
+fn text(name: &str, example: &str) -> String {
     // The plugin is named by its path, because iproute2 has a program `bridge` too.
     let path = std::env::current_exe().unwrap_or_else(|_| Path::new("/opt/cni/bin").join(name));
     let is_named = path.file_name().is_some_and(|file| file == name);
@@ -69,7 +74,7 @@ CNI protocol versions supported: {versions}
 A container runtime calls this program: CNI_COMMAND and other variables in the environment, a JSON object on stdin.
 To try it by hand, see what it would do, without doing it:
 
-  echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",\"mtu\":1400,\"ipam\":{{\"type\":\"host-local\",\"subnet\":\"10.99.0.0/24\"}}}}' |
+  echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",{example}}}' |
     CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_PATH={directory} {call}
 
 Verbs: ADD, CHECK, DEL, GC, STATUS, VERSION, PLAN as above, and RESTORE, which puts back rules that somebody flushed.

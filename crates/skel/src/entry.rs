@@ -14,6 +14,8 @@ pub struct Entry {
     pub name: &'static str,
     /// Serves one call as a process would, with a journal and an error object of its own.
     pub serve: Serve,
+    /// [`Plugin::EXAMPLE`](crate::Plugin::EXAMPLE).
+    pub example: &'static str,
 }
 
 /// Serves one call: the plugin's name, the input, the plugins of the binary, and the output; returns the exit status.

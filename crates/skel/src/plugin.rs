@@ -2,6 +2,7 @@
 
 use serde::de::DeserializeOwned;
 
+use crate::about;
 use crate::error::{Error, Result, code};
 use crate::journal::{Journal, each_by_itself};
 use crate::request::{Add, Check, Del, DryRun, Gc, Status};
@@ -39,6 +40,9 @@ pub trait Plugin: DeserializeOwned {
     /// The plugin works in the container's namespace. One that does not, such as an IPAM plugin that keeps files, takes any
     /// `CNI_NETNS` on ADD and CHECK but the host's own; to enter it then fails.
     const ENTERS_NETNS: bool = true;
+    /// Members of the configuration in the help's example, which can be run as it is: JSON without `'`, which the shell would end
+    /// the text at.
+    const EXAMPLE: &'static str = about::EXAMPLE;
 
     /// Attaches the container and returns the result. Everything that is made gets an undo step in the journal.
     /// [Specification](https://www.cni.dev/docs/spec/#add-add-container-to-network-or-apply-modifications).

@@ -10,7 +10,7 @@ use crate::serve::{serve, serve_process};
 impl Entry {
     /// The entry of a plugin.
     pub const fn of<P: Plugin>(name: &'static str) -> Entry {
-        Entry { name, serve: serve::<P> }
+        Entry { name, serve: serve::<P>, example: P::EXAMPLE }
     }
 }
 
@@ -23,7 +23,7 @@ pub fn dispatch(plugins: Plugins) -> ExitCode {
         None => std::env::args().nth(1).and_then(|name| by_name(&name)),
     };
     match entry {
-        Some(entry) => serve_process(entry.name, entry.serve, plugins),
+        Some(entry) => serve_process(entry.name, entry.serve, entry.example, plugins),
         None => about::of_many(plugins),
     }
 }

@@ -19,14 +19,14 @@ use cnikit_types::{NetConf, Version};
 
 /// The `main` of a plugin that is a binary of its own.
 pub fn main<P: Plugin>() -> ExitCode {
-    serve_process(&about::own_name(), serve::<P>, &[])
+    serve_process(&about::own_name(), serve::<P>, P::EXAMPLE, &[])
 }
 
 /// Serves the call that this process was started for, or prints the help for a person who ran it.
-pub(crate) fn serve_process(name: &str, serve: Serve, plugins: Plugins) -> ExitCode {
+pub(crate) fn serve_process(name: &str, serve: Serve, example: &str, plugins: Plugins) -> ExitCode {
     let input = Input::of_process();
     if input.command.is_empty() {
-        return about::by_hand(name);
+        return about::by_hand(name, example);
     }
     serve(name, input, plugins, &mut std::io::stdout().lock()).into()
 }

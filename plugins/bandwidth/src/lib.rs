@@ -28,6 +28,7 @@ pub struct BandwidthPlugin {
 impl ChainedPlugin for BandwidthPlugin {
     /// The limit from the container is made first and released last, because its ifb may be all that leads to the host end.
     const KINDS: &'static [Kind] = &[egress_limit::KIND, ingress_limit::KIND];
+    const EXAMPLE: &'static str = r#""ingressRate":8000000,"ingressBurst":800000"#;
     const SOURCES: Sources = &[("bandwidth", &[KeySource::Runtime("bandwidth")])];
 
     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {

@@ -79,6 +79,7 @@ impl TryFrom<VlanKeys> for VlanPlugin {
 
 impl InterfacePlugin for VlanPlugin {
     const LINK: Kind = vlan::KIND;
+    const EXAMPLE: &'static str = r#""vlanId":100,"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}"#;
 
     fn link(&self, at: &AttachmentSpec) -> Plan {
         Plan::of(self.vlan(&at.tag.ifname))

@@ -48,6 +48,7 @@ impl TryFrom<VrfKeys> for VrfPlugin {
 
 impl ChainedPlugin for VrfPlugin {
     const KINDS: &'static [Kind] = &[vrf::KIND];
+    const EXAMPLE: &'static str = r#""vrfname":"red""#;
 
     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
         Ok(Plan::of(VrfMember {
