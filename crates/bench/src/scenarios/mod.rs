@@ -154,6 +154,8 @@ pub(crate) struct Scenario {
     pub(crate) before: &'static str,
     /// A shell line that is run in each container beforehand. It makes the links that the plugins before a chained one would make.
     pub(crate) inside: &'static str,
+    /// Whether `eth0` is deleted and `inside` run again after each DEL, for a side that does not put back what it changed.
+    pub(crate) is_renewed: bool,
     /// Set over the environment of every call; `DIR` in it is the side's directory.
     pub(crate) env: &'static [(&'static str, &'static str)],
     /// Whether the binary is dropped from the page cache before each step.
@@ -197,6 +199,7 @@ const ONE: Scenario = Scenario {
     foreign_rules: Foreign::Nftables(0),
     before: "true",
     inside: ":",
+    is_renewed: false,
     env: &[],
     cold: false,
     proof: (Add, "true"),
@@ -324,7 +327,7 @@ const TUNING: Scenario = Scenario {
     ..ONE
 };
 
-/// An interface with addresses and default routes of both families. Upstream does not put them back: each round has a new one.
+/// An interface with addresses and default routes of both families. Upstream does not put them back, so each round has a new one.
 const SBR: Scenario = Scenario {
     plugin: "sbr",
     conf: r#"{"dataDir":"/run/DIR","prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","sandbox":"/run/netns/bench"}],
@@ -333,6 +336,7 @@ const SBR: Scenario = Scenario {
     inside: "ip link add eth0 type veth peer name peer0; ip link set peer0 up; ip link set eth0 up; \
         ip addr add 10.97.0.2/16 dev eth0; ip addr add fd00:97::2/64 dev eth0 nodad; \
         ip route add default via 10.97.0.1; ip -6 route add default via fd00:97::1",
+    is_renewed: true,
     pause: BRIEF,
     ..ONE
 };
@@ -697,7 +701,7 @@ pub(crate) const LOG_OFF: f64 = 0.001;
 pub(crate) const MEMORY: f64 = 0.5;
 
 /// The largest size of all our plugins on a disk, in bytes.
-pub(crate) const SIZE: u64 = 4 << 20;
+pub(crate) const SIZE: u64 = 5 << 20;
 
 /// The row of all of a scenario's verbs together, if it has one.
 pub(crate) fn row_together(scenario: &Scenario) -> Option<String> {

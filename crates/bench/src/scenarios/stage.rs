@@ -90,7 +90,7 @@ impl<'a> Stage<'a> {
         let stage = Stage { side, scenario, host: netns()?, containers, dir, env, through };
         stage.sh("ip link set lo up", "")?;
         stage.sh(&stage.placed(scenario.before), "").map_err(lacking)?;
-        stage.containers.iter().try_for_each(|one| shell(&one.netns, scenario.inside, "").map(drop))?;
+        stage.prepare_containers(scenario.inside)?;
         stage.reserve().map_err(|error| format!("{}: {error}", stage.leases().display()))?;
         stage.write_list()?;
         if scenario.kept {
@@ -98,6 +98,10 @@ impl<'a> Stage<'a> {
         }
         stage.add_foreign_rules()?;
         Ok(stage)
+    }
+
+    fn prepare_containers(&self, line: &str) -> Result<()> {
+        self.containers.iter().try_for_each(|one| shell(&one.netns, line, "").map(drop))
     }
 
     pub(crate) fn dir(&self) -> &Path {
@@ -152,6 +156,9 @@ impl<'a> Stage<'a> {
         }
         if verb == Verb::Add {
             self.remember(&runs);
+        }
+        if verb == Verb::Del && self.scenario.is_renewed {
+            self.prepare_containers(&format!("ip link delete eth0; {}", self.scenario.inside))?;
         }
         Ok(Step { verb, took, runs, complaint })
     }
