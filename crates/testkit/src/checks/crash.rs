@@ -62,8 +62,9 @@ impl Recovery {
     }
 }
 
-/// The number of power cuts that are tried at the same time: each waits for processes most of the time.
-const WORKERS: usize = 6;
+/// The number of power cuts that are tried at the same time. Each compares the disk before each system call of the plugin, so more
+/// of them than processors only make each other slow, up to the deadline of a call.
+const WORKERS: usize = 2;
 
 /// Cuts the power at each moment of an ADD, a DEL and a GC, with each possible loss. Afterwards STATUS, DEL of each old container
 /// and every ADD succeed; no address is assigned twice; after a GC or one more reboot the range has room for as many containers as
