@@ -33,7 +33,7 @@ pub(crate) fn of(context: &ApplyContext, ifname: &str) -> Result<Link> {
 }
 
 /// The host end, for DEL: by its alias; where it has none, by the ifb that it redirects to, or by the container's interface if
-/// prevResult has the MAC of that. By now the path may be another container's namespace.
+/// prevResult has the MAC of that and the name of the host end. By now the path may be another container's namespace.
 pub(crate) fn to_release(context: &ReleaseContext) -> Result<Option<Link>> {
     let host = context.host()?;
     if let Some(link) = veth_ends::host_end(host, &context.tag)? {
@@ -49,5 +49,5 @@ pub(crate) fn to_release(context: &ReleaseContext) -> Result<Option<Link>> {
         return Ok(None);
     }
     let host_end = veth_ends::peer_on_host(host, netns, &end)?;
-    Ok(host_end.filter(|link| alias::owner(link, &context.tag) != AliasOwner::Another))
+    Ok(host_end.filter(|link| ifb_links::is_recorded(context, link)))
 }

@@ -106,7 +106,7 @@ pub(crate) fn unmarked_to_release(context: &ReleaseContext, host_end: Option<&Li
 
 /// Whether a link of the host is this attachment's by its alias, and where it has none by prevResult. Without that, nothing speaks
 /// against it.
-fn is_recorded(context: &ReleaseContext, link: &Link) -> bool {
+pub(crate) fn is_recorded(context: &ReleaseContext, link: &Link) -> bool {
     match (alias::owner(link, &context.tag), &context.prev) {
         (AliasOwner::This, _) | (AliasOwner::Unknown, None) => true,
         (AliasOwner::Another, _) => false,
