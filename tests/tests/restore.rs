@@ -87,8 +87,8 @@ impl Node {
 
     /// The rules without their counters, sorted.
     fn rules(&self) -> Vec<String> {
-        // nft(8) shows what the programs of iptables wrote for the first family that it meets as rules of nft, and for the other one
-        // without targets. Which table comes first varies: both are made at the same time.
+        // nft(8) shows what the programs of iptables wrote as rules of nft for the first family that it meets, and for the other
+        // one without targets. Which table comes first varies: both are made at the same time.
         let listed = self.host.sh("for family in ip ip6 inet bridge; do nft list ruleset $family; done 2>/dev/null | \
             sed 's/counter packets [0-9]* bytes [0-9]*//'");
         let mut lines: Vec<String> = listed.lines().map(|line| line.trim().to_owned()).collect();
