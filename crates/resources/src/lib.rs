@@ -55,6 +55,7 @@ mod routing;
 pub mod saved_settings;
 mod shaper;
 mod state_file;
+mod stored_file;
 pub mod sysctls;
 
 pub use address::{bridge_port, forwarding, gateway, host_route, layer3};

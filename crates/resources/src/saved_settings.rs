@@ -20,6 +20,7 @@ use serde::Deserialize;
 
 use crate::identity::alias::hex;
 use crate::identity::recorded::has_mac_of;
+use crate::stored_file::{self, DIRECTORY_MODE, MODE, PreviousFile, StoredFile, remove_unusable, warn_of_newer};
 pub use link_values::LinkValues;
 pub(crate) use owner::Owner;
 
@@ -36,8 +37,6 @@ const FORMAT: u64 = 1;
 const LONGEST: usize = 200;
 /// The largest file that is read, in bytes. No configuration fills so much.
 const LIMIT: usize = 16 << 20;
-/// The mode of a file.
-const MODE: u32 = 0o600;
 /// How often [`record`] chooses a file. Another process that chooses at the same time can take each name only once.
 const TRIES: usize = 8;
 
@@ -54,10 +53,7 @@ pub(crate) struct SavedSettings {
 
 /// The directory of the files: `dataDir`. DEL and GC read nothing else of the configuration.
 pub fn data_dir(conf: &NetConf) -> PathBuf {
-    match conf.text("dataDir") {
-        None | Some("") => DEFAULT_DIR.into(),
-        Some(path) => path.into(),
-    }
+    stored_file::data_dir(conf, DEFAULT_DIR)
 }
 
 /// Checks that a file could be created in `dir`. STATUS calls this, and ADD before it changes anything.
@@ -70,7 +66,7 @@ pub fn available(dir: &Path) -> Result<()> {
 
 /// Stores `before`, before anything is changed. Values that the attachment has stored already are older, and are not replaced.
 pub(crate) fn record(context: &ApplyContext, dir: &Path, journal: &mut Journal, before: &SavedSettings) -> Result<()> {
-    let directory = Directory::make(dir, 0o700)?;
+    let directory = Directory::make(dir, DIRECTORY_MODE)?;
     let owner = Owner::of(context)?;
     for _ in 0..TRIES {
         let Some((name, found)) = choose_file(&directory, &context.tag)? else { break };
@@ -79,7 +75,12 @@ pub(crate) fn record(context: &ApplyContext, dir: &Path, journal: &mut Journal, 
             _ => SavedSettings::default(),
         };
         let content = before.added_to(stored, &owner).content()?;
-        let previous = PreviousFile { dir: dir.to_owned(), name: name.clone(), before: found };
+        let content_before = match &found {
+            Some(saved) => Some(saved.content()?),
+            None => None,
+        };
+        let previous =
+            PreviousFile { content: "old values", dir: dir.to_owned(), name: name.clone(), before: content_before };
         if previous.before.is_some() {
             // As long as the settings of the earlier file may still be changed, DEL needs that file.
             let _ = journal.undo_if_clean(&previous, PreviousFile::put_back);
@@ -117,34 +118,6 @@ fn is_of_this_life(
     Ok(link.is_some_and(|link| has_mac_of(Some(&context.record), &context.tag.ifname, &link)))
 }
 
-/// A file as it was before this ADD, for the journal.
-#[derive(Clone)]
-struct PreviousFile {
-    dir: PathBuf,
-    name: String,
-    before: Option<SavedSettings>,
-}
-
-impl PreviousFile {
-    fn put_back(&self) -> Result<()> {
-        let directory = Directory::open(&self.dir)?;
-        directory.discard_unfinished_of(&self.name)?;
-        match &self.before {
-            Some(saved) => directory.replace(&self.name, &saved.content()?, MODE)?,
-            None => {
-                directory.remove(&self.name)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for PreviousFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "old values in {}", self.dir.join(&self.name).display())
-    }
-}
-
 /// The name of the file for an attachment, and its content: the attachment's own file if there is one, otherwise the first name
 /// that is free or has a file of upstream, which does not name its owner. Damaged files are left to DEL.
 ///
@@ -176,42 +149,12 @@ fn names(tag: &AttachmentId) -> [String; 2] {
     [format!("{clear}.json"), format!("{clear}.{hash}.json")]
 }
 
-/// What is found under a name.
-#[derive(Debug, PartialEq)]
-enum StoredFile {
-    Absent,
-    /// It is not a file, or its content cannot be parsed.
-    Damaged,
-    /// A later release wrote it.
-    Newer {
-        version: u64,
-        /// The attachment, if the file names it.
-        owner: Option<AttachmentId>,
-    },
-    Valid(Box<SavedSettings>),
+fn read(directory: &Directory, name: &str) -> Result<StoredFile<SavedSettings>> {
+    stored_file::read(directory, name, LIMIT, parse)
 }
 
-fn read(directory: &Directory, name: &str) -> Result<StoredFile> {
-    let found = match directory.read(name, LIMIT) {
-        Err(error) if error.is_garbage() => {
-            log::warn(format_args!("{error}: nothing is given back by it"));
-            return Ok(StoredFile::Damaged);
-        }
-        found => found?,
-    };
-    let Some((content, _)) = found else { return Ok(StoredFile::Absent) };
-    match parse(&content) {
-        Ok(parsed) => Ok(parsed),
-        Err(error) => {
-            let path = directory.path().join(name);
-            log::warn(format_args!("{} is damaged, nothing is given back by it: {error}", path.display()));
-            Ok(StoredFile::Damaged)
-        }
-    }
-}
-
-/// Parses a file. The version is checked first, because only the owner can be read from a file of a later version.
-fn parse(content: &[u8]) -> Result<StoredFile, serde_json::Error> {
+/// Parses a file. Of a later version only the owner is read.
+fn parse(content: &[u8]) -> Result<StoredFile<SavedSettings>, serde_json::Error> {
     let whole: Value = serde_json::from_slice(content)?;
     if let Some(version) = whole.get(MEMBER).and_then(|member| member.get(VERSION)) {
         let version = u64::deserialize(version)?;
@@ -226,13 +169,6 @@ fn parse(content: &[u8]) -> Result<StoredFile, serde_json::Error> {
 fn owner_of_newer(member: &Value) -> Option<AttachmentId> {
     let text = |key: &str| member.get(key).and_then(Value::as_str).map(str::to_owned);
     Some(AttachmentId { network: text("network")?, container: text("container")?, ifname: text("ifname")? })
-}
-
-/// Logs that DEL or GC restores nothing from a file of a later version.
-fn warn_of_newer(directory: &Directory, name: &str, version: u64) {
-    if let Err(newer) = check_version(directory.path().join(name), version, FORMAT) {
-        log::warn(format_args!("{newer}: nothing is given back by it"));
-    }
 }
 
 impl SavedSettings {
@@ -320,11 +256,11 @@ fn release_file(context: &ReleaseContext, directory: &Directory, name: &str, res
     directory.discard_unfinished_of(name)?;
     let saved = match read(directory, name)? {
         StoredFile::Absent => return Ok(()),
-        StoredFile::Damaged => return remove_damaged(directory, name),
+        StoredFile::Damaged => return remove_unusable(directory, name),
         StoredFile::Newer { owner: Some(owner), .. } if owner != context.tag => return Ok(()),
         StoredFile::Newer { version, .. } => {
-            warn_of_newer(directory, name, version);
-            return remove_damaged(directory, name);
+            warn_of_newer(directory, name, version, FORMAT);
+            return remove_unusable(directory, name);
         }
         StoredFile::Valid(saved) => *saved,
     };
@@ -336,45 +272,24 @@ fn release_file(context: &ReleaseContext, directory: &Directory, name: &str, res
     restore_values(directory, name, saved, &context.tag.ifname, netns.as_ref(), restore)
 }
 
-/// Removes a damaged file. Anything that is not a file was not made by a plugin, and stays.
-fn remove_damaged(directory: &Directory, name: &str) -> Result<()> {
-    if directory.facts(name)?.is_some_and(|facts| facts.regular) {
-        directory.remove(name)?;
-    }
-    Ok(())
-}
-
 /// Restores the values of every attachment of this network that is not valid any more. Upstream's files do not name the network,
 /// so they are left to DEL.
 pub(crate) fn sweep(context: &GcContext, restore: RestoreValues) -> Result<()> {
-    let Some(directory) = Directory::open_if_any(data_dir(&context.conf))? else { return Ok(()) };
-    directory.discard_unfinished()?;
-    let mut errors = Errors::default();
-    for name in directory.list()? {
-        if let Ok(name) = name.into_string()
-            && name.strip_suffix(".json").is_some()
-        {
-            errors.note(sweep_file(context, &directory, &name, restore));
-        }
-    }
-    errors.finish()
+    stored_file::sweep_all(&data_dir(&context.conf), |directory, name| sweep_file(context, directory, name, restore))
 }
 
 fn sweep_file(context: &GcContext, directory: &Directory, name: &str, restore: RestoreValues) -> Result<()> {
     let saved = match read(directory, name)? {
         StoredFile::Valid(saved) => saved,
         StoredFile::Newer { version, .. } => {
-            warn_of_newer(directory, name, version);
+            warn_of_newer(directory, name, version, FORMAT);
             return Ok(());
         }
         StoredFile::Absent | StoredFile::Damaged => return Ok(()),
     };
     let Some(owner) = saved.owner.clone() else { return Ok(()) };
-    if owner.network != context.network || context.valid.has(&owner.container, &owner.ifname) {
+    if !owner.is_swept(context)? {
         return Ok(());
-    }
-    if owner.is_doubtful()? {
-        return Ok(()); // DEL is told which namespace it is
     }
     let netns = owner.namespace(&NetnsLookup::Empty)?;
     restore_values(directory, name, *saved, &owner.ifname, netns.as_ref(), restore)

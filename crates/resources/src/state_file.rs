@@ -4,19 +4,19 @@
 //! namespace, as that of [`saved_settings`](crate::saved_settings) does. It is complete and synced before anything is changed, so
 //! it may list what was never made: every entry is compared with the kernel before it is undone.
 
-use std::fmt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use cnikit_netns::Netns;
 use cnikit_plan::{ApplyContext, GcContext, ReleaseContext};
-use cnikit_skel::{AttachmentId, Errors, Journal, NetnsLookup, Result, log};
+use cnikit_skel::{AttachmentId, Journal, NetnsLookup, Result};
 use cnikit_store::{Directory, check_version};
-use cnikit_types::{NetConf, Value};
+use cnikit_types::Value;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
 use crate::identity::alias::hex;
 use crate::saved_settings::Owner;
+use crate::stored_file::{self, DIRECTORY_MODE, MODE, PreviousFile, StoredFile, remove_unusable, warn_of_newer};
 
 /// The version of the format that is written, and the newest that is read.
 const FORMAT: u64 = 1;
@@ -24,10 +24,6 @@ const FORMAT: u64 = 1;
 const LONGEST: usize = 160;
 /// The largest file that is read, in bytes.
 const LIMIT: usize = 64 << 20;
-/// The modes of a file and of the directory.
-const MODE: u32 = 0o600;
-const DIRECTORY_MODE: u32 = 0o700;
-
 /// The content of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Stored<T> {
@@ -39,14 +35,6 @@ struct Stored<T> {
 /// Undoes a state in its namespace, where the interface has this name.
 pub(crate) type Undo<T> = fn(&T, ifname: &str, netns: &Netns) -> Result<()>;
 
-/// The directory of the files: `dataDir`, otherwise `default`. DEL and GC read nothing else of the configuration.
-pub(crate) fn data_dir(conf: &NetConf, default: &str) -> PathBuf {
-    match conf.text("dataDir") {
-        None | Some("") => default.into(),
-        Some(path) => path.into(),
-    }
-}
-
 /// The state that was stored for this attachment in this namespace; `None` if there is none, or if it is of another namespace.
 ///
 /// # Errors
@@ -55,12 +43,12 @@ pub(crate) fn find<T: DeserializeOwned>(context: &ApplyContext, dir: &Path) -> R
     let Some(directory) = Directory::open_if_any(dir)? else { return Ok(None) };
     let name = file_name(&context.tag);
     let stored = match read::<T>(&directory, &name)? {
-        Found::Valid(stored) => stored,
-        Found::Newer(version) => {
+        StoredFile::Valid(stored) => stored,
+        StoredFile::Newer { version, .. } => {
             check_version(directory.path().join(&name), version, FORMAT)?;
             return Ok(None);
         }
-        Found::Absent | Found::Damaged => return Ok(None),
+        StoredFile::Absent | StoredFile::Damaged => return Ok(None),
     };
     if stored.owner.is(&context.tag) && stored.owner.is_same(&Owner::of(context)?) {
         return Ok(Some(stored.state));
@@ -77,38 +65,10 @@ pub(crate) fn record<T: Serialize>(context: &ApplyContext, dir: &Path, journal: 
         Err(error) if error.is_garbage() => None,
         found => found?.map(|(content, _)| content),
     };
-    let previous = PreviousFile { dir: dir.to_owned(), name: name.clone(), before };
+    let previous = PreviousFile { content: "record", dir: dir.to_owned(), name: name.clone(), before };
     // As long as something of the new state may still be there, DEL needs the new file.
     let _ = journal.undo_if_clean(&previous, PreviousFile::put_back);
     Ok(directory.replace_and_sync(&name, serde_json::to_string(&stored)?.as_bytes(), MODE)?)
-}
-
-/// A file as it was before this ADD, for the journal.
-#[derive(Clone)]
-struct PreviousFile {
-    dir: PathBuf,
-    name: String,
-    before: Option<Vec<u8>>,
-}
-
-impl PreviousFile {
-    fn put_back(&self) -> Result<()> {
-        let directory = Directory::open(&self.dir)?;
-        directory.discard_unfinished_of(&self.name)?;
-        match &self.before {
-            Some(content) => directory.replace(&self.name, content, MODE)?,
-            None => {
-                directory.remove(&self.name)?;
-            }
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for PreviousFile {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "record in {}", self.dir.join(&self.name).display())
-    }
 }
 
 /// Undoes the stored state of one attachment, if its namespace still exists, and removes the file. Returns whether there was one.
@@ -117,15 +77,15 @@ pub(crate) fn release<T: DeserializeOwned>(context: &ReleaseContext, dir: &Path,
     let name = file_name(&context.tag);
     directory.discard_unfinished_of(&name)?;
     let stored = match read::<T>(&directory, &name)? {
-        Found::Valid(stored) if stored.owner.is(&context.tag) => stored,
-        Found::Absent => return Ok(false),
-        Found::Newer(version) => {
-            warn_of_newer(&directory, &name, version);
-            remove_file(&directory, &name)?;
+        StoredFile::Valid(stored) if stored.owner.is(&context.tag) => stored,
+        StoredFile::Absent => return Ok(false),
+        StoredFile::Newer { version, .. } => {
+            warn_of_newer(&directory, &name, version, FORMAT);
+            remove_unusable(&directory, &name)?;
             return Ok(false);
         }
-        Found::Valid(_) | Found::Damaged => {
-            remove_file(&directory, &name)?;
+        StoredFile::Valid(_) | StoredFile::Damaged => {
+            remove_unusable(&directory, &name)?;
             return Ok(false);
         }
     };
@@ -138,17 +98,7 @@ pub(crate) fn release<T: DeserializeOwned>(context: &ReleaseContext, dir: &Path,
 
 /// Undoes the states of this network's attachments that are not valid any more, and removes their files.
 pub(crate) fn sweep<T: DeserializeOwned>(context: &GcContext, dir: &Path, undo: Undo<T>) -> Result<()> {
-    let Some(directory) = Directory::open_if_any(dir)? else { return Ok(()) };
-    directory.discard_unfinished()?;
-    let mut errors = Errors::default();
-    for name in directory.list()? {
-        if let Ok(name) = name.into_string()
-            && name.strip_suffix(".json").is_some()
-        {
-            errors.note(sweep_file(context, &directory, &name, undo));
-        }
-    }
-    errors.finish()
+    stored_file::sweep_all(dir, |directory, name| sweep_file(context, directory, name, undo))
 }
 
 fn sweep_file<T: DeserializeOwned>(
@@ -158,18 +108,15 @@ fn sweep_file<T: DeserializeOwned>(
     undo: Undo<T>,
 ) -> Result<()> {
     let Stored { owner, state, .. } = match read::<T>(directory, name)? {
-        Found::Valid(stored) => *stored,
-        Found::Newer(version) => {
-            warn_of_newer(directory, name, version);
+        StoredFile::Valid(stored) => *stored,
+        StoredFile::Newer { version, .. } => {
+            warn_of_newer(directory, name, version, FORMAT);
             return Ok(());
         }
-        Found::Absent | Found::Damaged => return Ok(()),
+        StoredFile::Absent | StoredFile::Damaged => return Ok(()),
     };
-    if owner.network != context.network || context.valid.has(&owner.container, &owner.ifname) {
+    if !owner.is_swept(context)? {
         return Ok(());
-    }
-    if owner.is_doubtful()? {
-        return Ok(()); // DEL is told which namespace it is
     }
     if let Some(netns) = owner.namespace(&NetnsLookup::Empty)? {
         undo(&state, &owner.ifname, &netns)?;
@@ -178,59 +125,18 @@ fn sweep_file<T: DeserializeOwned>(
     Ok(())
 }
 
-/// What is found under a name.
-enum Found<T> {
-    Absent,
-    /// It is not a file, or its content cannot be parsed.
-    Damaged,
-    /// A later release wrote it, in this version.
-    Newer(u64),
-    Valid(Box<Stored<T>>),
+fn read<T: DeserializeOwned>(directory: &Directory, name: &str) -> Result<StoredFile<Stored<T>>> {
+    stored_file::read(directory, name, LIMIT, parse)
 }
 
-fn read<T: DeserializeOwned>(directory: &Directory, name: &str) -> Result<Found<T>> {
-    let found = match directory.read(name, LIMIT) {
-        Err(error) if error.is_garbage() => {
-            log::warn(format_args!("{error}: nothing is undone by it"));
-            return Ok(Found::Damaged);
-        }
-        found => found?,
-    };
-    let Some((content, _)) = found else { return Ok(Found::Absent) };
-    match parse(&content) {
-        Ok(parsed) => Ok(parsed),
-        Err(error) => {
-            let path = directory.path().join(name);
-            log::warn(format_args!("{} is damaged, nothing is undone by it: {error}", path.display()));
-            Ok(Found::Damaged)
-        }
-    }
-}
-
-/// Parses a file. The version is checked first: of a later version nothing else is read.
-fn parse<T: DeserializeOwned>(content: &[u8]) -> Result<Found<T>, serde_json::Error> {
+fn parse<T: DeserializeOwned>(content: &[u8]) -> Result<StoredFile<Stored<T>>, serde_json::Error> {
     let whole: Value = serde_json::from_slice(content)?;
     if let Some(version) = whole.get("version").and_then(Value::as_u64)
         && version > FORMAT
     {
-        return Ok(Found::Newer(version));
+        return Ok(StoredFile::Newer { version, owner: None });
     }
-    Ok(Found::Valid(Box::new(Stored::deserialize(whole)?)))
-}
-
-/// Logs that DEL or GC undoes nothing by a file of a later version.
-fn warn_of_newer(directory: &Directory, name: &str, version: u64) {
-    if let Err(newer) = check_version(directory.path().join(name), version, FORMAT) {
-        log::warn(format_args!("{newer}: nothing is undone by it"));
-    }
-}
-
-/// Removes a file that cannot be used. Anything that is not a file was not made by a plugin, and stays.
-fn remove_file(directory: &Directory, name: &str) -> Result<()> {
-    if directory.facts(name)?.is_some_and(|facts| facts.regular) {
-        directory.remove(name)?;
-    }
-    Ok(())
+    Ok(StoredFile::Valid(Box::new(Stored::deserialize(whole)?)))
 }
 
 fn file_name(tag: &AttachmentId) -> String {
@@ -263,16 +169,21 @@ mod tests {
         let directory = Directory::open(dir.path()).unwrap();
         let owner = r#""owner":{"network":"n","container":"c","ifname":"eth0","boot":"b","cookie":7,"netns":"/x"}"#;
         for (text, is_expected) in [
-            (format!(r#"{{"version":1,{owner},"state":3}}"#), (|found| matches!(found, Found::Valid(_))) as fn(_) -> _),
-            (format!(r#"{{"version":2,{owner},"state":"other"}}"#), |found| matches!(found, Found::Newer(2))),
-            (format!(r#"{{"version":1,{owner},"state":"three"}}"#), |found| matches!(found, Found::Damaged)),
-            ("{".to_owned(), |found| matches!(found, Found::Damaged)),
+            (
+                format!(r#"{{"version":1,{owner},"state":3}}"#),
+                (|found| matches!(found, StoredFile::Valid(_))) as fn(_) -> _,
+            ),
+            (format!(r#"{{"version":2,{owner},"state":"other"}}"#), |found| {
+                matches!(found, StoredFile::Newer { version: 2, .. })
+            }),
+            (format!(r#"{{"version":1,{owner},"state":"three"}}"#), |found| matches!(found, StoredFile::Damaged)),
+            ("{".to_owned(), |found| matches!(found, StoredFile::Damaged)),
         ] {
             std::fs::write(dir.path().join("a"), &text).unwrap();
             assert!(is_expected(read::<u32>(&directory, "a").unwrap()), "{text}");
         }
         std::fs::create_dir(dir.path().join("b")).unwrap();
-        assert!(matches!(read::<u32>(&directory, "b").unwrap(), Found::Damaged));
-        assert!(matches!(read::<u32>(&directory, "c").unwrap(), Found::Absent));
+        assert!(matches!(read::<u32>(&directory, "b").unwrap(), StoredFile::Damaged));
+        assert!(matches!(read::<u32>(&directory, "c").unwrap(), StoredFile::Absent));
     }
 }

@@ -25,7 +25,7 @@ pub use crate::routing::source_tables::SourceAddress;
 use crate::routing::source_tables::{self, WantedRoutes};
 use crate::routing::stored_route::StoredRoute;
 use crate::routing::tables::{FreeTables, Rules};
-use crate::{lock_netns, state_file};
+use crate::{lock_netns, state_file, stored_file};
 
 /// Where states are stored unless `dataDir` is configured. A reboot empties it, and the containers are gone then too.
 const DEFAULT_DIR: &str = "/run/cni/sbr";
@@ -66,7 +66,7 @@ pub const KIND: Kind = Kind { name: "source routing", release, sweep, outlives_l
 
 /// The directory of the states: `dataDir`. DEL and GC read nothing else of the configuration.
 pub fn data_dir(conf: &NetConf) -> PathBuf {
-    state_file::data_dir(conf, DEFAULT_DIR)
+    stored_file::data_dir(conf, DEFAULT_DIR)
 }
 
 /// Checks that a state could be stored in `dir`.

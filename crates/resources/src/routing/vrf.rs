@@ -24,7 +24,7 @@ use crate::routing::changes::RoutingChanges;
 use crate::routing::route_index::RouteIndex;
 use crate::routing::stored_route::StoredRoute;
 use crate::routing::tables::{FreeTables, Rules};
-use crate::{lock_netns, state_file};
+use crate::{lock_netns, state_file, stored_file};
 
 /// Where states are stored unless `dataDir` is configured. A reboot empties it, and the containers are gone then too.
 const DEFAULT_DIR: &str = "/run/cni/vrf";
@@ -75,7 +75,7 @@ struct VrfState {
 
 /// The directory of the states: `dataDir`. DEL and GC read nothing else of the configuration but the VRF's name.
 pub fn data_dir(conf: &NetConf) -> PathBuf {
-    state_file::data_dir(conf, DEFAULT_DIR)
+    stored_file::data_dir(conf, DEFAULT_DIR)
 }
 
 /// Checks that this kernel has VRFs, and that a state could be stored in `dir`.

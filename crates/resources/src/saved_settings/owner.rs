@@ -1,7 +1,7 @@
 //! The attachment that saved settings belong to, and the namespace that they came from.
 
 use cnikit_netns::{Netns, boot_id};
-use cnikit_plan::{ApplyContext, may_be_there};
+use cnikit_plan::{ApplyContext, GcContext, may_be_there};
 use cnikit_skel::{AttachmentId, NetnsLookup, Result};
 use nix::errno::Errno;
 use serde::{Deserialize, Serialize};
@@ -55,11 +55,18 @@ impl Owner {
     }
 
     /// Whether there is a namespace at the path of the ADD, but no cookie to tell whether it is the same one.
-    pub(crate) fn is_doubtful(&self) -> Result<bool> {
+    fn is_doubtful(&self) -> Result<bool> {
         if self.cookie.is_some() || boot_id()? != self.boot {
             return Ok(false);
         }
         Ok(matches!(self.found(), NetnsLookup::Present(_) | NetnsLookup::Own(_)))
+    }
+
+    /// Whether GC removes what is stored for the attachment: it is one of this network that is not valid any more, and its namespace
+    /// can be told from another one. If it cannot, DEL is given the namespace.
+    pub(crate) fn is_swept(&self, context: &GcContext) -> Result<bool> {
+        let is_stale = self.network == context.network && !context.valid.has(&self.container, &self.ifname);
+        Ok(is_stale && !self.is_doubtful()?)
     }
 
     fn found(&self) -> NetnsLookup {

@@ -1,0 +1,120 @@
+//! Files in which a plugin stores what it changed, until DEL or GC gives it back: what [`saved_settings`](crate::saved_settings)
+//! and `state_file.rs` have in common.
+
+use std::fmt;
+use std::path::{Path, PathBuf};
+
+use cnikit_skel::{AttachmentId, Errors, Result, log};
+use cnikit_store::{Directory, check_version};
+use cnikit_types::NetConf;
+
+/// The modes of a file and of the directory.
+pub(crate) const MODE: u32 = 0o600;
+pub(crate) const DIRECTORY_MODE: u32 = 0o700;
+
+/// The directory of the files: `dataDir`, otherwise `default`. DEL and GC read nothing else of the configuration.
+pub(crate) fn data_dir(conf: &NetConf, default: &str) -> PathBuf {
+    match conf.text("dataDir") {
+        None | Some("") => default.into(),
+        Some(path) => path.into(),
+    }
+}
+
+/// A file as it was before this ADD, for the journal.
+#[derive(Clone)]
+pub(crate) struct PreviousFile {
+    /// What such a file has, for the journal's texts.
+    pub(crate) content: &'static str,
+    pub(crate) dir: PathBuf,
+    pub(crate) name: String,
+    pub(crate) before: Option<Vec<u8>>,
+}
+
+impl PreviousFile {
+    pub(crate) fn put_back(&self) -> Result<()> {
+        let directory = Directory::open(&self.dir)?;
+        directory.discard_unfinished_of(&self.name)?;
+        match &self.before {
+            Some(content) => directory.replace(&self.name, content, MODE)?,
+            None => {
+                directory.remove(&self.name)?;
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Display for PreviousFile {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} in {}", self.content, self.dir.join(&self.name).display())
+    }
+}
+
+/// What is found under a name.
+#[derive(Debug, PartialEq)]
+pub(crate) enum StoredFile<T> {
+    Absent,
+    /// It is not a file, or its content cannot be parsed.
+    Damaged,
+    /// A later release wrote it.
+    Newer {
+        version: u64,
+        /// The attachment, if the file names it where this release looks for it.
+        owner: Option<AttachmentId>,
+    },
+    Valid(Box<T>),
+}
+
+/// Parses the content of a file: [`StoredFile::Newer`] or [`StoredFile::Valid`]. The version is checked first, because nothing else
+/// can be relied on in a file of a later version.
+pub(crate) type Parse<T> = fn(&[u8]) -> Result<StoredFile<T>, serde_json::Error>;
+
+/// Reads a file of at most `limit` bytes. A damaged one is logged.
+pub(crate) fn read<T>(directory: &Directory, name: &str, limit: usize, parse: Parse<T>) -> Result<StoredFile<T>> {
+    let found = match directory.read(name, limit) {
+        Err(error) if error.is_garbage() => {
+            log::warn(format_args!("{error}: nothing is given back by it"));
+            return Ok(StoredFile::Damaged);
+        }
+        found => found?,
+    };
+    let Some((content, _)) = found else { return Ok(StoredFile::Absent) };
+    match parse(&content) {
+        Ok(parsed) => Ok(parsed),
+        Err(error) => {
+            let path = directory.path().join(name);
+            log::warn(format_args!("{} is damaged, nothing is given back by it: {error}", path.display()));
+            Ok(StoredFile::Damaged)
+        }
+    }
+}
+
+/// Logs that DEL or GC gives nothing back by a file of a later version than `format`.
+pub(crate) fn warn_of_newer(directory: &Directory, name: &str, version: u64, format: u64) {
+    if let Err(newer) = check_version(directory.path().join(name), version, format) {
+        log::warn(format_args!("{newer}: nothing is given back by it"));
+    }
+}
+
+/// Removes a file that cannot be used. Anything that is not a file was not made by a plugin, and stays.
+pub(crate) fn remove_unusable(directory: &Directory, name: &str) -> Result<()> {
+    if directory.facts(name)?.is_some_and(|facts| facts.regular) {
+        directory.remove(name)?;
+    }
+    Ok(())
+}
+
+/// Calls `sweep` for each file of a directory, if that exists. One that fails does not stop the others.
+pub(crate) fn sweep_all(dir: &Path, sweep: impl Fn(&Directory, &str) -> Result<()>) -> Result<()> {
+    let Some(directory) = Directory::open_if_any(dir)? else { return Ok(()) };
+    directory.discard_unfinished()?;
+    let mut errors = Errors::default();
+    for name in directory.list()? {
+        if let Ok(name) = name.into_string()
+            && name.strip_suffix(".json").is_some()
+        {
+            errors.note(sweep(&directory, &name));
+        }
+    }
+    errors.finish()
+}
