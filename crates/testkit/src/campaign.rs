@@ -128,12 +128,12 @@ pub fn sample<T: Clone>(what: &str, all: Vec<T>, short: usize) -> Vec<T> {
 }
 
 /// The system calls of an undisturbed verb: of two runs that make the same calls, or else of the last run. And the calls that must
-/// not be made to fail.
-pub(crate) fn usual_trace(subject: &Subject, verb: Verb) -> (SyscallTrace, Vec<CallPosition>) {
+/// not be made to fail. `gone` is that of the calls to be disturbed, see [`DisturbedCall::gone`].
+pub(crate) fn usual_trace(subject: &Subject, verb: Verb, gone: bool) -> (SyscallTrace, Vec<CallPosition>) {
     let mut campaign_host = CampaignHost::new(subject, verb);
     let mut traces = Vec::new();
     loop {
-        let (trace, infallible) = campaign_host.undisturbed(verb, &id(traces.len()));
+        let (trace, infallible) = campaign_host.undisturbed(verb, gone, &id(traces.len()));
         if traces.contains(&trace) || traces.len() == UNDISTURBED {
             return (trace, infallible);
         }
@@ -171,7 +171,14 @@ pub(crate) fn run_sample(
         play_batches(&mut report, subject, &others, trace);
     }
     if report.findings.is_empty() && report.tried < enough {
-        report.findings.push(format!("{}: {} of {} were reached", report.what, report.tried, calls_to_disturb.len()));
+        let chosen: Vec<String> = calls_to_disturb.iter().map(ToString::to_string).collect();
+        report.findings.push(format!(
+            "{}: {} of {} were reached, of these: {}",
+            report.what,
+            report.tried,
+            chosen.len(),
+            chosen.join("; ")
+        ));
     }
     report
 }

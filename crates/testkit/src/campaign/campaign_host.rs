@@ -147,15 +147,20 @@ impl CampaignHost {
     }
 
     /// Makes an undisturbed call: returns its system calls, and those that must not be made to fail.
-    pub(super) fn undisturbed(&self, verb: Verb, id: &str) -> (SyscallTrace, Vec<CallPosition>) {
+    ///
+    /// With `gone` it is the call of a container of its own, as in [`Attempt::new`]: a plugin that looks at all links makes more
+    /// calls if there is one container more.
+    pub(super) fn undisturbed(&self, verb: Verb, gone: bool, id: &str) -> (SyscallTrace, Vec<CallPosition>) {
         let valid = [OTHER.to_owned()];
+        let own = gone.then(|| new_container(&self.subject, &self.host));
+        let container = own.as_ref().unwrap_or(&self.container);
         let second = self.second(verb);
         let mut infallible = Vec::new();
-        let called = CallTarget { id, container: &self.container, second: second.as_ref(), valid: &valid };
+        let called = CallTarget { id, container, second: second.as_ref(), valid: &valid };
         let decide = |call: &Syscall| note_infallible(call, &mut infallible);
         let (output, trace) = self.traced_call(verb, &called, &[], decide);
         output.ok();
-        self.subject.call(&self.host, "DEL", id, &self.container.path(), &[]).ok();
+        self.subject.call(&self.host, "DEL", id, &container.path(), &[]).ok();
         (trace, infallible)
     }
 

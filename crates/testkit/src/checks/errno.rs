@@ -98,8 +98,8 @@ const OLD: &[Failing] = &[];
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
-        let (trace, infallible) = usual_trace(subject, verb);
         let gone = verb.without_netns();
+        let (trace, infallible) = usual_trace(subject, verb, gone);
         let mut calls_to_disturb = Vec::new();
         for at in trace.calls().filter(|at| !infallible.contains(at)) {
             for errno in errnos(at.2) {

@@ -31,11 +31,10 @@ pub fn reports_at_every_call(
 ) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
     for verb in Verb::ALL {
-        let (trace, _) = usual_trace(subject, verb);
-        assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
         for gone in ways(verb) {
-            let what = format!("kill {} {verb}{}", subject.title, if *gone { ", namespace gone" } else { "" });
-            let report = CampaignReport::new(what, "calls", trace.len());
+            let (trace, _) = usual_trace(subject, verb, *gone);
+            assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
+            let report = CampaignReport::new(title("kill", subject, verb, *gone), "calls", trace.len());
             let disturbance = Disturbance::Signal(Signal::SIGKILL, Duration::ZERO);
             let mut calls_to_disturb = Vec::new();
             for at in trace.calls() {
@@ -47,38 +46,51 @@ pub fn reports_at_every_call(
     reports
 }
 
+/// What a report is about.
+fn title(disturbance: &str, subject: &Subject, verb: Verb, gone: bool) -> String {
+    format!("{disturbance} {} {verb}{}", subject.title, if gone { ", namespace gone" } else { "" })
+}
+
 /// Whether the namespace is gone when the next call is made; each value is tried.
 fn ways(verb: Verb) -> &'static [bool] {
     if verb.without_netns() { &[true] } else { &[false, true] }
 }
 
-/// Sends `SIGTERM` at this many random moments of ADD, DEL and GC.
+/// Sends `SIGTERM` at this many random moments of ADD, DEL and GC, with the namespace there afterwards or gone.
 pub fn at_moments(subject: &Subject, moments: usize) -> Vec<CampaignReport> {
     let mut chance = seeded_rng(&format!("SIGTERM {}", subject.title));
+    let mut kinds = Vec::new();
+    for verb in Verb::ALL {
+        kinds.extend(ways(verb).iter().map(|gone| (verb, *gone)));
+    }
+    // Fewer moments than kinds of calls are those of random kinds.
+    chance.shuffle(&mut kinds);
     let mut reports = Vec::new();
-    for (n, verb) in Verb::ALL.into_iter().enumerate() {
-        let (trace, _) = usual_trace(subject, verb);
-        let count = (moments + n) / Verb::ALL.len();
+    for (n, (verb, gone)) in kinds.iter().copied().enumerate() {
+        let count = (moments + n) / kinds.len();
+        if count == 0 {
+            continue;
+        }
+        let (trace, _) = usual_trace(subject, verb, gone);
         let mut calls_to_disturb = Vec::with_capacity(count);
         for _ in 0..count {
-            calls_to_disturb.push(moment_by_chance(verb, &trace, &mut chance));
+            calls_to_disturb.push(moment_by_chance(verb, gone, &trace, &mut chance));
         }
-        let what = format!("SIGTERM {} {verb}", subject.title);
-        let report = CampaignReport { drawn: true, ..CampaignReport::new(what, "moments", count) };
+        let report = CampaignReport::new(title("SIGTERM", subject, verb, gone), "moments", count);
+        let report = CampaignReport { drawn: true, ..report };
         reports.push(run_sample(report, subject, &calls_to_disturb, count, &trace).print());
     }
     conclude(reports)
 }
 
 /// A random moment of a call.
-fn moment_by_chance(verb: Verb, trace: &SyscallTrace, chance: &mut fastrand::Rng) -> DisturbedCall {
+fn moment_by_chance(verb: Verb, gone: bool, trace: &SyscallTrace, chance: &mut fastrand::Rng) -> DisturbedCall {
     let calls: Vec<_> = trace.calls().collect();
     let at @ (process, place, _) = calls[chance.usize(..calls.len())];
     let mut after = Duration::ZERO;
     if trace.at(process, place + DisturbedCall::LAST).is_some() {
         after = Duration::from_micros(chance.u64(1..LONGEST_AFTER));
     }
-    let gone = verb.without_netns() || chance.bool();
     DisturbedCall { verb, at, disturbance: Disturbance::Signal(Signal::SIGTERM, after), gone }
 }
 
