@@ -62,8 +62,8 @@ impl Owner {
         Ok(matches!(self.found(), NetnsLookup::Present(_) | NetnsLookup::Own(_)))
     }
 
-    /// Whether GC removes what is stored for the attachment: it is one of this network that is not valid any more, and its namespace
-    /// can be told from another one. If it cannot, DEL is given the namespace.
+    /// Whether GC removes what is stored for the attachment: it is of this network and not valid any more, and its namespace can be
+    /// told from another one. If it cannot, DEL is given the namespace.
     pub(crate) fn is_swept(&self, context: &GcContext) -> Result<bool> {
         let is_stale = self.network == context.network && !context.valid.has(&self.container, &self.ifname);
         Ok(is_stale && !self.is_doubtful()?)
