@@ -1,16 +1,24 @@
 //! Many networks of one container, with real plugins: one after another, all or none.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
 use std::future::Future;
+use std::io::Write;
+use std::net::TcpListener;
 use std::pin::pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
-use std::thread::{self, Thread};
+use std::thread::{self, JoinHandle, Thread};
 
 use cnikit::{Input, InterfaceShape, Plugin, input::Stdin, serve};
-use cnikit_libcni::{Attachment, Deadline, Error, InProcess, NetworkList, Networks, PluginCall, Runtime};
-use cnikit_testkit::HostSnapshot;
+use cnikit_libcni::{
+    Attachment, Bandwidth, Deadline, Error, InProcess, NetworkList, Networks, PluginCall, PortMapping, Protocol,
+    Runtime,
+};
+use cnikit_testkit::life::SHARED;
+use cnikit_testkit::{Container, HostSnapshot};
 use cnikit_tests::scene::{ANSWER, Scene};
+use cnikit_tests::world::{ping, undisturbed, world};
 use serde_json::{Value, json};
 
 fn bridge(scene: &Scene, number: usize) -> NetworkList {
@@ -211,4 +219,84 @@ fn any_call_is_a_future_and_one_that_is_dropped_ends_its_plugin() {
     while !is_gone() {
         assert!(deadline.pause(std::time::Duration::from_millis(5)), "it still runs");
     }
+}
+
+/// The first network of a container as people configure it: a bridge, limits and published ports.
+fn published(scene: &Scene) -> NetworkList {
+    let bridge = scene.bridge();
+    let bandwidth = json!({"type": "bandwidth", "capabilities": {"bandwidth": true}});
+    let portmap = json!({"type": "portmap", "capabilities": {"portMappings": true}, "backend": "nftables"});
+    scene.list("published", &json!([bridge, bandwidth, portmap]))
+}
+
+/// A second network as Multus adds it: a link of the host's own LAN, with replies by the interface that was asked.
+fn on_lan(scene: &Scene) -> NetworkList {
+    let addresses = json!([{"address": "10.88.0.2/24", "gateway": "10.88.0.1"},
+        {"address": "fd00:88::2/64", "gateway": "fd00:88::1"}]);
+    let ipam = json!({"type": "static", "addresses": addresses});
+    let macvlan = json!({"type": "macvlan", "master": "lan", "ipam": ipam});
+    scene.list("on-lan", &json!([macvlan, {"type": "sbr", "dataDir": scene.path("sbr")}]))
+}
+
+/// The router of that LAN, which also has addresses that only it knows the way to.
+fn lan_router(scene: &Scene) -> Container {
+    let router = scene.host.container();
+    scene.host.sh(&format!("ip link add lan type veth peer name port netns {} && ip link set lan up", router.path()));
+    router.sh("echo 0 > /proc/sys/net/ipv6/conf/all/accept_dad; echo 0 > /proc/sys/net/ipv6/conf/port/accept_dad
+        ip link set lo up && ip link set port up
+        ip address add 10.88.0.1/24 dev port && ip address add fd00:88::1/64 dev port nodad
+        ip address add 198.51.100.1/32 dev lo && ip address add 2001:db8:88::1/128 dev lo");
+    router
+}
+
+/// Whether a host of another network reaches the container's address in the LAN, for each family.
+fn lan_reaches(router: &Container) -> [bool; 2] {
+    [("198.51.100.1", "10.88.0.2"), ("2001:db8:88::1", "fd00:88::2")]
+        .map(|(from, to)| router.try_sh(&ping(&format!("-I {from} {to}"))).0)
+}
+
+/// Answers two connections to port 80 of a container.
+fn answer_twice(container: &Container) -> JoinHandle<()> {
+    let listener = container.netns().enter(|_| TcpListener::bind("0.0.0.0:80").unwrap()).unwrap();
+    thread::spawn(move || {
+        for _ in 0..2 {
+            listener.accept().unwrap().0.write_all(b"from the container").unwrap();
+        }
+    })
+}
+
+#[test]
+fn limits_and_ports_of_a_first_network_and_replies_of_a_second_one_work_together() {
+    let scene = Scene::new();
+    let world = world(&scene.host);
+    let router = lan_router(&scene);
+    scene.host.sh("echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding");
+    let bare = [HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container)];
+    let all = Networks::new(scene.runtime()).with_as(published(&scene), "eth0").with_as(on_lan(&scene), "net1");
+    let port = PortMapping { host_port: 8080, container_port: 80, protocol: Protocol::Tcp, host_ip: None };
+    let limits = Bandwidth { ingress_rate: 80_000_000, ingress_burst: 1_600_000, ..Bandwidth::default() };
+    let at = container(&scene).with_port_mappings(&[port]).with_bandwidth(&limits);
+    let answer = || world.try_sh("timeout 5 bash -c 'cat </dev/tcp/192.0.2.1/8080'");
+    scene.host.enter(|| {
+        all.status().unwrap();
+        all.setup(&at).unwrap();
+        let server = answer_twice(&scene.container);
+        assert_eq!(answer(), (true, "from the container".to_owned()), "by the published port");
+        assert!(scene.host.sh("tc qdisc show").contains("tbf 1: dev veth"), "{}", scene.host.sh("tc qdisc show"));
+        assert_eq!(lan_reaches(&router), [true; 2], "replies leave by net1");
+        all.check(&at).unwrap();
+        all.gc(&["c1"]).unwrap();
+        all.check(&at).unwrap();
+        // Multus removes the second network of a container that runs.
+        let second = container(&scene).on("net1");
+        undisturbed(&scene.container, "192.0.2.2", || scene.runtime().del(&on_lan(&scene), &second).unwrap());
+        assert_eq!(answer(), (true, "from the container".to_owned()), "after the second network's DEL");
+        server.join().unwrap();
+        all.remove(&at).unwrap();
+        all.gc(&[]).unwrap();
+    });
+    scene.assert_clean("published");
+    HostSnapshot::inside(&scene.container).assert_unchanged_since(&bare[1], &[], "left in the container");
+    let shared = [&SHARED[..], &["cni0", "state", "leases", "sbr"]].concat();
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&bare[0], &shared, "left on the host");
 }
