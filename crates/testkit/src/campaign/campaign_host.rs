@@ -1,5 +1,6 @@
 //! A host on which calls are disturbed, one after the other.
 
+use std::collections::HashSet;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -156,8 +157,15 @@ impl CampaignHost {
         let container = own.as_ref().unwrap_or(&self.container);
         let second = self.second(verb);
         let mut infallible = Vec::new();
+        let mut probes = RevisionProbes::default();
         let called = CallTarget { id, container, second: second.as_ref(), valid: &valid };
-        let decide = |call: &Syscall| note_infallible(call, &mut infallible);
+        let decide = |call: &Syscall| {
+            let is_probe = probes.has(call);
+            if is_probe || reports_exec_to_parent(call) || makes_no_descriptor(call) {
+                infallible.push(at(call));
+            }
+            SyscallVerdict::GoOn
+        };
         let (output, trace) = self.traced_call(verb, &called, &[], decide);
         output.ok();
         self.subject.call(&self.host, "DEL", id, &container.path(), &[]).ok();
@@ -334,14 +342,6 @@ fn assert_no_packet_loss(container: &Container, pings: &[String]) {
     assert_eq!(without_loss, pings.len(), "another attachment lost packets: {output}");
 }
 
-/// Adds the call to `infallible` if it must not be made to fail, and lets it continue.
-fn note_infallible(call: &Syscall, infallible: &mut Vec<CallPosition>) -> SyscallVerdict {
-    if reports_exec_to_parent(call) || makes_no_descriptor(call) {
-        infallible.push(at(call));
-    }
-    SyscallVerdict::GoOn
-}
-
 /// After a first ADD: all or part of the shared state may have been added, but nothing of the attachment.
 fn audit_first_add(before: &HostSnapshot, after: &HostSnapshot) {
     let mut left = after.added_since(before, &SHARED);
@@ -417,6 +417,35 @@ fn makes_no_descriptor(call: &Syscall) -> bool {
     let makes =
         [libc::F_DUPFD, libc::F_DUPFD_CLOEXEC].iter().any(|command| u64::try_from(*command) == Ok(call.args[1]));
     i64::from(call.number) == libc::SYS_fcntl && !makes
+}
+
+/// The processes of a call that have a netfilter socket, and those that use another one.
+#[derive(Default)]
+struct RevisionProbes {
+    connected: HashSet<usize>,
+    probing: HashSet<usize>,
+}
+
+impl RevisionProbes {
+    /// Whether by this call iptables asks the kernel whether it has a revision of an extension, for which it opens a further
+    /// netfilter socket. If it gets no answer, iptables 1.8.9 uses another revision, writes a DNAT rule that its own iptables-save
+    /// reads as another address, and succeeds. A plugin cannot prevent that; CHECK finds such a rule.
+    fn has(&mut self, call: &Syscall) -> bool {
+        let number = i64::from(call.number);
+        if number == libc::SYS_socket && is_nfnetlink(call) && !self.connected.insert(call.process) {
+            self.probing.insert(call.process);
+        }
+        match number {
+            libc::SYS_close => self.probing.remove(&call.process),
+            _ => self.probing.contains(&call.process),
+        }
+    }
+}
+
+/// Whether another program than the plugin opens a socket of nfnetlink.
+fn is_nfnetlink(call: &Syscall) -> bool {
+    let is = |place: usize, value: i32| u64::try_from(value) == Ok(call.args[place]);
+    call.process > 0 && is(0, libc::AF_NETLINK) && is(2, libc::NETLINK_NETFILTER)
 }
 
 /// A container whose loopback link was up once, after which the kernel keeps its IPv4 address.
