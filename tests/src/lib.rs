@@ -24,6 +24,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
+use cnikit::{Entry, Ipam};
 use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
@@ -46,6 +47,9 @@ pub const NAMES: [&str; 16] = [
     "vlan",
     "vrf",
 ];
+
+/// host-local, to be called in this process, because it is this same program under another name.
+pub static HOST_LOCAL: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 /// The directory of cargo's output that this test is in: `target/TRIPLE/PROFILE`.
 pub fn built() -> PathBuf {

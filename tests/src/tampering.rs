@@ -12,11 +12,11 @@ pub struct Thing {
 }
 
 const fn on_host(shows: &'static [&'static str], line: &'static str, names: &'static str) -> Thing {
-    Thing { shows, by: Tampering { line, inside: false, names } }
+    Thing { shows, by: Tampering::on_host(line, names) }
 }
 
 const fn inside(shows: &'static [&'static str], line: &'static str, names: &'static str) -> Thing {
-    Thing { shows, by: Tampering { line, inside: true, names } }
+    Thing { shows, by: Tampering::inside(line, names) }
 }
 
 /// What both plugins make with both families, an MTU of 1400, and masquerade.
@@ -169,70 +169,79 @@ pub const PTP: [Thing; 9] = [
 
 /// The settings that tuning changes ([`tuned`](crate::harmed::tuned)). The last tampering removes the others with it.
 pub const TUNING: [Tampering; 9] = [
-    tampering(
+    Tampering::inside(
         "ip link set eth0 address 0a:00:00:00:00:03",
         "MAC of eth0: wanted 0a:00:00:00:00:07, found 0a:00:00:00:00:03",
     ),
-    tampering("ip link set eth0 mtu 1450", "MTU of eth0: wanted 1400, found 1450"),
-    tampering("ip link set eth0 promisc off", "promisc of eth0: wanted on, found off"),
-    tampering("ip link set eth0 allmulticast off", "allmulti of eth0: wanted on, found off"),
-    tampering("ip link set eth0 txqueuelen 501", "txQLen of eth0: wanted 500, found 501"),
-    tampering("sysctl -qw net.ipv4.conf.eth0.arp_notify=0", "net/ipv4/conf/eth0/arp_notify: wanted 1, found 0"),
-    tampering("sysctl -qw net.core.somaxconn=101", "net/core/somaxconn: wanted 100, found 101"),
-    tampering(
+    Tampering::inside("ip link set eth0 mtu 1450", "MTU of eth0: wanted 1400, found 1450"),
+    Tampering::inside("ip link set eth0 promisc off", "promisc of eth0: wanted on, found off"),
+    Tampering::inside("ip link set eth0 allmulticast off", "allmulti of eth0: wanted on, found off"),
+    Tampering::inside("ip link set eth0 txqueuelen 501", "txQLen of eth0: wanted 500, found 501"),
+    Tampering::inside("sysctl -qw net.ipv4.conf.eth0.arp_notify=0", "net/ipv4/conf/eth0/arp_notify: wanted 1, found 0"),
+    Tampering::inside("sysctl -qw net.core.somaxconn=101", "net/core/somaxconn: wanted 100, found 101"),
+    Tampering::inside(
         "sysctl -qw net.ipv4.ip_local_port_range='20000 30001'",
         "net/ipv4/ip_local_port_range: wanted 20000 0x7530, found 20000\t30001",
     ),
-    tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
+    Tampering::inside("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
 /// What vrf makes, as [`vrf_member`](crate::harmed::vrf_member) says.
 pub const VRF: [Tampering; 6] = [
-    tampering("ip link set eth0 nomaster", "failed to find eth0 associated to vrf red"),
-    tampering("ip link set red down", "VRF red: wanted up, found down"),
-    tampering("ip route del 10.9.0.0/16 table 1", "route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400"),
-    tampering("ip link del red", "VRF red: wanted in the container, found none"),
-    tampering("ip link del red && ip link add red type bridge", "Netlink red is not a VRF"),
-    tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
+    Tampering::inside("ip link set eth0 nomaster", "failed to find eth0 associated to vrf red"),
+    Tampering::inside("ip link set red down", "VRF red: wanted up, found down"),
+    Tampering::inside(
+        "ip route del 10.9.0.0/16 table 1",
+        "route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400",
+    ),
+    Tampering::inside("ip link del red", "VRF red: wanted in the container, found none"),
+    Tampering::inside("ip link del red && ip link add red type bridge", "Netlink red is not a VRF"),
+    Tampering::inside("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
 /// What sbr changes, as [`source_routing`](crate::harmed::source_routing) says; the last takes the others with it.
 pub const SOURCE_ROUTING: [Tampering; 6] = [
-    tampering("ip rule del from 10.77.0.2", "routing rule of eth0: wanted from 10.77.0.2/32 lookup 100, found []"),
-    tampering(
+    Tampering::inside(
+        "ip rule del from 10.77.0.2",
+        "routing rule of eth0: wanted from 10.77.0.2/32 lookup 100, found []",
+    ),
+    Tampering::inside(
         "ip -6 rule del from fd00:77::2 && ip -6 rule add from fd00:77::2 lookup 7",
         "routing rule of eth0: wanted from fd00:77::2/128 lookup 101, found [7]",
     ),
-    tampering("ip route del default table 100", "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1 scope 0 table 100"),
-    tampering("ip -6 route del fd09::/64 table 101", "route of eth0: wanted fd09::/64 via fe80::9 metric 8"),
-    tampering(
+    Tampering::inside(
+        "ip route del default table 100",
+        "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1 scope 0 table 100",
+    ),
+    Tampering::inside("ip -6 route del fd09::/64 table 101", "route of eth0: wanted fd09::/64 via fe80::9 metric 8"),
+    Tampering::inside(
         "ip route add 10.77.0.0/24 dev eth0 proto kernel scope link src 10.77.0.2",
         "wanted 10.77.0.0/24 src 10.77.0.2 scope 253 not in the main table, found it there",
     ),
-    tampering("ip link del eth0", "interface eth0: wanted in the container, found none"),
+    Tampering::inside("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
 /// The limits of bandwidth ([`shaped`](crate::harmed::shaped)).
 pub const BANDWIDTH: [Tampering; 7] = [
-    tampered("tc qdisc del dev $(ip -o link | grep -o 'pairend[0-9]*') root", "wanted tbf, found none"),
-    tampered(
+    Tampering::on_host("tc qdisc del dev $(ip -o link | grep -o 'pairend[0-9]*') root", "wanted tbf, found none"),
+    Tampering::on_host(
         "tc qdisc change dev $(ip -o link | grep -o 'pairend[0-9]*') root handle 1: tbf rate 9mbit burst 100000 latency 25ms",
         "in bytes per second: wanted 1000000, found 1125000",
     ),
-    tampered(
+    Tampering::on_host(
         "tc qdisc change dev $(ip -o link | grep -o 'bwp[0-9a-f]*') root handle 1: tbf rate 16mbit burst 30000 latency 25ms",
         "in ticks of 64 ns: wanted 156250, found 234375",
     ),
-    tampered(
+    Tampering::on_host(
         "tc qdisc del dev $(ip -o link | grep -o 'pairend[0-9]*') ingress",
         "wanted first one that redirects all to",
     ),
-    tampered(
+    Tampering::on_host(
         "tc filter del dev $(ip -o link | grep -o 'pairend[0-9]*') ingress",
         "wanted first one that redirects all to",
     ),
-    tampered("ip link set $(ip -o link | grep -o 'bwp[0-9a-f]*') down", "wanted up, found down"),
-    tampered(
+    Tampering::on_host("ip link set $(ip -o link | grep -o 'bwp[0-9a-f]*') down", "wanted up, found down"),
+    Tampering::on_host(
         "ip link del $(ip -o link | grep -o 'bwp[0-9a-f]*')",
         "limit of what eth0 sends: wanted an ifb of its own",
     ),
@@ -240,56 +249,69 @@ pub const BANDWIDTH: [Tampering; 7] = [
 
 /// The rules that portmap makes with nftables ([`publishing`](crate::harmed::publishing)).
 pub const PORTS: [Tampering; 8] = [
-    on_ports("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
-    on_ports("nft flush chain ip6 cni_hostport masquerading", "ip6 saddr fd00:77::2 ip6 daddr fd00:77::2 masquerade"),
-    on_ports(
+    Tampering::on_host("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
+    Tampering::on_host(
+        "nft flush chain ip6 cni_hostport masquerading",
+        "ip6 saddr fd00:77::2 ip6 daddr fd00:77::2 masquerade",
+    ),
+    Tampering::on_host(
         "nft flush chain ip cni_hostport prerouting",
         "chain prerouting of table ip cni_hostport begins with nothing",
     ),
-    on_ports("nft flush chain ip6 cni_hostport output", "chain output of table ip6 cni_hostport begins with nothing"),
-    on_ports(
+    Tampering::on_host(
+        "nft flush chain ip6 cni_hostport output",
+        "chain output of table ip6 cni_hostport begins with nothing",
+    ),
+    Tampering::on_host(
         "nft flush chain ip cni_hostport hostports_all",
         "chain hostports_all of table ip cni_hostport begins with nothing",
     ),
-    on_ports("nft flush set ip6 cni_hostport hostports_in_use", "element udp . 5353 of set hostports_in_use"),
-    on_ports("nft delete table ip cni_hostport", "table ip cni_hostport is missing"),
-    on_ports("echo 0 > /proc/sys/net/ipv4/conf/toward0/route_localnet", "route_localnet: wanted 1, found 0"),
+    Tampering::on_host("nft flush set ip6 cni_hostport hostports_in_use", "element udp . 5353 of set hostports_in_use"),
+    Tampering::on_host("nft delete table ip cni_hostport", "table ip cni_hostport is missing"),
+    Tampering::on_host("echo 0 > /proc/sys/net/ipv4/conf/toward0/route_localnet", "route_localnet: wanted 1, found 0"),
 ];
-
-const fn on_ports(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: false, names }
-}
-
-const fn tampering(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: true, names }
-}
 
 /// The rules that firewall makes with iptables ([`firewall`](crate::harmed::firewall)). The last tampering removes the others with
 /// it.
 pub const FIREWALL: [Tampering; 14] = [
-    tampered(
+    Tampering::on_host(
         "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
         "from chain FORWARD of",
     ),
-    tampered("ip6tables -I FORWARD -j ACCEPT", "chain FORWARD of table filter of ip6tables does not begin with"),
-    tampered("iptables -I FORWARD 3 -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD", "each once"),
-    tampered("iptables -D CNI-FORWARD 1", "-j CNI-ADMIN` is missing from chain CNI-FORWARD"),
-    tampered("iptables -I CNI-FORWARD -j DROP", "chain CNI-FORWARD of table filter of iptables does not begin with"),
-    tampered(
+    Tampering::on_host(
+        "ip6tables -I FORWARD -j ACCEPT",
+        "chain FORWARD of table filter of ip6tables does not begin with",
+    ),
+    Tampering::on_host(
+        "iptables -I FORWARD 3 -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",
+        "each once",
+    ),
+    Tampering::on_host("iptables -D CNI-FORWARD 1", "-j CNI-ADMIN` is missing from chain CNI-FORWARD"),
+    Tampering::on_host(
+        "iptables -I CNI-FORWARD -j DROP",
+        "chain CNI-FORWARD of table filter of iptables does not begin with",
+    ),
+    Tampering::on_host(
         "iptables -D CNI-FORWARD -s 10.77.0.2 -j ACCEPT",
         "`-s 10.77.0.2/32 -j ACCEPT` is missing from chain CNI-FORWARD",
     ),
-    tampered("ip6tables -D CNI-FORWARD 2", "RELATED,ESTABLISHED -j ACCEPT` is missing from chain CNI-FORWARD"),
-    tampered("iptables -D CNI-ISOLATION-STAGE-1 1", "-i cni0 -o cni0 -m comment"),
-    tampered("ip6tables -D CNI-ISOLATION-STAGE-1 2", "-i cni0 ! -o cni0 -m comment"),
-    tampered(
+    Tampering::on_host(
+        "ip6tables -D CNI-FORWARD 2",
+        "RELATED,ESTABLISHED -j ACCEPT` is missing from chain CNI-FORWARD",
+    ),
+    Tampering::on_host("iptables -D CNI-ISOLATION-STAGE-1 1", "-i cni0 -o cni0 -m comment"),
+    Tampering::on_host("ip6tables -D CNI-ISOLATION-STAGE-1 2", "-i cni0 ! -o cni0 -m comment"),
+    Tampering::on_host(
         "iptables -I CNI-ISOLATION-STAGE-1 -j RETURN",
         "chain CNI-ISOLATION-STAGE-1 of table filter of iptables does",
     ),
-    tampered("iptables -D CNI-ISOLATION-STAGE-2 1", "-o cni0 -m comment"),
-    tampered("ip6tables -D CNI-ISOLATION-STAGE-2 2", "-j RETURN` is missing from chain CNI-ISOLATION-STAGE-2"),
-    tampered("ip link del cni0", "needs a bridge, and prevResult has cni0, peer0"),
-    tampered(
+    Tampering::on_host("iptables -D CNI-ISOLATION-STAGE-2 1", "-o cni0 -m comment"),
+    Tampering::on_host(
+        "ip6tables -D CNI-ISOLATION-STAGE-2 2",
+        "-j RETURN` is missing from chain CNI-ISOLATION-STAGE-2",
+    ),
+    Tampering::on_host("ip link del cni0", "needs a bridge, and prevResult has cni0, peer0"),
+    Tampering::on_host(
         "iptables -F; iptables -X; ip6tables -F; ip6tables -X",
         "from chain CNI-FORWARD of table filter of ip6tables",
     ),
@@ -297,26 +319,25 @@ pub const FIREWALL: [Tampering; 14] = [
 
 /// The rules that firewall makes with nftables.
 pub const FIREWALL_NFTABLES: [Tampering; 6] = [
-    tampered("nft flush chain inet cni_firewall owners", "rule `ip saddr 10.77.0.2 accept comment"),
-    tampered(
+    Tampering::on_host("nft flush chain inet cni_firewall owners", "rule `ip saddr 10.77.0.2 accept comment"),
+    Tampering::on_host(
         "nft flush chain inet cni_firewall forward",
         "chain forward of table inet cni_firewall begins with nothing",
     ),
-    tampered(
+    Tampering::on_host(
         "nft flush chain inet cni_firewall admins",
         "rule `jump CNI-ADMIN comment \"operator:CNI-ADMIN\"` is missing from chain admins",
     ),
-    tampered(
+    Tampering::on_host(
         "nft flush set inet cni_firewall ipv4",
         "element 10.77.0.2 of set ipv4 of table inet cni_firewall is missing",
     ),
-    tampered("nft flush set inet cni_firewall isolated", "of set isolated of table inet cni_firewall is missing"),
-    tampered("nft delete table inet cni_firewall", "table inet cni_firewall is missing"),
+    Tampering::on_host(
+        "nft flush set inet cni_firewall isolated",
+        "of set isolated of table inet cni_firewall is missing",
+    ),
+    Tampering::on_host("nft delete table inet cni_firewall", "table inet cni_firewall is missing"),
 ];
-
-const fn tampered(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: false, names }
-}
 
 /// Masquerade with iptables.
 pub const IPTABLES: [Thing; 6] = [

@@ -24,6 +24,10 @@ pub const FIRST: [&str; 2] = ["10.77.0.2", "fd00:77::2"];
 /// And the second one.
 pub const SECOND: [&str; 2] = ["10.77.0.3", "fd00:77::3"];
 
+/// A shell line of a container that gives its interface the alias of another attachment's.
+pub const ALIAS_OF_ANOTHER: &str =
+    "ip link set eth0 alias 'cnikit:0123456789abcdef:0123456789abcdef0123456789abcdef other/c-other/eth0'";
+
 /// A master whose wire leads to another host, which has the gateways' addresses.
 pub struct Lan {
     /// Where the master is.
@@ -188,6 +192,19 @@ pub fn no_link_event_of_it_is_seen_on_the_host(subject: &Subject) {
         assert!(output.contains("seen0"), "it watches: {output}");
         assert!(!output.contains("eth0") && !output.contains(&subject.plugin), "{output}");
     });
+}
+
+/// A dry run changes neither the host nor the container, and its report has this text.
+pub fn a_dry_run_makes_nothing(subject: &Subject, text: &str) {
+    let host = subject.host();
+    let container = host.container();
+    let before = HostSnapshot::of(&host);
+    let inside = HostSnapshot::inside(&container);
+    let subject = subject.at(host.dir());
+    let output = subject.call(&host, "PLAN", "c-one", &container.path(), &[]).ok().to_string();
+    assert!(output.contains(text), "{output}");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "on the host");
+    HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], "in the container");
 }
 
 /// Kernels before 6.15 look for the name there too.

@@ -1,5 +1,7 @@
-//! The networks around a host, and pings.
+//! The networks around a host, pings and connections.
 
+use std::io::Read;
+use std::net::{SocketAddr, TcpStream};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -71,4 +73,13 @@ pub fn once_within(most: Duration, mut work: impl FnMut()) -> bool {
         }
     }
     false
+}
+
+/// Connects to a server and reads until it closes the connection; `None` if that fails within two seconds.
+pub fn read_all_from(server: SocketAddr) -> Option<String> {
+    let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(2)).ok()?;
+    stream.set_read_timeout(Some(Duration::from_secs(2))).ok()?;
+    let mut output = String::new();
+    stream.read_to_string(&mut output).ok()?;
+    Some(output)
 }

@@ -459,16 +459,21 @@ fn gc_removes_what_is_of_the_network_and_not_valid() {
     }
 }
 
-const fn on_host(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: false, names }
-}
-
 /// As `tampering::FIREWALL` has it for the other half.
 const LEGACY: [Tampering; 4] = [
-    on_host("iptables-legacy -I FORWARD -j ACCEPT", "chain FORWARD of table filter of iptables does not begin with"),
-    on_host("ip6tables-legacy -D CNI-FORWARD 3", "`-s fd00:77::2/128 -j ACCEPT` is missing from chain CNI-FORWARD"),
-    on_host("iptables-legacy -D CNI-ISOLATION-STAGE-1 2", "-i cni0 ! -o cni0 -m comment"),
-    on_host("ip6tables-legacy -F", "-j CNI-FORWARD` is missing from chain FORWARD of table filter of ip6tables"),
+    Tampering::on_host(
+        "iptables-legacy -I FORWARD -j ACCEPT",
+        "chain FORWARD of table filter of iptables does not begin with",
+    ),
+    Tampering::on_host(
+        "ip6tables-legacy -D CNI-FORWARD 3",
+        "`-s fd00:77::2/128 -j ACCEPT` is missing from chain CNI-FORWARD",
+    ),
+    Tampering::on_host("iptables-legacy -D CNI-ISOLATION-STAGE-1 2", "-i cni0 ! -o cni0 -m comment"),
+    Tampering::on_host(
+        "ip6tables-legacy -F",
+        "-j CNI-FORWARD` is missing from chain FORWARD of table filter of ip6tables",
+    ),
 ];
 
 #[test]

@@ -1,6 +1,5 @@
 //! Every configuration through everything that the kit holds a plugin to.
 
-use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
 use cnikit_tests::harmed::{crowded_source_routing, firewall, publishing, shaped, source_routing, tuned};
@@ -8,7 +7,7 @@ use cnikit_tests::tampering::{
     BANDWIDTH, BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES, PORTS,
     PTP, SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
 };
-use cnikit_tests::{bin, dual_stack, flannel, interface_subjects, subject, written_down};
+use cnikit_tests::{HOST_LOCAL, bin, dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
 
 fn loopback() -> Subject {
@@ -117,18 +116,15 @@ fn a_fault_before_any_step_of_portmap_leaves_nothing() {
     }
 }
 
-/// host-local is called in this process, because it is this same program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
-
 #[test]
 fn a_fault_before_any_step_of_bridge_leaves_nothing() {
-    let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&bridge(), BESIDE);
+    let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&bridge(), HOST_LOCAL);
     assert_eq!(tried, 9, "2 steps of the link, 5 of layer 3, and the place behind each");
 }
 
 #[test]
 fn a_fault_before_any_step_of_ptp_leaves_nothing() {
-    let tried = fault::leaves_nothing::<ptp::PtpPlugin>(&ptp(), BESIDE);
+    let tried = fault::leaves_nothing::<ptp::PtpPlugin>(&ptp(), HOST_LOCAL);
     assert_eq!(tried, 7, "1 step of the link, 4 of layer 3, and the place behind each");
 }
 
@@ -160,7 +156,7 @@ fn a_fault_before_any_step_of_firewall_changes_nothing() {
 #[test]
 fn a_fault_before_any_step_leaves_nothing_of_iptables_either() {
     let subject = ptp().with("ipMasqBackend", json!("iptables")).called("ptp iptables");
-    fault::leaves_nothing::<ptp::PtpPlugin>(&subject, BESIDE);
+    fault::leaves_nothing::<ptp::PtpPlugin>(&subject, HOST_LOCAL);
 }
 
 #[test]
@@ -197,9 +193,8 @@ fn sixty_four_at_once_get_sixty_four_addresses_on_ptp() {
 fn tampered() -> Vec<(Subject, Vec<Tampering>)> {
     let by = |things: &[&[Thing]]| things.concat().iter().map(|thing| thing.by).collect();
     let mtu = |subject: Subject| subject.with("mtu", json!(1400));
-    let promiscuous =
-        Tampering { line: "ip link set cni0 promisc off", inside: false, names: "wanted promiscuous, found not" };
-    let down = Tampering { line: "ip link set lo down", inside: true, names: "loopback interface is down" };
+    let promiscuous = Tampering::on_host("ip link set cni0 promisc off", "wanted promiscuous, found not");
+    let down = Tampering::inside("ip link set lo down", "loopback interface is down");
     let spoof =
         mtu(bridge()).with("macspoofchk", json!(true)).with("ipspoofchk", json!(true)).with("promiscMode", json!(true));
     vec![
@@ -223,7 +218,7 @@ fn check_names_everything_that_was_tampered_with() {
 
 #[test]
 fn check_of_flannel_names_what_its_delegate_misses_and_what_it_misses_itself() {
-    let gone = Tampering { line: "rm -r $DIR/flannel", inside: false, names: "the configuration that ADD kept of" };
+    let gone = Tampering::on_host("rm -r $DIR/flannel", "the configuration that ADD kept of");
     life::names_tampering(&flannel(), &[COMMON[0].by, NFTABLES[0].by, gone]);
 }
 
@@ -257,7 +252,7 @@ fn a_resource_without_tampering_is_found() {
 #[test]
 #[should_panic(expected = "1 found, 1 shown")]
 fn tampering_that_check_does_not_name_is_found_and_the_rest_is_tried() {
-    let harmless = Tampering { line: "true", inside: false, names: "anything" };
+    let harmless = Tampering::on_host("true", "anything");
     life::names_tampering(&layer2().called("bridge of layer 2, meant to be found out"), &[harmless, LAYER2[0].by]);
 }
 

@@ -10,14 +10,13 @@ mod test;
 use std::process::ExitCode;
 use std::thread;
 
-use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
 use cnikit_tests::harmed::interface_of_others;
 use cnikit_tests::upper::{self, DETECTION, FIRST, GATEWAYS, Lan, SECOND};
 use cnikit_tests::world::{once_within, ping, ping_briefly};
-use cnikit_tests::{MASTER, dual_stack, macvlan, routed, subject};
+use cnikit_tests::{HOST_LOCAL, MASTER, dual_stack, macvlan, routed, subject};
 use serde_json::{Value, json};
 
 use test::{Here, Test, test};
@@ -96,11 +95,8 @@ fn del_succeeds_in_every_poor_form_without_layer_3() {
     life::survives_incomplete_dels(&layer2().on(cnikit_tests::MASTER_OF_MACVLANS));
 }
 
-/// host-local is called in this process, because it is this same program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
-
 fn a_fault_before_any_step_leaves_nothing() {
-    let tried = fault::leaves_nothing::<macvlan::MacvlanPlugin>(&macvlan(), BESIDE);
+    let tried = fault::leaves_nothing::<macvlan::MacvlanPlugin>(&macvlan(), HOST_LOCAL);
     assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
 }
 
@@ -108,45 +104,37 @@ fn sixty_four_at_once_get_sixty_four_addresses() {
     flood::survives(&macvlan(), 64);
 }
 
-const fn inside(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: true, names }
-}
-
-const fn on_host(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: false, names }
-}
-
-const OTHERS: &str =
-    "ip link set eth0 alias 'cnikit:0123456789abcdef:0123456789abcdef0123456789abcdef other/c-other/eth0'";
-
 fn check_names_everything_that_was_tampered_with() {
     let subject = macvlan().with("mtu", json!(1400)).with("bcqueuelen", json!(100)).on(MASTER);
     let things = [
-        inside("ip link set eth0 down", "eth0: wanted up, found down"),
-        inside("ip link del eth0 && ip link add eth0 type bridge", "kind of eth0: wanted macvlan, found bridge"),
-        inside("ip link del eth0", "interface eth0: wanted macvlan, found none"),
-        inside("ip link set eth0 address 0a:00:00:00:00:01", "MAC of eth0"),
-        inside("ip link set eth0 mtu 1300", "MTU of eth0: wanted 1400, found 1300"),
-        inside("ip link set eth0 type macvlan mode private", "mode of eth0: wanted bridge, found private"),
-        inside("ip link set eth0 type macvlan bcqueuelen 50", "bcqueuelen of eth0: wanted 100, found 50"),
-        inside(OTHERS, "found the alias"),
-        inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
-        inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64"),
-        inside("ip route del default", "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1"),
-        inside("ip -6 route del default", "route of eth0: wanted ::/0 via fd00:77::1"),
-        on_host("ip link del master0", "interface eth0: wanted macvlan, found none"),
-        on_host(
+        Tampering::inside("ip link set eth0 down", "eth0: wanted up, found down"),
+        Tampering::inside(
+            "ip link del eth0 && ip link add eth0 type bridge",
+            "kind of eth0: wanted macvlan, found bridge",
+        ),
+        Tampering::inside("ip link del eth0", "interface eth0: wanted macvlan, found none"),
+        Tampering::inside("ip link set eth0 address 0a:00:00:00:00:01", "MAC of eth0"),
+        Tampering::inside("ip link set eth0 mtu 1300", "MTU of eth0: wanted 1400, found 1300"),
+        Tampering::inside("ip link set eth0 type macvlan mode private", "mode of eth0: wanted bridge, found private"),
+        Tampering::inside("ip link set eth0 type macvlan bcqueuelen 50", "bcqueuelen of eth0: wanted 100, found 50"),
+        Tampering::inside(upper::ALIAS_OF_ANOTHER, "found the alias"),
+        Tampering::inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
+        Tampering::inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64"),
+        Tampering::inside("ip route del default", "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1"),
+        Tampering::inside("ip -6 route del default", "route of eth0: wanted ::/0 via fd00:77::1"),
+        Tampering::on_host("ip link del master0", "interface eth0: wanted macvlan, found none"),
+        Tampering::on_host(
             "ip link set master0 down; ip link set master0 name other0",
             "master of eth0: wanted master0 on the host, found none",
         ),
-        on_host(
+        Tampering::on_host(
             "ip link set master0 down; ip link set master0 name other0; ip link add master0 type veth",
             "master of eth0: wanted master0 on the host, found another link",
         ),
-        on_host("rm $DIR/leases/testnet/10.77.0.2", "10.77.0.2"),
+        Tampering::on_host("rm $DIR/leases/testnet/10.77.0.2", "10.77.0.2"),
     ];
     life::names_tampering_of_all(&subject, &things);
-    let down = inside("ip link set eth0 down", "eth0: wanted up, found down");
+    let down = Tampering::inside("ip link set eth0 down", "eth0: wanted up, found down");
     life::names_tampering_of_all(&layer2(), &[down]);
 }
 

@@ -100,23 +100,28 @@ fn the_world_is_reached_under_the_hosts_address_and_the_own_network_under_the_ow
     }
 }
 
-const fn on_host(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: false, names }
-}
-
 const NFT: [Tampering; 5] = [
-    on_host("iptables-nft -t nat -D POSTROUTING 1", "from chain POSTROUTING of table nat of iptables"),
-    on_host("ip6tables-nft -t nat -F POSTROUTING", "from chain POSTROUTING of table nat of ip6tables"),
-    on_host("iptables-nft -t nat -F $(iptables-nft -t nat -S | sed -n 's/^-N //p')", "-j MASQUERADE` is missing"),
-    on_host("iptables-nft -t nat -D $(iptables-nft -t nat -S | sed -n 's/^-N //p') 1", "-j ACCEPT` is missing"),
-    on_host("iptables-nft -t nat -F && iptables-nft -t nat -X", "is missing from chain CNI-"),
+    Tampering::on_host("iptables-nft -t nat -D POSTROUTING 1", "from chain POSTROUTING of table nat of iptables"),
+    Tampering::on_host("ip6tables-nft -t nat -F POSTROUTING", "from chain POSTROUTING of table nat of ip6tables"),
+    Tampering::on_host(
+        "iptables-nft -t nat -F $(iptables-nft -t nat -S | sed -n 's/^-N //p')",
+        "-j MASQUERADE` is missing",
+    ),
+    Tampering::on_host(
+        "iptables-nft -t nat -D $(iptables-nft -t nat -S | sed -n 's/^-N //p') 1",
+        "-j ACCEPT` is missing",
+    ),
+    Tampering::on_host("iptables-nft -t nat -F && iptables-nft -t nat -X", "is missing from chain CNI-"),
 ];
 
 const LEGACY: [Tampering; 4] = [
-    on_host("iptables-legacy -t nat -D POSTROUTING 1", "from chain POSTROUTING of table nat of iptables"),
-    on_host("ip6tables-legacy -t nat -F POSTROUTING", "from chain POSTROUTING of table nat of ip6tables"),
-    on_host("iptables-legacy -t nat -F $(iptables-legacy -t nat -S | sed -n 's/^-N //p')", "-j MASQUERADE` is missing"),
-    on_host("iptables-legacy -t nat -F && iptables-legacy -t nat -X", "is missing from chain CNI-"),
+    Tampering::on_host("iptables-legacy -t nat -D POSTROUTING 1", "from chain POSTROUTING of table nat of iptables"),
+    Tampering::on_host("ip6tables-legacy -t nat -F POSTROUTING", "from chain POSTROUTING of table nat of ip6tables"),
+    Tampering::on_host(
+        "iptables-legacy -t nat -F $(iptables-legacy -t nat -S | sed -n 's/^-N //p')",
+        "-j MASQUERADE` is missing",
+    ),
+    Tampering::on_host("iptables-legacy -t nat -F && iptables-legacy -t nat -X", "is missing from chain CNI-"),
 ];
 
 #[test]
@@ -126,7 +131,7 @@ fn check_names_each_thing_that_was_tampered_with() {
         life::names_tampering(&on_path(&bridge().with("ipMasqBackend", backend.clone()), nft.path()), &NFT);
         life::names_tampering(&on_path(&ptp().with("ipMasqBackend", backend), legacy.path()), &LEGACY);
     }
-    let all = [on_host(
+    let all = [Tampering::on_host(
         "iptables-nft -t nat -F; iptables-nft -t nat -X; ip6tables-nft -t nat -F; ip6tables-nft -t nat -X",
         "neither in iptables nor in nftables",
     )];
@@ -378,11 +383,11 @@ fn upstream_and_ours_remove_each_others_rules() {
 }
 
 /// The second of two rules in upstream's chain is different.
-const NFT_OTHER: Tampering = on_host(
+const NFT_OTHER: Tampering = Tampering::on_host(
     "iptables-nft -t nat -R $(iptables-nft -t nat -S | sed -n 's/^-N //p') 2 ! -d 224.0.0.0/8 -j MASQUERADE",
     "-j MASQUERADE` is missing from chain CNI-",
 );
-const LEGACY_OTHER: Tampering = on_host(
+const LEGACY_OTHER: Tampering = Tampering::on_host(
     "ip6tables-legacy -t nat -R $(ip6tables-legacy -t nat -S | sed -n 's/^-N //p') 1 -d fd00:78::/64 -j ACCEPT",
     "-j ACCEPT` is missing from chain CNI-",
 );

@@ -1,8 +1,8 @@
 //! Published ports with real connections from every kind of client: one table of scenes for every backend.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
-use std::io::{Error, ErrorKind, Read, Write};
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::{Error, ErrorKind, Write};
+use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
@@ -11,7 +11,7 @@ use cnikit_netns::Netns;
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::attached::Attached;
 use cnikit_tests::way::{Way, noting, on_path, scripts, started};
-use cnikit_tests::world::world;
+use cnikit_tests::world::{read_all_from, world};
 use cnikit_tests::{bridge, ptp, references, subject};
 use serde_json::{Value, json};
 
@@ -122,16 +122,7 @@ fn to(address: &str, port: u16) -> SocketAddr {
 
 /// The answer to a connection from this namespace; `None` if it is refused.
 fn asked(from: &Netns, to: SocketAddr) -> Option<String> {
-    from.enter(|_| read_all_from(to)).unwrap().ok()
-}
-
-/// Connects to a server and reads until it closes the connection.
-fn read_all_from(server: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut output = String::new();
-    stream.read_to_string(&mut output)?;
-    Ok(output)
+    from.enter(|_| read_all_from(to)).unwrap()
 }
 
 fn sent(from: &Netns, to: SocketAddr) -> Option<String> {

@@ -6,13 +6,11 @@ use std::time::{Duration, Instant};
 use cnikit::input::Stdin;
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::veth;
-use cnikit::{
-    Addresses, AttachmentId, AttachmentSpec, Entry, Input, InterfacePlugin, InterfaceShape, Ipam, Sources, serve,
-};
+use cnikit::{Addresses, AttachmentId, AttachmentSpec, Input, InterfacePlugin, InterfaceShape, Sources, serve};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
 use cnikit_tests::world::{ping, ping_once};
-use cnikit_tests::{dual_stack, references, subject};
+use cnikit_tests::{HOST_LOCAL, dual_stack, references, subject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 
@@ -25,9 +23,6 @@ fn checked() -> Subject {
 fn layer2() -> Subject {
     subject("bridge", json!({"macspoofchk": true}))
 }
-
-/// host-local is called in this process, because it is this same program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
 /// The ruleset, together with the user data of rules, which nft does not print.
 fn ruleset(host: &Host) -> String {
@@ -57,7 +52,7 @@ mod life_of_it {
 
     #[test]
     fn a_fault_before_any_step_leaves_nothing() {
-        let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&checked(), BESIDE);
+        let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&checked(), HOST_LOCAL);
         assert_eq!(tried, 9, "3 steps of the link, 4 of layer 3, and the place behind each");
     }
 
@@ -119,39 +114,44 @@ mod life_of_it {
 mod check {
     use super::*;
 
-    const fn on_host(line: &'static str, names: &'static str) -> Tampering {
-        Tampering { line, inside: false, names }
-    }
-
     const CHAINS: &str = "cni-br-iface-c-one-eth0";
 
     const DRIFTS: [Tampering; 9] = [
-        on_host("nft flush chain bridge nat PREROUTING", "is missing from chain PREROUTING of table bridge nat"),
-        on_host(
+        Tampering::on_host(
+            "nft flush chain bridge nat PREROUTING",
+            "is missing from chain PREROUTING of table bridge nat",
+        ),
+        Tampering::on_host(
             "nft insert rule bridge nat PREROUTING iifname \\\"$HOSTEND\\\" accept comment \\\"macspoofchk-c-one-eth0\\\"",
             "` in chain PREROUTING of table bridge nat is not wanted",
         ),
-        on_host(
+        Tampering::on_host(
             "nft flush chain bridge nat PREROUTING; nft delete chain bridge nat cni-br-iface-c-one-eth0",
             "chain cni-br-iface-c-one-eth0 of table bridge nat is missing",
         ),
-        on_host(
+        Tampering::on_host(
             "nft flush chain bridge nat cni-br-iface-c-one-eth0",
             "holds nothing, wanted `jump cni-br-iface-c-one-eth0-mac",
         ),
-        on_host(
+        Tampering::on_host(
             "nft flush chain bridge nat cni-br-iface-c-one-eth0-mac; \
              nft add rule bridge nat cni-br-iface-c-one-eth0-mac ether saddr 02:00:00:00:00:01 return comment \\\"macspoofchk-c-one-eth0\\\"; \
              nft add rule bridge nat cni-br-iface-c-one-eth0-mac drop comment \\\"macspoofchk-c-one-eth0\\\"",
             "holds `ether saddr 02:00:00:00:00:01 return",
         ),
-        on_host(
+        Tampering::on_host(
             "nft delete rule bridge nat cni-br-iface-c-one-eth0-mac handle $(nft -a list ruleset | sed -n 's/.*drop comment.*handle //p')",
             "-mac of table bridge nat holds `ether saddr",
         ),
-        on_host("nft insert rule bridge nat cni-br-iface-c-one-eth0-mac accept", "holds `accept`, `ether saddr"),
-        on_host("nft delete table bridge nat", "table bridge nat is missing"),
-        on_host("nft 'add table bridge nat { flags dormant; }'", "table bridge nat is dormant, its rules do nothing"),
+        Tampering::on_host(
+            "nft insert rule bridge nat cni-br-iface-c-one-eth0-mac accept",
+            "holds `accept`, `ether saddr",
+        ),
+        Tampering::on_host("nft delete table bridge nat", "table bridge nat is missing"),
+        Tampering::on_host(
+            "nft 'add table bridge nat { flags dormant; }'",
+            "table bridge nat is dormant, its rules do nothing",
+        ),
     ];
 
     #[test]

@@ -1,7 +1,7 @@
 //! A container sends to the loopback addresses of the host (CVE-2020-8558).
 
-use std::io::{Read, Write};
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
+use std::io::Write;
+use std::net::{SocketAddr, TcpListener, UdpSocket};
 use std::thread;
 use std::time::Duration;
 
@@ -9,6 +9,7 @@ use cnikit_netns::Netns;
 use cnikit_testkit::{CallOutput, Host, Subject};
 use cnikit_tests::attached::Attached;
 use cnikit_tests::way::{Way, on_path};
+use cnikit_tests::world::read_all_from;
 use cnikit_tests::{bridge, references, subject};
 use serde_json::{Value, json};
 
@@ -111,16 +112,7 @@ fn serves(netns: &Netns) {
 /// Whether the published port is reached from the host's own loopback.
 fn is_published(host: &Host) -> bool {
     let server = SocketAddr::from(([127, 0, 0, 1], 8080));
-    host.enter(|| read_all_from(server).is_ok_and(|output| output == "pod"))
-}
-
-/// Connects to a server and reads until it closes the connection.
-fn read_all_from(server: SocketAddr) -> std::io::Result<String> {
-    let mut stream = TcpStream::connect_timeout(&server, Duration::from_secs(2))?;
-    stream.set_read_timeout(Some(Duration::from_secs(2)))?;
-    let mut output = String::new();
-    stream.read_to_string(&mut output)?;
-    Ok(output)
+    host.enter(|| read_all_from(server).is_some_and(|output| output == "pod"))
 }
 
 #[test]

@@ -3,7 +3,7 @@
 
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Container, Host, Subject, fault};
-use cnikit_tests::{dual_stack, subject};
+use cnikit_tests::{HOST_LOCAL, dual_stack, subject};
 use serde_json::{Value, json};
 
 use crate::actor::{ARP, BROADCAST, DOT1AD, DOT1Q, Ear, IPV4, IPV6, arp, checksum, ethernet, icmpv6, mac, send, udp4};
@@ -428,10 +428,7 @@ mod routed {
 mod life_of_it {
     use super::*;
     use bridge::BridgePlugin;
-    use cnikit::{Entry, Ipam};
     use ptp::PtpPlugin;
-
-    static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
 
     fn both() -> [Subject; 2] {
         [bridge(true).called("bridge with ipspoofchk"), ptp(true).called("ptp with ipspoofchk")]
@@ -448,22 +445,18 @@ mod life_of_it {
     #[test]
     fn a_fault_before_any_step_leaves_nothing() {
         let [bridge, ptp] = both();
-        assert!(fault::leaves_nothing::<BridgePlugin>(&bridge, BESIDE) > 0);
-        assert!(fault::leaves_nothing::<PtpPlugin>(&ptp, BESIDE) > 0);
-    }
-
-    const fn on_host(line: &'static str, names: &'static str) -> Tampering {
-        Tampering { line, inside: false, names }
+        assert!(fault::leaves_nothing::<BridgePlugin>(&bridge, HOST_LOCAL) > 0);
+        assert!(fault::leaves_nothing::<PtpPlugin>(&ptp, HOST_LOCAL) > 0);
     }
 
     const DRIFTS: [Tampering; 4] = [
-        on_host("nft flush chain FAMILY cni_ipspoofchk prerouting", "ipspoofchk: rule `iifname"),
-        on_host("nft delete table FAMILY cni_ipspoofchk", "cni_ipspoofchk is missing"),
-        on_host(
+        Tampering::on_host("nft flush chain FAMILY cni_ipspoofchk prerouting", "ipspoofchk: rule `iifname"),
+        Tampering::on_host("nft delete table FAMILY cni_ipspoofchk", "cni_ipspoofchk is missing"),
+        Tampering::on_host(
             "nft insert rule FAMILY cni_ipspoofchk $(nft list ruleset | grep -o 'chain ipspoofchk-[0-9a-f]* ' | cut -d ' ' -f 2) accept",
             "holds `accept`",
         ),
-        on_host(
+        Tampering::on_host(
             "c=$(nft list ruleset | grep -o 'chain ipspoofchk-[0-9a-f]* ' | cut -d ' ' -f 2); \
              nft delete rule FAMILY cni_ipspoofchk $c handle $(nft -a list chain FAMILY cni_ipspoofchk $c | sed -n 's/.*\\tdrop comment.*handle //p')",
             "cni_ipspoofchk holds `",

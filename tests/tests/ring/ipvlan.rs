@@ -1,13 +1,12 @@
 //! ipvlan: ADD, CHECK and DEL, alone and in a chain; masters, modes, and which hosts can reach each other. And tests shared with
 //! macvlan on a master whose wire leads nowhere.
 
-use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, Subject, errno, fault, flood, kill};
 use cnikit_tests::upper::{self, FIRST, GATEWAYS, Lan, SECOND};
 use cnikit_tests::world::ping;
-use cnikit_tests::{MASTER, ipvlan, macvlan, subject};
+use cnikit_tests::{HOST_LOCAL, MASTER, ipvlan, macvlan, subject};
 use serde_json::{Value, json};
 
 use crate::test::{Test, test};
@@ -74,15 +73,11 @@ fn eight_at_once_get_eight_addresses() {
 }
 
 fn no_flood_leaves_an_orphan_or_gives_an_address_twice() {
-    let tally = flood::random_calls(&ipvlan(), 80);
-    assert!(tally.kills > 0 && tally.audits > 0, "nobody was killed, or nobody looked: {tally:?}");
+    flood::random_calls(&ipvlan(), 80);
 }
 
-/// host-local is called in this process, because it is this same program under another name.
-static BESIDE: &[Entry] = &[Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local")];
-
 fn a_fault_before_any_step_leaves_nothing() {
-    let tried = fault::leaves_nothing::<ipvlan::IpvlanPlugin>(&ipvlan(), BESIDE);
+    let tried = fault::leaves_nothing::<ipvlan::IpvlanPlugin>(&ipvlan(), HOST_LOCAL);
     assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
 }
 
@@ -94,20 +89,15 @@ fn it_meets_some_errors() {
     errno::at_every_call(&ipvlan(), 1);
 }
 
-const fn inside(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: true, names }
-}
-
 fn check_names_what_was_tampered_with() {
     let subject = ipvlan().with("mtu", json!(1400)).on(MASTER);
-    let host = |line, names| Tampering { line, inside: false, names };
     let things = [
-        inside("ip link set eth0 down", "eth0: wanted up, found down"),
-        inside("ip link set eth0 type ipvlan mode l3", "mode of eth0: wanted l2, found l3"),
-        inside("ip link set eth0 mtu 1300", "MTU of eth0: wanted 1400, found 1300"),
-        inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
-        inside("ip -6 route del default", "route of eth0: wanted ::/0 via fd00:77::1"),
-        host("ip link del master0", "interface eth0: wanted ipvlan, found none"),
+        Tampering::inside("ip link set eth0 down", "eth0: wanted up, found down"),
+        Tampering::inside("ip link set eth0 type ipvlan mode l3", "mode of eth0: wanted l2, found l3"),
+        Tampering::inside("ip link set eth0 mtu 1300", "MTU of eth0: wanted 1400, found 1300"),
+        Tampering::inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
+        Tampering::inside("ip -6 route del default", "route of eth0: wanted ::/0 via fd00:77::1"),
+        Tampering::on_host("ip link del master0", "interface eth0: wanted ipvlan, found none"),
     ];
     life::names_tampering_of_all(&subject, &things);
 }

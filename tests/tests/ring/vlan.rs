@@ -178,23 +178,22 @@ fn eight_at_once_share_one_gateway() {
     flood::survives(&routed(), 8);
 }
 
-const fn on_host(line: &'static str, names: &'static str) -> Tampering {
-    Tampering { line, inside: false, names }
-}
-
 fn check_names_what_was_tampered_with_on_the_port() {
     let subject = bridge(json!({"vlan": 100, "vlanTrunk": [{"minID": 7, "maxID": 9}]}));
     let more = "wanted [7-9, 100 PVID untagged], found [5, 7, 9, 100 PVID untagged]";
     let at_once = [
-        on_host("ip link set cni0 type bridge vlan_filtering 0", "VLAN filtering of cni0: wanted on, found off"),
-        on_host("bridge vlan add dev $HOSTEND vid 5; bridge vlan del dev $HOSTEND vid 8", more),
+        Tampering::on_host(
+            "ip link set cni0 type bridge vlan_filtering 0",
+            "VLAN filtering of cni0: wanted on, found off",
+        ),
+        Tampering::on_host("bridge vlan add dev $HOSTEND vid 5; bridge vlan del dev $HOSTEND vid 8", more),
     ];
     life::names_all_at_once(&subject, &at_once);
     let moved = "found [7-9, 100 untagged, 200 PVID untagged]";
-    life::names_tampering(&subject, &[on_host("bridge vlan add dev $HOSTEND vid 200 pvid untagged", moved)]);
+    life::names_tampering(&subject, &[Tampering::on_host("bridge vlan add dev $HOSTEND vid 200 pvid untagged", moved)]);
     life::names_tampering(
         &subject,
-        &[on_host("bridge vlan del dev $HOSTEND vid 1-4094", "100 PVID untagged], found []")],
+        &[Tampering::on_host("bridge vlan del dev $HOSTEND vid 1-4094", "100 PVID untagged], found []")],
     );
 }
 
@@ -204,23 +203,35 @@ fn check_names_what_was_tampered_with_at_the_gateway() {
     assert!(["VLANs of the port", "VLAN gateway"].iter().all(|kind| kinds.contains(kind)), "{compared:?}");
     let native = "VLANs of cni0~100: wanted 100 PVID untagged, found [7 PVID untagged, 100 untagged]";
     let at_once = [
-        on_host("bridge vlan add dev cni0~100 vid 7 pvid untagged", native),
-        on_host("ip address del 10.77.0.1/24 dev cni0.100", "gateway on cni0.100: wanted 10.77.0.1/24"),
-        on_host("ip link set cni0.100 address 0a:00:00:00:00:02", "MAC of cni0.100"),
-        on_host("echo 1 >/proc/sys/net/ipv6/conf/cni0.100/accept_ra", "accept_ra of cni0.100: wanted 0, found 1"),
-        on_host("echo 1 >/proc/sys/net/ipv6/conf/cni0~100/accept_ra", "accept_ra of cni0~100: wanted 0, found 1"),
-        on_host("ip link set cni0~100 mtu 1300", "MTU of cni0.100 and cni0~100: wanted the same, found 1500 and 1300"),
-        on_host("ip link set cni0.100 down", "VLAN gateway cni0.100: wanted up, found down"),
-        on_host("ip link set cni0~100 down", "cni0~100: wanted up, found down"),
+        Tampering::on_host("bridge vlan add dev cni0~100 vid 7 pvid untagged", native),
+        Tampering::on_host("ip address del 10.77.0.1/24 dev cni0.100", "gateway on cni0.100: wanted 10.77.0.1/24"),
+        Tampering::on_host("ip link set cni0.100 address 0a:00:00:00:00:02", "MAC of cni0.100"),
+        Tampering::on_host(
+            "echo 1 >/proc/sys/net/ipv6/conf/cni0.100/accept_ra",
+            "accept_ra of cni0.100: wanted 0, found 1",
+        ),
+        Tampering::on_host(
+            "echo 1 >/proc/sys/net/ipv6/conf/cni0~100/accept_ra",
+            "accept_ra of cni0~100: wanted 0, found 1",
+        ),
+        Tampering::on_host(
+            "ip link set cni0~100 mtu 1300",
+            "MTU of cni0.100 and cni0~100: wanted the same, found 1500 and 1300",
+        ),
+        Tampering::on_host("ip link set cni0.100 down", "VLAN gateway cni0.100: wanted up, found down"),
+        Tampering::on_host("ip link set cni0~100 down", "cni0~100: wanted up, found down"),
     ];
     life::names_all_at_once(&routed(), &at_once);
     let none_but = "VLANs of cni0~100: wanted none but [1 untagged, 100 PVID untagged], found";
     let alone = [
-        on_host("bridge vlan add dev cni0~100 vid 200 untagged", none_but),
-        on_host("bridge vlan add dev cni0~100 vid 1", none_but),
-        on_host("ip link set cni0.100 mtu 1300", "MTU of cni0.100 and cni0~100: wanted the same, found 1300 and 1500"),
-        on_host("ip link set cni0~100 nomaster", "bridge of cni0~100: wanted cni0, found none"),
-        on_host("ip link del cni0.100", "VLAN gateway cni0.100: wanted on the host, found none"),
+        Tampering::on_host("bridge vlan add dev cni0~100 vid 200 untagged", none_but),
+        Tampering::on_host("bridge vlan add dev cni0~100 vid 1", none_but),
+        Tampering::on_host(
+            "ip link set cni0.100 mtu 1300",
+            "MTU of cni0.100 and cni0~100: wanted the same, found 1300 and 1500",
+        ),
+        Tampering::on_host("ip link set cni0~100 nomaster", "bridge of cni0~100: wanted cni0, found none"),
+        Tampering::on_host("ip link del cni0.100", "VLAN gateway cni0.100: wanted on the host, found none"),
     ];
     life::names_tampering(&routed(), &alone);
 }

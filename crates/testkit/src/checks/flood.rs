@@ -23,7 +23,7 @@ pub(crate) const BATCH: usize = 2000;
 /// No address has two owners; CHECK passes for each running container, and GC never removes one; an ADD of an existing attachment
 /// is refused with code 101 or 104 ([`cnikit::code`]) and the word "already". After each 2,000 operations all containers are
 /// deleted and the host is as before: no link, rule, route, setting or file is left.
-pub fn random_calls(subject: &Subject, operations: usize) -> Tally {
+pub fn random_calls(subject: &Subject, operations: usize) {
     let what = format!("flood {}", subject.title);
     let mut chance = campaign::seeded_rng(&what);
     let mut tally = Tally::default();
@@ -37,7 +37,8 @@ pub fn random_calls(subject: &Subject, operations: usize) -> Tally {
         tally.add(one);
     }
     tally.line(what, operations).with_seed().print();
-    tally.conclude()
+    let tally = tally.conclude();
+    assert!(tally.kills > 0 && tally.audits > 0, "nothing was killed or audited: {tally:?}");
 }
 
 impl Workload {

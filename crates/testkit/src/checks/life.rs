@@ -153,6 +153,18 @@ pub struct Tampering {
     pub names: &'static str,
 }
 
+impl Tampering {
+    /// A line that runs in the container.
+    pub const fn inside(line: &'static str, names: &'static str) -> Tampering {
+        Tampering { line, inside: true, names }
+    }
+
+    /// A line that runs on the host.
+    pub const fn on_host(line: &'static str, names: &'static str) -> Tampering {
+        Tampering { line, inside: false, names }
+    }
+}
+
 /// Checks that CHECK names each change. Prints one line with their number, and panics with those that CHECK does not name.
 pub fn names_tampering(subject: &Subject, tamperings: &[Tampering]) {
     let tampered = TamperingResults::by(subject, tamperings);
