@@ -308,6 +308,17 @@ pub(crate) enum MainPlugin {
     Bridge,
     /// Each by a routed link of its own
     Ptp,
+    /// Each by an interface in a VLAN of a link of the host
+    Vlan,
+    /// By nothing: an interface that has addresses and leads nowhere
+    Dummy,
+}
+
+impl MainPlugin {
+    /// Whether the host is between a container and the rest of the world, so that its rules and limits apply.
+    pub(crate) fn leads_to_the_host(self) -> bool {
+        matches!(self, MainPlugin::Bridge | MainPlugin::Ptp)
+    }
 }
 
 #[derive(Args, Clone, Debug)]
@@ -321,6 +332,12 @@ pub(crate) struct Init {
     /// The bridge's name
     #[arg(long, value_name = "LINK")]
     pub(crate) bridge: Option<String>,
+    /// The link that the VLAN is on [default: that of the default route]
+    #[arg(long, value_name = "LINK")]
+    pub(crate) master: Option<String>,
+    /// The number of the VLAN; required by `vlan`
+    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(0..4095))]
+    pub(crate) vlan_id: Option<u16>,
     /// Where addresses come from; may be repeated: a container gets one of each
     #[arg(long, value_name = "SUBNET")]
     pub(crate) subnet: Vec<String>,
@@ -333,6 +350,15 @@ pub(crate) struct Init {
     /// `portmap` after it, for published ports
     #[arg(long)]
     pub(crate) ports: bool,
+    /// `bandwidth` after it, for rates that the runtime asks for
+    #[arg(long)]
+    pub(crate) limits: bool,
+    /// `sbr` after it: a container with several interfaces replies by the one that the request came in by
+    #[arg(long)]
+    pub(crate) source_routing: bool,
+    /// `vrf` after it: the interface is a member of this VRF
+    #[arg(long, value_name = "NAME", conflicts_with = "source_routing")]
+    pub(crate) vrf: Option<String>,
     /// The version of the specification that the file is in
     #[arg(long, value_name = "VERSION", default_value = "1.0.0")]
     pub(crate) cni_version: String,

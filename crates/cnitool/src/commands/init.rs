@@ -27,9 +27,15 @@ struct NewNetwork {
     name: String,
     plugin: MainPlugin,
     bridge: String,
+    /// The link below a VLAN; none: that of the default route.
+    master: Option<String>,
+    vlan_id: Option<u16>,
     ranges: Vec<RangeConfig>,
     masquerade: bool,
     ports: bool,
+    limits: bool,
+    source_routing: bool,
+    vrf: Option<String>,
     version: String,
 }
 
@@ -122,17 +128,21 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
     check_network_name(&name).map_err(|why| format!("--name: {why}: {name:?}"))?;
     let plugin = match args.plugin {
         Some(plugin) => plugin,
-        None => match questions.ask("Containers are connected by (bridge, ptp)", "bridge")?.as_str() {
+        None => match questions.ask("Containers are connected by (bridge, ptp, vlan, dummy)", "bridge")?.as_str() {
             "bridge" => MainPlugin::Bridge,
             "ptp" => MainPlugin::Ptp,
-            other => return Err(format!("\"{other}\" is neither bridge nor ptp").into()),
+            "vlan" => MainPlugin::Vlan,
+            "dummy" => MainPlugin::Dummy,
+            other => return Err(format!("\"{other}\" is not one of bridge, ptp, vlan and dummy").into()),
         },
     };
+    check_fits(plugin, args)?;
     let bridge = match (plugin, &args.bridge) {
-        (MainPlugin::Ptp, _) => String::new(),
         (MainPlugin::Bridge, Some(bridge)) => bridge.clone(),
         (MainPlugin::Bridge, None) => questions.ask("Name of the bridge", "cni0")?,
+        _ => String::new(),
     };
+    let vlan_id = vlan_id(plugin, args, questions)?;
     if plugin == MainPlugin::Bridge {
         check_ifname(&bridge).map_err(|why| format!("--bridge: {why}: {bridge:?}"))?;
     }
@@ -141,14 +151,66 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         let answer = questions.ask("Subnets, IPv4 or IPv6, with blanks between them", &free_subnet())?;
         subnets.extend(answer.split_whitespace().map(str::to_owned));
     }
-    let masquerade = !args.no_masquerade && questions.agree("Masquerade what leaves the network", true)?;
-    let ports = args.ports || questions.agree("Published ports, by the plugin portmap", false)?;
+    let mut masquerade = false;
+    let mut ports = false;
+    let mut limits = false;
+    if plugin.leads_to_the_host() {
+        masquerade = !args.no_masquerade && questions.agree("Masquerade what leaves the network", true)?;
+        ports = args.ports || questions.agree("Published ports, by the plugin portmap", false)?;
+        limits = args.limits || questions.agree("Limits of rates, by the plugin bandwidth", false)?;
+    }
     let version = args.cni_version.clone();
     if Version::exact(&version).is_none() {
         return Err(format!("--cni-version: no version of the specification: {version}").into());
     }
     let ranges = ranges(&subnets, &args.gateway)?;
-    Ok(NewNetwork { name, plugin, bridge, ranges, masquerade, ports, version })
+    Ok(NewNetwork {
+        name,
+        plugin,
+        bridge,
+        master: args.master.clone(),
+        vlan_id,
+        ranges,
+        masquerade,
+        ports,
+        limits,
+        source_routing: args.source_routing,
+        vrf: args.vrf.clone(),
+        version,
+    })
+}
+
+/// Checks that names of links are valid, and that every option has an effect with this plugin.
+fn check_fits(plugin: MainPlugin, args: &Init) -> Result {
+    for (option, link) in [("--master", &args.master), ("--vrf", &args.vrf)] {
+        if let Some(link) = link {
+            check_ifname(link).map_err(|why| format!("{option}: {why}: {link:?}"))?;
+        }
+    }
+    let of_vlan = [("--master", args.master.is_some()), ("--vlan-id", args.vlan_id.is_some())];
+    for (option, is_given) in of_vlan {
+        if is_given && plugin != MainPlugin::Vlan {
+            return Err(format!("{option}: only with --plugin vlan").into());
+        }
+    }
+    for (option, is_given) in [("--ports", args.ports), ("--limits", args.limits)] {
+        if is_given && !plugin.leads_to_the_host() {
+            return Err(format!("{option}: only with --plugin bridge or ptp, whose traffic the host sees").into());
+        }
+    }
+    Ok(())
+}
+
+/// The number of the VLAN, which nothing can be proposed for.
+fn vlan_id(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<Option<u16>> {
+    if plugin != MainPlugin::Vlan || args.vlan_id.is_some() {
+        return Ok(args.vlan_id);
+    }
+    let answer = questions.ask("Number of the VLAN", "")?;
+    match answer.parse() {
+        Ok(id) if id < 4095 => Ok(Some(id)),
+        _ => Err(format!("--vlan-id: a number from 0 to 4094 is needed, not \"{answer}\"").into()),
+    }
 }
 
 /// The ranges of host-local: one for each subnet, with its gateway.
@@ -202,6 +264,15 @@ impl NewNetwork {
         if self.ports {
             plugins.push(json!({"type": "portmap", "capabilities": {"portMappings": true}}));
         }
+        if self.limits {
+            plugins.push(json!({"type": "bandwidth", "capabilities": {"bandwidth": true}}));
+        }
+        if self.source_routing {
+            plugins.push(json!({"type": "sbr"}));
+        }
+        if let Some(vrf) = &self.vrf {
+            plugins.push(json!({"type": "vrf", "vrfname": vrf}));
+        }
         json!({"//": self.remarks(), "cniVersion": self.version, "name": self.name, "plugins": plugins})
     }
 
@@ -221,6 +292,15 @@ impl NewNetwork {
                 "ipMasq": self.masquerade,
                 "ipam": {"type": "host-local", "ranges": ranges, "routes": self.default_routes()},
             }),
+            MainPlugin::Vlan => {
+                let ipam = json!({"type": "host-local", "ranges": ranges, "routes": self.default_routes()});
+                let mut vlan = json!({"type": "vlan", "vlanId": self.vlan_id, "ipam": ipam});
+                if let Some(master) = &self.master {
+                    vlan["master"] = json!(master);
+                }
+                vlan
+            }
+            MainPlugin::Dummy => json!({"type": "dummy", "ipam": {"type": "host-local", "ranges": ranges}}),
         }
     }
 
@@ -249,13 +329,31 @@ impl NewNetwork {
                 "ptp: each container has a routed link of its own to the host.",
                 "routes: what containers reach through the host; 0.0.0.0/0 and ::/0 are everything.",
             ],
+            MainPlugin::Vlan => vec![
+                "vlan: each container has an interface in this VLAN of the master; without one, of the link of the default route.",
+                "ranges: other hosts in the VLAN do not see these reservations, so each host needs a range of its own.",
+            ],
+            MainPlugin::Dummy => vec!["dummy: each container has an interface that leads nowhere, for its addresses."],
         };
         let mut all = vec!["Written by cnitool init. Readers pass over this key; change what you like."];
         all.extend(main);
-        all.push("ipMasq: what leaves the network leaves under the host's address.");
+        if self.plugin.leads_to_the_host() {
+            all.push("ipMasq: what leaves the network leaves under the host's address.");
+        }
         all.push("ranges: a container gets one address of each list; reservations are in /var/lib/cni/networks.");
         if self.ports {
             all.push("portmap: ports of the host that lead to a container, as its runtime asks for them.");
+        }
+        if self.limits {
+            all.push("bandwidth: the rates at which a container receives and sends, as its runtime asks for them.");
+        }
+        if self.source_routing {
+            all.push("sbr: a container replies by the interface that the request came in by.");
+        }
+        if self.vrf.is_some() {
+            all.push(
+                "vrf: the interface is a member of this VRF in the container, whose table alone routes its packets.",
+            );
         }
         all.into_iter().map(str::to_owned).collect()
     }

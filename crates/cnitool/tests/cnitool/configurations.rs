@@ -93,6 +93,49 @@ fn init_writes_a_valid_configuration_of_a_working_network() {
     }
 }
 
+/// They need features that not every kernel has, so nothing is added.
+#[test]
+fn init_writes_valid_configurations_of_the_other_plugins() {
+    for (flags, plugins) in [
+        ("--plugin vlan --vlan-id 7 --master eth1", vec!["vlan"]),
+        ("--plugin vlan --vlan-id 7 --source-routing", vec!["vlan", "sbr"]),
+        ("--plugin vlan --vlan-id 0 --vrf red", vec!["vlan", "vrf"]),
+        ("--plugin dummy", vec!["dummy"]),
+        ("--plugin bridge --ports --limits", vec!["bridge", "portmap", "bandwidth"]),
+        ("--plugin ptp --limits --source-routing", vec!["ptp", "bandwidth", "sbr"]),
+    ] {
+        let bench = Bench::new();
+        // Upstream's packaged release does not have it.
+        bench.plugin("dummy", "VERSION) echo '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"1.0.0\"]}';;");
+        bench.says(0, &format!("init --name pods --subnet 10.94.0.0/24 {flags} --yes"));
+        let document = json(&fs::read_to_string(bench.path("net.d/10-pods.conflist")).unwrap());
+        let chain = document["plugins"].as_array().unwrap();
+        let types: Vec<&str> = chain.iter().map(|plugin| plugin["type"].as_str().unwrap()).collect();
+        assert_eq!(types, plugins, "{flags}");
+        assert!(bench.says(0, "validate").0.ends_with("nothing is wrong\n"), "{flags}");
+    }
+}
+
+#[test]
+fn init_refuses_options_that_would_have_no_effect() {
+    let bench = Bench::new();
+    for (flags, says) in [
+        ("--plugin vlan", "--vlan-id: a number from 0 to 4094 is needed"),
+        ("--plugin vlan --vlan-id 4095", "4095 is not in 0..4095"),
+        ("--plugin vlan --vlan-id 7 --master a/b", "--master"),
+        ("--plugin bridge --vlan-id 7", "--vlan-id: only with --plugin vlan"),
+        ("--plugin dummy --master eth1", "--master: only with --plugin vlan"),
+        ("--plugin vlan --vlan-id 7 --ports", "--ports: only with --plugin bridge or ptp"),
+        ("--plugin dummy --limits", "--limits: only with --plugin bridge or ptp"),
+        ("--plugin bridge --vrf a/b", "--vrf"),
+        ("--plugin bridge --vrf red --source-routing", "--source-routing"),
+    ] {
+        let text = bench.says(1, &format!("init --name pods --subnet 10.94.0.0/24 {flags} --yes")).1;
+        assert!(text.contains(says), "{flags}: {text}");
+        assert_eq!(fs::read_dir(bench.path("net.d")).unwrap().count(), 0, "{flags}");
+    }
+}
+
 #[test]
 fn init_replaces_no_existing_file_or_network() {
     let bench = Bench::new();
@@ -110,15 +153,15 @@ fn init_replaces_no_existing_file_or_network() {
 #[test]
 fn on_a_terminal_init_asks_for_missing_options() {
     let bench = Bench::new();
-    let printed = bench.on_terminal("init --subnet 10.94.0.0/24", "mine\nptp\nno\n\n");
+    let printed = bench.on_terminal("init --subnet 10.94.0.0/24", "mine\nptp\nno\n\n\n");
     assert!(
-        printed.contains("Name of the network [pods]: ") && printed.contains("(bridge, ptp) [bridge]: "),
+        printed.contains("Name of the network [pods]: ") && printed.contains("(bridge, ptp, vlan, dummy) [bridge]: "),
         "{printed}"
     );
     let document = json(&fs::read_to_string(bench.path("net.d/10-mine.conflist")).expect(&printed));
     let ptp = &document["plugins"][0];
     assert_eq!((&ptp["type"], &ptp["ipMasq"]), (&"ptp".into(), &false.into()));
-    assert_eq!(document["plugins"].as_array().unwrap().len(), 1, "no ports, as was proposed");
+    assert_eq!(document["plugins"].as_array().unwrap().len(), 1, "neither ports nor limits, as was proposed");
     assert!(bench.on_terminal("init --name other", "bridge\n").contains("nothing is written"));
     assert!(!bench.path("net.d/10-other.conflist").exists());
 }
