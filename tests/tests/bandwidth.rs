@@ -2,7 +2,8 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
-use std::net::UdpSocket;
+use std::io::{self, Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
@@ -14,6 +15,7 @@ use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::bin;
 use cnikit_tests::harmed::shaped;
 use cnikit_tests::mixed::UpstreamRelease;
+use cnikit_tests::world::UNTIL_DETECTED;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::gettid;
 use serde_json::{Value, json};
@@ -224,6 +226,25 @@ fn rates_of_every_size_are_served_or_refused() {
 }
 
 #[test]
+fn what_is_not_a_number_of_bits_is_refused_before_anything_is_made() {
+    // JSON has numbers that 64 bits do not have.
+    for value in
+        [json!(-1), json!(i64::MIN), json!(0.5), json!(18_446_744_073_709_551_616.0), json!(1e300), json!("8M")]
+    {
+        for key in ["ingressRate", "ingressBurst", "egressRate", "egressBurst"] {
+            let mut rates = both(8_000_000, 80_000);
+            rates[key] = value.clone();
+            let scene = Scene::new(json!({"runtimeConfig": {"bandwidth": rates}}));
+            let before = HostSnapshot::of(&scene.host);
+            let (code, text) = scene.refused();
+            let pointer = format!("runtimeConfig.bandwidth.{key}");
+            assert!(code == 7 && text.contains(&pointer), "{key} {value}: {code} {text}");
+            HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], &format!("{key} {value}"));
+        }
+    }
+}
+
+#[test]
 fn rates_of_the_configuration_come_before_those_of_the_runtime_as_a_block() {
     let runtime = both(16_000_000, 160_000);
     for (keys, shows) in [
@@ -270,6 +291,173 @@ fn a_repeated_add_changes_the_rates_in_place() {
     assert_eq!(scene.qdiscs().matches(" tbf 1: ").count(), 2);
     assert_eq!(scene.qdiscs().matches("rate 16Mbit burst 20000b lat 25ms").count(), 2, "{}", scene.qdiscs());
     scene.check(&second).ok();
+}
+
+#[test]
+fn a_repeated_add_lifts_the_limit_of_a_direction_that_has_none_any_more() {
+    for subnets in [json!([]), json!(["10.0.0.0/8"])] {
+        let mut scene = Scene::new(both(8_000_000, 80_000));
+        let before = HostSnapshot::of(&scene.host);
+        scene.subject = scene.subject.with("unshapedSubnets", subnets);
+        scene.add();
+        let both_limited = scene.subject.clone();
+        let only = |rate: &str, burst: &str| with_keys(&both_limited, json!({rate: 8_000_000, burst: 80_000}));
+        scene.subject = only("ingressRate", "ingressBurst");
+        let result = scene.add();
+        assert_eq!(result["interfaces"].as_array().unwrap().len(), 2, "{result}");
+        assert_eq!(scene.ifbs(), [""; 0], "no limit of what the container sends");
+        assert!(!scene.qdiscs().contains("ingress"), "{}", scene.qdiscs());
+        scene.check(&result).ok();
+
+        scene.subject = both_limited.clone();
+        scene.add();
+        scene.subject = only("egressRate", "egressBurst");
+        let result = scene.add();
+        assert_eq!(scene.ifbs().len(), 1);
+        assert!(scene.qdiscs().contains(&format!("noqueue 0: dev {} root", scene.host_end())), "{}", scene.qdiscs());
+        scene.check(&result).ok();
+
+        scene.subject = with_keys(&both_limited, json!({}));
+        scene.add();
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "no limit any more");
+    }
+}
+
+#[test]
+fn subnets_are_changed_and_lifted_by_a_repeated_add_and_removed_by_del() {
+    let mut scene = Scene::new(both(8_000_000, 80_000));
+    let before = HostSnapshot::of(&scene.host);
+    let plain = scene.subject.clone();
+    for (key, subnets) in [
+        ("shapedSubnets", json!(["10.0.0.0/8", "fd00::/8"])),
+        ("shapedSubnets", json!(["10.0.0.0/8", "2001:db8:1::/48", "192.0.2.1/32"])),
+        ("unshapedSubnets", json!(["::/0"])),
+        ("unshapedSubnets", json!(["10.1.2.3/8", "2001:db8::1/128"])),
+        ("shapedSubnets", json!([])),
+    ] {
+        scene.subject = plain.with(key, subnets.clone());
+        let result = scene.add();
+        scene.check(&result).ok();
+        let repeated = scene.add();
+        assert_eq!(result, repeated, "{subnets}");
+        let kind = if subnets == json!([]) { " tbf 1: " } else { " htb 1: " };
+        assert!(scene.qdiscs().contains(&format!("{kind}dev {} root", scene.host_end())), "{}", scene.qdiscs());
+    }
+    scene.subject = plain.with("unshapedSubnets", json!(["10.0.0.0/8"]));
+    let result = scene.add();
+    scene.subject.call(&scene.host, "DEL", "c-one", "", &[("prevResult", result)]).ok();
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after DEL");
+}
+
+#[test]
+fn invalid_subnets_are_refused_before_anything_is_made() {
+    for (keys, says) in [
+        (json!({"shapedSubnets": ["10.0.0.0/8"], "unshapedSubnets": ["::/0"]}), "exclude each other"),
+        (json!({"shapedSubnets": ["10.0.0.0"]}), "shapedSubnets: \"10.0.0.0\" is not an address with a prefix length"),
+        (json!({"unshapedSubnets": ["10.0.0.0/33"]}), "unshapedSubnets: \"10.0.0.0/33\" is not an address"),
+        (json!({"shapedSubnets": vec!["::/0"; 257]}), "257 subnets are too many, at most 256 are possible"),
+    ] {
+        let scene = Scene::new(both(8_000_000, 80_000));
+        let before = HostSnapshot::of(&scene.host);
+        let mut subject = scene.subject.clone();
+        subject.conf.as_object_mut().unwrap().extend(keys.as_object().unwrap().clone());
+        let (code, text) = subject.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
+        assert!(code == 7 && text.contains(says), "{keys}: {code} {text}");
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], says);
+    }
+    let most = Scene::new(both(8_000_000, 80_000));
+    let subnets: Vec<String> = (0..256).map(|n| format!("fd00:{n:x}::/32")).collect();
+    let most = Scene { subject: most.subject.with("unshapedSubnets", json!(subnets)), ..most };
+    let result = most.add();
+    most.check(&result).ok();
+}
+
+#[test]
+fn check_names_filters_and_classes_that_were_changed() {
+    for (line, says) in [
+        (
+            "tc filter del dev $END parent 1: pref 2",
+            "filters of $END: wanted [from 10.0.0.0/8 class 1:1, from fd00::/8",
+        ),
+        ("tc filter del dev $END ingress pref 1", "filters of $END: wanted [to 10.0.0.0/8 redirected to link"),
+        ("tc class change dev $END parent 1: classid 1:1 htb rate 9mbit burst 10000", "wanted 1000000, found 1125000"),
+        (
+            "tc qdisc replace dev $END parent 1:1 bfifo limit 5000",
+            "limit of the queue of $END in bytes: wanted 70000, found 5000",
+        ),
+        ("tc qdisc del dev $END root", "qdisc of $END: wanted htb, found none"),
+    ] {
+        let mut scene = Scene::new(both(8_000_000, 80_000));
+        scene.subject = scene.subject.with("shapedSubnets", json!(["10.0.0.0/8", "fd00::/8"]));
+        let result = scene.add();
+        let filled = |text: &str| text.replace("$END", &scene.host_end());
+        scene.host.sh(&filled(line));
+        let (code, text) = scene.check(&result).refused();
+        assert!(code == 102 && text.contains(&filled(says)), "{line}: {code} {text}");
+        let result = scene.add();
+        scene.check(&result).ok();
+    }
+}
+
+/// How long it takes to send this much over TCP, and to have it acknowledged.
+fn duration_of(from: &Netns, to: &Netns, address: &str, bytes: usize) -> Duration {
+    let server = to.enter(|_| TcpListener::bind((address, 0)).unwrap()).unwrap();
+    let port = server.local_addr().unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| io::copy(&mut server.accept().unwrap().0, &mut io::sink()).unwrap());
+        let began = Instant::now();
+        let send = |_: &cnikit_netns::Inside| {
+            let mut stream = TcpStream::connect(port).unwrap();
+            stream.write_all(&vec![7; bytes]).unwrap();
+            stream.shutdown(Shutdown::Write).unwrap();
+            // The other side closes once it has read everything.
+            assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+        };
+        from.enter(send).unwrap();
+        began.elapsed()
+    })
+}
+
+/// At 1 Mbit/s, 250 kB take two seconds, and half a second less if the last packet, of 64 kB, is sent before there are tokens for
+/// it: an `htb` sends whole packets as long as its bucket is not empty.
+#[test]
+fn only_the_traffic_of_the_configured_subnets_is_limited_in_both_directions_and_families() {
+    const BOUND: Duration = Duration::from_millis(1450);
+    let limited = ["10.77.1", "fd00:77:1:"];
+    let free = ["10.77.2", "fd00:77:2:"];
+    let all = ["10.77.1.0/24", "fd00:77:1::/64"];
+    let others = ["10.77.2.0/24", "fd00:77:2::/64"];
+    thread::scope(|scope| {
+        for (key, subnets) in [("shapedSubnets", all), ("unshapedSubnets", others)] {
+            scope.spawn(move || {
+                let mut scene = Scene::new(both(1_000_000, 20_000));
+                scene.subject = scene.subject.with(key, json!(subnets)).with("latency", json!(200));
+                scene.add();
+                let host_end = scene.host_end();
+                for net in [limited, free] {
+                    scene.host.sh(&format!(
+                        "ip address add {0}.1/24 dev {host_end}; ip address add {1}:1/64 dev {host_end} nodad",
+                        net[0], net[1]
+                    ));
+                    scene.container.sh(&format!(
+                        "ip address add {0}.2/24 dev eth0; ip address add {1}:2/64 dev eth0 nodad",
+                        net[0], net[1]
+                    ));
+                }
+                scene.host.sh(UNTIL_DETECTED);
+                scene.container.sh(UNTIL_DETECTED);
+                let ends = [(scene.host.netns(), "1"), (scene.container.netns(), "2")];
+                for [(from, _), (to, last)] in [[ends[0], ends[1]], [ends[1], ends[0]]] {
+                    for (nets, is_limited) in [(limited, true), (free, false)] {
+                        for address in [format!("{}.{last}", nets[0]), format!("{}:{last}", nets[1])] {
+                            let took = duration_of(from, to, &address, 250_000);
+                            assert_eq!(took > BOUND, is_limited, "{key}: to {address}: {took:?}");
+                        }
+                    }
+                }
+            });
+        }
+    });
 }
 
 #[test]

@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use crate::netlink::{Forgives, Request};
 use crate::{
-    Error, KernelRoute, LinkChange, Netlink, NewAddress, QdiscPlace, Result, Tbf, VlanRange, neighbour, qdisc,
-    redirect, vlan,
+    Error, FilterRule, HtbClass, KernelRoute, LinkChange, Netlink, NewAddress, QdiscPlace, Result, Tbf, VlanRange,
+    filter, htb, neighbour, qdisc, vlan,
 };
 
 /// Changes that go to the kernel in one datagram, in order, each with its own acknowledgement.
@@ -102,9 +102,27 @@ impl Batch {
         self.requests.push(qdisc::tbf(link, tbf));
     }
 
-    /// Replaces the queue below the [`Tbf`] at the root of a link by a discipline of this kind with its default options.
-    pub fn set_qdisc_below_tbf(&mut self, link: u32, kind: &str) {
-        self.requests.push(qdisc::below_tbf(link, kind));
+    /// Makes an `htb` with the handle `1:` the root of a link, which must not have a root of its own. Packets that no filter
+    /// assigns to a class belong to the class `default`; if that does not exist, they are sent at once.
+    pub fn add_htb(&mut self, link: u32, default: u16) {
+        self.requests.push(qdisc::htb(link, default));
+    }
+
+    /// Makes the class `1:1` of the `htb` at the root of a link, or changes it.
+    #[doc(alias = "RTM_NEWTCLASS")]
+    pub fn set_htb_class(&mut self, link: u32, class: &HtbClass) {
+        self.requests.push(htb::class(link, class));
+    }
+
+    /// Replaces the queue of the root's class `1:1`, such as that of a [`Tbf`], by a discipline of this kind with its default
+    /// options.
+    pub fn set_qdisc_below_root(&mut self, link: u32, kind: &str) {
+        self.requests.push(qdisc::below_root(link, kind));
+    }
+
+    /// Replaces the queue of the root's class `1:1` by one of so many bytes.
+    pub fn set_fifo_below_root(&mut self, link: u32, limit: u32) {
+        self.requests.push(qdisc::fifo_below_root(link, limit));
     }
 
     /// Adds an ingress to a link; an ingress that exists already is an error.
@@ -118,11 +136,10 @@ impl Batch {
         self.requests.push(qdisc::deletion(link, place));
     }
 
-    /// Redirects all that a link receives to another link, to be sent by that. The first link has to have an ingress without a
-    /// filter of preference 1.
-    #[doc(alias = "mirred")]
-    pub fn redirect_ingress(&mut self, link: u32, to: u32) {
-        self.requests.push(redirect::addition(link, to));
+    /// Adds a filter to the discipline at this place of a link, behind those of its preference. They must all have one protocol.
+    #[doc(alias = "RTM_NEWTFILTER")]
+    pub fn add_filter(&mut self, link: u32, place: QdiscPlace, rule: &FilterRule) {
+        self.requests.push(filter::addition(link, place, rule));
     }
 
     /// All requests.

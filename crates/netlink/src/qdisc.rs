@@ -1,11 +1,12 @@
 //! Queueing disciplines: the root and the ingress of a link. See tc(8).
 
-use netlink_packet_core::{NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, parse_u32};
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_ECHO, NLM_F_EXCL, NLM_F_REPLACE, parse_u32};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::tc::{TcAttribute, TcHandle, TcMessage, TcOption};
 
 use crate::attribute::value;
 use crate::frame::{HEADER, words};
+use crate::htb::{self, HTB};
 use crate::netlink::{Forgives, Request};
 use crate::{Netlink, Result, Tbf};
 
@@ -17,10 +18,12 @@ const HANDLE: std::ops::Range<usize> = 8..12;
 pub(crate) const KIND: u16 = 1;
 pub(crate) const OPTIONS: u16 = 2;
 
+/// What the kernel calls a queue of so many bytes.
+const FIFO: &str = "bfifo";
 /// The handle of the root that is made here, `1:`.
 pub const ROOT_HANDLE: u32 = 1 << 16;
-/// The only class of a tbf, `1:1`.
-const CLASS: TcHandle = TcHandle { major: 1, minor: 1 };
+/// The only class of a root that is made here, `1:1`.
+pub(crate) const CLASS: TcHandle = TcHandle { major: 1, minor: 1 };
 /// The handle of the ingress, `ffff:`.
 pub(crate) const INGRESS_HANDLE: TcHandle = TcHandle { major: 0xffff, minor: 0 };
 
@@ -34,6 +37,10 @@ pub struct Qdisc {
     pub kind: String,
     /// The options of a `tbf`.
     pub tbf: Option<Tbf>,
+    /// The class that an `htb` leaves packets to which no filter assigns.
+    pub default_class: Option<u16>,
+    /// The length of the queue of a `bfifo`, in bytes.
+    pub fifo_limit: Option<u32>,
 }
 
 /// Where a queueing discipline is.
@@ -43,8 +50,8 @@ pub enum QdiscPlace {
     Root,
     /// What the link receives.
     Ingress,
-    /// Below the [`Tbf`] at the root.
-    BelowTbf,
+    /// The queue of the only class of the root, `1:1`.
+    BelowRoot,
 }
 
 impl QdiscPlace {
@@ -52,7 +59,7 @@ impl QdiscPlace {
         match self {
             Self::Root => TcHandle::ROOT,
             Self::Ingress => TcHandle::INGRESS,
-            Self::BelowTbf => CLASS,
+            Self::BelowRoot => CLASS,
         }
     }
 
@@ -60,7 +67,7 @@ impl QdiscPlace {
         match self {
             Self::Root => "root",
             Self::Ingress => "ingress",
-            Self::BelowTbf => "1:1",
+            Self::BelowRoot => "1:1",
         }
     }
 }
@@ -105,10 +112,24 @@ pub(crate) fn ingress(link: u32) -> Request {
     request("add qdisc ingress to", NLM_F_CREATE | NLM_F_EXCL, link, message)
 }
 
-/// Replaces what is below the tbf at the root of a link.
-pub(crate) fn below_tbf(link: u32, kind: &str) -> Request {
-    let message = addition(link, QdiscPlace::BelowTbf, TcHandle::UNSPEC, kind, Vec::new());
-    request("set qdisc below tbf of", NLM_F_CREATE | NLM_F_REPLACE, link, message)
+/// Replaces the queue of the class of a link's root.
+pub(crate) fn below_root(link: u32, kind: &str) -> Request {
+    let message = addition(link, QdiscPlace::BelowRoot, TcHandle::UNSPEC, kind, Vec::new());
+    request("set qdisc below root of", NLM_F_CREATE | NLM_F_REPLACE, link, message)
+}
+
+/// Replaces it by a `bfifo` of this many bytes.
+pub(crate) fn fifo_below_root(link: u32, limit: u32) -> Request {
+    let mut message = addition(link, QdiscPlace::BelowRoot, TcHandle::UNSPEC, FIFO, Vec::new());
+    // A `tc_fifo_qopt` is a number, and no list of attributes.
+    message.attributes.push(TcAttribute::Other(DefaultNla::new(OPTIONS, limit.to_ne_bytes().to_vec())));
+    request("set qdisc below root of", NLM_F_CREATE | NLM_F_REPLACE, link, message)
+}
+
+/// Makes an htb the root of a link, in place of the kernel's own.
+pub(crate) fn htb(link: u32, default: u16) -> Request {
+    let message = addition(link, QdiscPlace::Root, TcHandle::from(ROOT_HANDLE), HTB, htb::options(default));
+    request("set qdisc htb of", NLM_F_CREATE | NLM_F_EXCL, link, message)
 }
 
 /// Deletes the discipline at this place. The root is deleted only if it has the handle that [`tbf`] gives it.
@@ -116,7 +137,7 @@ pub(crate) fn deletion(link: u32, place: QdiscPlace) -> Request {
     let handle = match place {
         QdiscPlace::Root => TcHandle::from(ROOT_HANDLE),
         QdiscPlace::Ingress => INGRESS_HANDLE,
-        QdiscPlace::BelowTbf => TcHandle::UNSPEC,
+        QdiscPlace::BelowRoot => TcHandle::UNSPEC,
     };
     Request {
         message: RouteNetlinkMessage::DelQueueDiscipline(message(link, place.parent(), handle)),
@@ -158,6 +179,8 @@ impl Qdisc {
         let kind = words(value(list, KIND)?);
         let options = value(list, OPTIONS).unwrap_or_default();
         let tbf = if kind == Tbf::KIND { Tbf::parse(options) } else { None };
-        Some(Self { handle: parse_u32(body.get(HANDLE)?).ok()?, kind, tbf })
+        let default_class = if kind == HTB { htb::default_class(options) } else { None };
+        let fifo_limit = if kind == FIFO { options.get(..4).and_then(|limit| parse_u32(limit).ok()) } else { None };
+        Some(Self { handle: parse_u32(body.get(HANDLE)?).ok()?, kind, tbf, default_class, fifo_limit })
     }
 }

@@ -3,8 +3,8 @@
 use crate::dump::{Dump, keep};
 use crate::exchange::Answers;
 use crate::{
-    Address, Batch, Exchanged, KernelRoute, Link, Neighbour, NetlinkError, Result, RouteCopy, RoutingRule, VlanRange,
-    route,
+    Address, Batch, Exchanged, Filter, HtbClass, KernelRoute, Link, Neighbour, NetlinkError, Qdisc, Result, RouteCopy,
+    RoutingRule, VlanRange, route,
 };
 
 /// Parses an `RTM_NEWLINK` message.
@@ -35,6 +35,21 @@ pub fn rule(message: &[u8]) -> Option<RoutingRule> {
 /// Parses an `RTM_NEWNEIGH` message.
 pub fn neighbour(message: &[u8]) -> Option<Neighbour> {
     Neighbour::parse(message)
+}
+
+/// Parses an `RTM_NEWQDISC` message.
+pub fn qdisc(message: &[u8]) -> Option<Qdisc> {
+    Qdisc::parse(message)
+}
+
+/// Parses an `RTM_NEWTFILTER` message.
+pub fn filter(message: &[u8]) -> Option<Filter> {
+    Filter::parse(message)
+}
+
+/// Parses an `RTM_NEWTCLASS` message.
+pub fn htb_class(message: &[u8]) -> Option<HtbClass> {
+    HtbClass::parse(message)
 }
 
 /// Parses an `RTM_NEWVLAN` message.

@@ -65,7 +65,7 @@ pub use link::{
     bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan, vlan_gateway, vlans,
 };
 pub use routing::{source_routing, vrf};
-pub use shaper::{RateLimit, USUAL_LATENCY, egress_limit, ingress_limit};
+pub use shaper::{CountedTraffic, RateLimit, USUAL_LATENCY, egress_limit, ingress_limit};
 
 /// Every kind. Each has a file of its own.
 pub const ALL: [cnikit_plan::Kind; 21] = [

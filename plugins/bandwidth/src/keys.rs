@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use cnikit::resources::{RateLimit, USUAL_LATENCY};
+use cnikit::resources::{CountedTraffic, RateLimit, USUAL_LATENCY};
 use cnikit::types::Bandwidth;
 use serde::Deserialize;
 
@@ -25,7 +25,11 @@ pub struct BandwidthKeys {
     /// `fq_codel` below both limits. Default: false, a queue of the length that `latency` gives.
     #[serde(rename = "fq_codel")]
     pub fq_codel: bool,
-    /// The four keys above, from the capability `bandwidth` of a runtime. Default: none.
+    /// Only IP packets from and to these subnets count. Default: everything counts.
+    pub shaped_subnets: Vec<String>,
+    /// IP packets from and to these subnets do not count. Default: everything counts. Not with `shapedSubnets`.
+    pub unshaped_subnets: Vec<String>,
+    /// The first four keys, from the capability `bandwidth` of a runtime. Default: none.
     pub bandwidth: Bandwidth,
 }
 
@@ -51,7 +55,9 @@ impl TryFrom<BandwidthKeys> for BandwidthPlugin {
         let limit = |of, rate, burst| {
             limit(rate, burst, latency, keys.fq_codel).map_err(|why| format!("{of}Rate, {of}Burst: {why}"))
         };
+        let counted = CountedTraffic::checked(&keys.shaped_subnets, &keys.unshaped_subnets)?;
         Ok(BandwidthPlugin {
+            counted,
             ingress: limit("ingress", rates.ingress_rate, rates.ingress_burst)?,
             egress: limit("egress", rates.egress_rate, rates.egress_burst)?,
         })

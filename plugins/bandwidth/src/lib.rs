@@ -9,9 +9,9 @@ mod keys;
 pub use keys::BandwidthKeys;
 
 use cnikit::plan::{Kind, Plan};
-use cnikit::resources::RateLimit;
 use cnikit::resources::egress_limit::{self, EgressLimit};
 use cnikit::resources::ingress_limit::{self, IngressLimit};
+use cnikit::resources::{CountedTraffic, RateLimit};
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, KeySource, Result, Sources, Status};
 use serde::Deserialize;
 
@@ -23,6 +23,8 @@ pub struct BandwidthPlugin {
     ingress: Option<RateLimit>,
     /// From the container.
     egress: Option<RateLimit>,
+    /// Which traffic both limits count.
+    counted: CountedTraffic,
 }
 
 impl ChainedPlugin for BandwidthPlugin {
@@ -33,9 +35,12 @@ impl ChainedPlugin for BandwidthPlugin {
 
     fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
         let ifname = &at.tag.ifname;
-        let ingress = self.ingress.clone().map(|limit| IngressLimit { ifname: ifname.clone(), limit });
-        let egress = self.egress.clone().map(|limit| EgressLimit { ifname: ifname.clone(), limit });
-        Ok(Plan::default().and_each(egress).and_each(ingress))
+        let counted = &self.counted;
+        let ingress = IngressLimit { ifname: ifname.clone(), limit: self.ingress.clone(), counted: counted.clone() };
+        let egress = EgressLimit { ifname: ifname.clone(), limit: self.egress.clone(), counted: counted.clone() };
+        // To lift a limit from the container is the last step, because it is not undone.
+        let plan = Plan::default();
+        Ok(if self.egress.is_some() { plan.and(egress).and(ingress) } else { plan.and(ingress).and(egress) })
     }
 
     /// Without a configured limit, runtimes may ask for one all the same.

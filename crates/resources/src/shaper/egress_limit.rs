@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cnikit_netlink::{Batch, IngressFilter, Link, LinkChange, Netlink, NewIfb, QdiscPlace};
+use cnikit_netlink::{Batch, Filter, FilterRule, Link, LinkChange, Netlink, NewIfb, QdiscPlace};
 use cnikit_netns::Inside;
 use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
 use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result};
@@ -12,16 +12,19 @@ use crate::identity::alias::{self, AliasOwner, Marks};
 use crate::link::container_link::{group_of, no_kind, owner};
 use crate::link::delete_links::{delete, delete_all};
 use crate::link::ipv6_settings;
+use crate::shaper::counted_traffic::UNLIMITED;
 use crate::shaper::ifb_links::{self, IFB, is_ifb};
-use crate::shaper::{RateLimit, host_end, root};
+use crate::shaper::{CountedTraffic, RateLimit, host_end, root};
 
 /// A limit of the rate at which the container's interface sends: what the host end receives is redirected to an ifb with a shaper.
 #[derive(Clone, Debug)]
 pub struct EgressLimit {
     /// The container's interface.
     pub ifname: String,
-    /// The limit.
-    pub limit: RateLimit,
+    /// The limit; `None` lifts that of an earlier ADD.
+    pub limit: Option<RateLimit>,
+    /// What counts.
+    pub counted: CountedTraffic,
 }
 
 /// The ifb is found by its alias, and one that upstream made by upstream's name.
@@ -33,6 +36,9 @@ impl Resource for EgressLimit {
     }
 
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
+        if self.limit.is_none() {
+            return Ok(());
+        }
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
         check_ingress(host, &from)?;
@@ -44,6 +50,7 @@ impl Resource for EgressLimit {
 
     /// A link that was made before, by a call that was repeated or killed, is used and its rate changed.
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+        let Some(limit) = &self.limit else { return lift(context, &self.ifname) };
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
         let ifb = match ifb_links::of(host, &context.tag, &from)? {
@@ -51,14 +58,15 @@ impl Resource for EgressLimit {
             None => create(host, &context.tag, &from, journal)?,
         };
         mark(host, &context.tag, &ifb)?;
-        root::ensure(host, &ifb, &self.limit, journal)?;
+        root::ensure(host, &ifb, limit, Vec::new(), journal)?;
         host.change(ifb.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
-        redirect(host, &from, &ifb, journal)?;
+        redirect(host, &from, &self.counted.of_egress(ifb.index), journal)?;
         let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
         Ok(Made::one(Interface { name: ifb.name, mac, ..Interface::default() }))
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+        let Some(limit) = &self.limit else { return Ok(()) };
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
         let Some(ifb) = ifb_links::of(host, &context.tag, &from)? else {
@@ -67,8 +75,16 @@ impl Resource for EgressLimit {
             return Ok(());
         };
         drifts.unless(ifb.up, || format!("{}: wanted up, found down", ifb.name));
-        root::verify(host, &ifb, &self.limit, drifts)?;
-        let filters = host.ingress_filters(from.index)?;
+        root::verify(host, &ifb, limit, Vec::new(), drifts)?;
+        let filters = host.filters(from.index, QdiscPlace::Ingress)?;
+        if self.counted != CountedTraffic::All {
+            let wanted = self.counted.of_egress(ifb.index);
+            let found: Vec<FilterRule> = filters.iter().map_while(|filter| filter.rule).collect();
+            if !found.starts_with(&wanted) {
+                drifts.compare(format!("filters of {}", from.name), root::listed(&wanted), root::listed(&found));
+            }
+            return Ok(());
+        }
         let is_redirected = filters.first().is_some_and(|filter| filter.redirects_all_to(ifb.index));
         drifts.unless(is_redirected, || {
             format!("filters of {}: wanted first one that redirects all to {}, found {filters:?}", from.name, ifb.name)
@@ -79,7 +95,10 @@ impl Resource for EgressLimit {
 
 impl fmt::Display for EgressLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "limit of what {} sends, by an ifb: {}", self.ifname, self.limit)
+        match &self.limit {
+            Some(limit) => write!(f, "limit of what {} sends, by an ifb: {limit}{}", self.ifname, self.counted),
+            None => write!(f, "no limit of what {} sends", self.ifname),
+        }
     }
 }
 
@@ -159,14 +178,25 @@ impl fmt::Display for OwnIngress {
     }
 }
 
-/// Redirects all that the host end receives to the ifb. An ingress that redirects elsewhere, such as to an ifb that is gone, was
-/// made by an earlier ADD: `check_ingress` refuses any other.
-fn redirect(host: &Netlink, from: &Link, ifb: &Link, journal: &mut Journal) -> Result<()> {
+/// Removes the limit of an earlier ADD: first the redirection, because what is redirected to a link that is gone is dropped. It is
+/// not put back if the ADD fails after it: the plan has this step last.
+fn lift(context: &ApplyContext, ifname: &str) -> Result<Made> {
+    let host = context.host()?;
+    let Some(from) = host_end::to_lift(context, ifname)? else { return Ok(Made::nothing()) };
+    if let Some(ifb) = ifb_links::of(host, &context.tag, &from)? {
+        delete_ingress(host, &from)?;
+        delete(host, &ifb)?;
+    }
+    Ok(Made::nothing())
+}
+
+/// Redirects what counts of what the host end receives to the ifb. An ingress with other filters, such as to an ifb that is gone,
+/// was made by an earlier ADD: `check_ingress` refuses any other.
+fn redirect(host: &Netlink, from: &Link, wanted: &[FilterRule], journal: &mut Journal) -> Result<()> {
     check_ingress(host, from)?;
-    let filters = host.ingress_filters(from.index)?;
-    if let [filter] = filters.as_slice()
-        && filter.redirects_all_to(ifb.index)
-    {
+    let filters = host.filters(from.index, QdiscPlace::Ingress)?;
+    let found: Vec<Option<FilterRule>> = filters.iter().map(|filter| filter.rule).collect();
+    if found.iter().copied().eq(wanted.iter().copied().map(Some)) {
         return Ok(());
     }
     let own = OwnIngress { host: host.clone(), from: from.clone() };
@@ -174,11 +204,13 @@ fn redirect(host: &Netlink, from: &Link, ifb: &Link, journal: &mut Journal) -> R
     own.delete()?;
     let mut batch = Batch::new();
     batch.add_ingress(from.index);
-    batch.redirect_ingress(from.index, ifb.index);
+    for rule in wanted {
+        batch.add_filter(from.index, QdiscPlace::Ingress, rule);
+    }
     Ok(host.send(batch)?)
 }
 
-/// Checks that the ingress of a host end is absent, empty, or redirects all to one link, as it does for a limit.
+/// Checks that the ingress of a host end is absent, empty, or has only filters as they are made for a limit.
 fn check_ingress(host: &Netlink, from: &Link) -> Result<()> {
     if is_free_or_ours(host, from)? {
         return Ok(());
@@ -193,12 +225,14 @@ fn is_free_or_ours(host: &Netlink, from: &Link) -> Result<bool> {
     if ingress.kind != "ingress" {
         return Ok(false);
     }
-    let filters = host.ingress_filters(from.index)?;
-    for filter in &filters {
-        let Some(index) = filter.redirects_to else { return Ok(false) };
-        if !filter.takes_all {
+    for filter in host.filters(from.index, QdiscPlace::Ingress)? {
+        let Some(rule) = filter.rule else { return Ok(false) };
+        let Some(index) = rule.redirects_to else {
+            if rule.class == UNLIMITED {
+                continue;
+            }
             return Ok(false);
-        }
+        };
         // 0: the link is gone.
         if index != 0
             && let Some(to) = host.find_link_at(index)?
@@ -258,8 +292,8 @@ fn sweep(context: &GcContext) -> Result<()> {
 }
 
 fn sweep_host_end(host: &Netlink, link: &Link, stale: &[Link]) -> Result<()> {
-    let filters = host.ingress_filters(link.index)?;
-    let leads_to_stale = |filter: &IngressFilter| stale.iter().any(|ifb| filter.redirects_to == Some(ifb.index));
+    let filters = host.filters(link.index, QdiscPlace::Ingress)?;
+    let leads_to_stale = |filter: &Filter| stale.iter().any(|ifb| filter.redirects_to() == Some(ifb.index));
     if !filters.iter().any(leads_to_stale) {
         return Ok(());
     }

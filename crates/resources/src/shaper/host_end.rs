@@ -10,6 +10,13 @@ use crate::identity::recorded;
 use crate::link::veth_ends;
 use crate::shaper::ifb_links;
 
+/// The host end from which a limit of an earlier ADD is lifted: none if the interface has none, or it is another attachment's.
+pub(crate) fn to_lift(context: &ApplyContext, ifname: &str) -> Result<Option<Link>> {
+    let Some(end) = context.container()?.find_recent_link(ifname)? else { return Ok(None) };
+    let host_end = veth_ends::peer_on_host(context.host()?, &context.netns, &end)?;
+    Ok(host_end.filter(|link| alias::owner(link, &context.tag) != AliasOwner::Another))
+}
+
 /// The host end of the container's interface of this name.
 ///
 /// # Errors

@@ -1,6 +1,6 @@
 //! The ifb of an attachment: its names, and how it is found.
 
-use cnikit_netlink::{Link, Netlink};
+use cnikit_netlink::{Link, Netlink, QdiscPlace};
 use cnikit_plan::ReleaseContext;
 use cnikit_skel::{AttachmentId, Error, Result};
 use sha2::{Digest, Sha512};
@@ -77,8 +77,8 @@ pub(crate) fn free_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
 
 /// Whether what a link receives is redirected to another link.
 pub(crate) fn redirects_to(host: &Netlink, link: &Link, to: &Link) -> Result<bool> {
-    let filters = host.ingress_filters(link.index)?;
-    Ok(filters.iter().any(|filter| filter.redirects_to == Some(to.index)))
+    let filters = host.filters(link.index, QdiscPlace::Ingress)?;
+    Ok(filters.iter().any(|filter| filter.redirects_to() == Some(to.index)))
 }
 
 /// The link whose traffic is redirected to this ifb.

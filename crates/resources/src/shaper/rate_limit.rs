@@ -9,6 +9,8 @@ use cnikit_netlink::Tbf;
 pub const USUAL_LATENCY: Duration = Duration::from_millis(25);
 /// The longest time in which the kernel lets a bucket be filled that it is given in ticks: 32 bits of nanoseconds, about 4.29 s.
 const LONGEST: u64 = u32::MAX as u64 / Tbf::TICK;
+/// The length of the largest packet that is not segmented yet (`GSO_LEGACY_MAX_SIZE`), with a header for each segment.
+const LARGEST_UNSEGMENTED: u32 = 70_000;
 /// Nanoseconds per second.
 const SECOND: u128 = 1_000_000_000;
 /// The length of the header that the kernel counts with each frame (`ETH_HLEN`).
@@ -68,6 +70,19 @@ impl RateLimit {
         let bytes = if buffer > LONGEST { bytes_in(self.rate, LONGEST) } else { self.burst.into() };
         let buffer = u32::try_from(buffer.min(LONGEST)).unwrap_or(u32::MAX);
         Tbf { rate: self.rate, limit: limit(bytes), buffer, burst: None }
+    }
+}
+
+impl RateLimit {
+    /// The same for the class of an `htb` and its queue. The kernel lets that have a debt, so a small bucket lets every frame pass.
+    /// It does not split what a socket hands it to be segmented by the link, as a `tbf` does: the queue takes the largest such
+    /// packet.
+    pub(crate) fn class(&self, mtu: u32) -> Tbf {
+        let tbf = self.tbf(mtu);
+        let tbf = Tbf { limit: tbf.limit.max(LARGEST_UNSEGMENTED), ..tbf };
+        let Some(bytes) = tbf.burst else { return tbf };
+        let buffer = u32::try_from(ticks(self.rate, bytes).min(LONGEST)).unwrap_or(u32::MAX);
+        Tbf { buffer, burst: None, ..tbf }
     }
 }
 
@@ -152,6 +167,15 @@ mod tests {
         assert_eq!(long.tbf(1500).limit, 200_000);
         let longest = RateLimit::checked(u64::MAX, 800_000, Duration::from_millis(u32::MAX.into()), false).unwrap();
         assert_eq!(longest.tbf(1500).limit, u32::MAX);
+    }
+
+    #[test]
+    fn the_queue_of_a_class_takes_a_packet_that_is_not_segmented() {
+        let class = limit(8_000_000, 800_000).class(1500);
+        assert_eq!((class.limit, class.buffer), (125_000, 1_562_500));
+        assert_eq!(limit(8_000_000, 80_000).class(1500).limit, LARGEST_UNSEGMENTED);
+        let small = limit(8, 8).class(1500);
+        assert_eq!((small.burst, small.buffer), (None, 67_108_863));
     }
 
     #[test]

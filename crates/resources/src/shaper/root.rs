@@ -1,28 +1,69 @@
-//! The shaper at the root of a link: a `tbf` with the handle `1:`, and what is below it.
+//! The shaper at the root of a link, with the handle `1:`, and what is below it: a `tbf` where everything counts, and otherwise an
+//! `htb` with one class and filters.
 
 use std::fmt;
 
-use cnikit_netlink::{Batch, Link, Netlink, Qdisc, QdiscPlace, ROOT_HANDLE, Tbf};
+use cnikit_netlink::{Batch, FilterRule, HtbClass, Link, Netlink, Qdisc, QdiscPlace, ROOT_HANDLE, Tbf};
 use cnikit_plan::Drifts;
 use cnikit_skel::{Error, Journal, Result, code};
 
 use crate::shaper::RateLimit;
+use crate::shaper::counted_traffic::UNLIMITED;
 
-/// The kind of the discipline that may be below the `tbf`.
+/// The kinds of disciplines besides `tbf`.
 const FQ_CODEL: &str = "fq_codel";
+const HTB: &str = "htb";
+
+/// A shaper, in the units of the kernel.
+#[derive(Clone, Debug)]
+struct Shaper {
+    /// Rate, queue and bucket. Those of an `htb` are its class and the queue of that; with `fq_codel` the queue has no length.
+    bucket: Tbf,
+    fq_codel: bool,
+    /// Which packets are limited; none: all of them, by a `tbf`.
+    filters: Vec<FilterRule>,
+}
+
+impl Shaper {
+    fn wanted(limit: &RateLimit, link: &Link, filters: Vec<FilterRule>) -> Shaper {
+        let bucket = if filters.is_empty() { limit.tbf(link.mtu) } else { limit.class(link.mtu) };
+        Shaper { bucket, fq_codel: limit.has_fq_codel(), filters }
+    }
+
+    fn kind(&self) -> &'static str {
+        if self.filters.is_empty() { Tbf::KIND } else { HTB }
+    }
+
+    fn has_fifo(&self) -> bool {
+        self.kind() == HTB && !self.fq_codel
+    }
+
+    /// Whether a shaper that was found is as this one.
+    fn is_met_by(&self, found: &Shaper) -> bool {
+        self.fq_codel == found.fq_codel
+            && self.filters == found.filters
+            && self.bucket.rate == found.bucket.rate
+            && (self.bucket.limit == found.bucket.limit || !self.compares_limit())
+            && is_same_buffer(&self.bucket, &found.bucket)
+    }
+
+    fn compares_limit(&self) -> bool {
+        self.kind() == Tbf::KIND || self.has_fifo()
+    }
+}
 
 /// The shaper of a link as it was before this ADD, for the journal.
 #[derive(Clone)]
 struct OldRoot {
     host: Netlink,
     link: Link,
-    before: Option<(Tbf, bool)>,
+    before: Option<Shaper>,
 }
 
 impl OldRoot {
     fn put_back(&self) -> Result<()> {
         match &self.before {
-            Some((tbf, fq_codel)) => write(&self.host, &self.link, tbf, *fq_codel),
+            Some(before) => write(&self.host, &self.link, before),
             None => remove(&self.host, &self.link),
         }
     }
@@ -34,24 +75,41 @@ impl fmt::Display for OldRoot {
     }
 }
 
-/// Limits the rate at which a link sends. A limit that it has already is changed in place.
-pub(crate) fn ensure(host: &Netlink, link: &Link, limit: &RateLimit, journal: &mut Journal) -> Result<()> {
+/// Limits the rate at which a link sends what these filters assign to the limit, or everything without filters. A limit that it has
+/// already is changed, in place if the discipline is the same.
+pub(crate) fn ensure(
+    host: &Netlink,
+    link: &Link,
+    limit: &RateLimit,
+    filters: Vec<FilterRule>,
+    journal: &mut Journal,
+) -> Result<()> {
     let before = find(host, link)?;
-    let wanted = limit.tbf(link.mtu);
-    if let Some((tbf, fq_codel)) = &before
-        && is_same(&wanted, tbf)
-        && *fq_codel == limit.has_fq_codel()
+    let wanted = Shaper::wanted(limit, link, filters);
+    if let Some(before) = &before
+        && wanted.is_met_by(before)
     {
         return Ok(());
     }
     let old = OldRoot { host: host.clone(), link: link.clone(), before };
     let _ = journal.undo(&old, OldRoot::put_back);
-    write(host, link, &wanted, limit.has_fq_codel())
+    write(host, link, &wanted)
 }
 
 /// Checks that the root of a link is the kernel's own or a shaper.
 pub(crate) fn preflight(host: &Netlink, link: &Link) -> Result<()> {
     find(host, link).map(drop)
+}
+
+/// Removes a limit that an earlier ADD made and this one does not have.
+pub(crate) fn lift(host: &Netlink, link: &Link, journal: &mut Journal) -> Result<()> {
+    let Some(root) = host.find_qdisc(link.index, QdiscPlace::Root)? else { return Ok(()) };
+    if !is_shaper(&root) {
+        return Ok(());
+    }
+    let old = OldRoot { host: host.clone(), link: link.clone(), before: find(host, link)? };
+    let _ = journal.undo(&old, OldRoot::put_back);
+    remove(host, link)
 }
 
 /// Removes the shaper of a link. One that is not there is success, and so is a root of another program.
@@ -67,48 +125,87 @@ pub(crate) fn remove(host: &Netlink, link: &Link) -> Result<()> {
 }
 
 /// Compares the shaper of a link with a limit.
-pub(crate) fn verify(host: &Netlink, link: &Link, limit: &RateLimit, drifts: &mut Drifts) -> Result<()> {
+pub(crate) fn verify(
+    host: &Netlink,
+    link: &Link,
+    limit: &RateLimit,
+    filters: Vec<FilterRule>,
+    drifts: &mut Drifts,
+) -> Result<()> {
     let name = &link.name;
-    let wanted = limit.tbf(link.mtu);
+    let wanted = Shaper::wanted(limit, link, filters);
     let root = host.find_qdisc(link.index, QdiscPlace::Root)?;
-    let Some(found) = root.as_ref().and_then(|root| root.tbf) else {
-        let found = root.as_ref().map_or("none", |root| &root.kind);
-        drifts.compare(format!("qdisc of {name}"), Tbf::KIND, found);
+    let kind = root.as_ref().map_or("none", |root| root.kind.as_str());
+    if kind != wanted.kind() {
+        drifts.compare(format!("qdisc of {name}"), wanted.kind(), kind);
+        return Ok(());
+    }
+    let found = match &root {
+        Some(root) => read(host, link, root)?,
+        None => None,
+    };
+    let Some(found) = found else {
+        drifts.unless(false, || format!("class 1:1 of {name}: wanted, found none"));
         return Ok(());
     };
-    drifts.compare(format!("rate of {name} in bytes per second"), wanted.rate, found.rate);
-    drifts.compare(format!("limit of the queue of {name} in bytes"), wanted.limit, found.limit);
-    if !is_same_buffer(&wanted, &found) {
-        drifts.compare(format!("burst of {name} in ticks of {} ns", Tbf::TICK), wanted.buffer, found.buffer);
+    drifts.compare(format!("rate of {name} in bytes per second"), wanted.bucket.rate, found.bucket.rate);
+    if wanted.compares_limit() {
+        let what = format!("limit of the queue of {name} in bytes");
+        drifts.compare(what, wanted.bucket.limit, found.bucket.limit);
     }
-    drifts.compare(format!("{FQ_CODEL} of {name}"), limit.has_fq_codel(), has_fq_codel(host, link)?);
+    if !is_same_buffer(&wanted.bucket, &found.bucket) {
+        let what = format!("burst of {name} in ticks of {} ns", Tbf::TICK);
+        drifts.compare(what, wanted.bucket.buffer, found.bucket.buffer);
+    }
+    drifts.compare(format!("{FQ_CODEL} of {name}"), wanted.fq_codel, found.fq_codel);
+    if wanted.filters != found.filters {
+        drifts.compare(format!("filters of {name}"), listed(&wanted.filters), listed(&found.filters));
+    }
     Ok(())
 }
 
-/// The shaper of a link, and whether `fq_codel` is below it.
-fn find(host: &Netlink, link: &Link) -> Result<Option<(Tbf, bool)>> {
+/// Filters in words.
+pub(crate) fn listed(rules: &[FilterRule]) -> String {
+    let rules: Vec<String> = rules.iter().map(FilterRule::to_string).collect();
+    format!("[{}]", rules.join(", "))
+}
+
+/// The shaper of a link.
+///
+/// # Errors
+/// The root is another program's, or the kernel cannot be asked.
+fn find(host: &Netlink, link: &Link) -> Result<Option<Shaper>> {
     let Some(root) = host.find_qdisc(link.index, QdiscPlace::Root)? else { return Ok(None) };
-    match root.tbf {
-        Some(tbf) if is_shaper(&root) => Ok(Some((tbf, has_fq_codel(host, link)?))),
-        _ => {
-            let text =
-                format!("{} has a root qdisc of another program: {} {:x}:", link.name, root.kind, root.handle >> 16);
-            Err(Error::conflict(text).hint(format!("remove it with `tc qdisc del dev {} root`", link.name)))
+    if is_shaper(&root) {
+        return read(host, link, &root);
+    }
+    let text = format!("{} has a root qdisc of another program: {} {:x}:", link.name, root.kind, root.handle >> 16);
+    Err(Error::conflict(text).hint(format!("remove it with `tc qdisc del dev {} root`", link.name)))
+}
+
+/// Reads the shaper whose root this is; `None` if it has no limit, because it was made halfway or its class is gone.
+fn read(host: &Netlink, link: &Link, root: &Qdisc) -> Result<Option<Shaper>> {
+    let below = host.find_qdisc(link.index, QdiscPlace::BelowRoot)?;
+    let fq_codel = below.as_ref().is_some_and(|below| below.kind == FQ_CODEL);
+    if let Some(bucket) = root.tbf {
+        return Ok(Some(Shaper { bucket, fq_codel, filters: Vec::new() }));
+    }
+    let Some(class) = host.find_htb_class(link.index)? else { return Ok(None) };
+    let limit = below.and_then(|below| below.fifo_limit).unwrap_or_default();
+    let bucket = Tbf { rate: class.rate, limit, buffer: class.buffer, burst: None };
+    let mut filters = Vec::new();
+    for filter in host.filters(link.index, QdiscPlace::Root)? {
+        if let Some(rule) = filter.rule {
+            filters.push(rule);
         }
     }
+    Ok(Some(Shaper { bucket, fq_codel, filters }))
 }
 
-fn has_fq_codel(host: &Netlink, link: &Link) -> Result<bool> {
-    let below = host.find_qdisc(link.index, QdiscPlace::BelowTbf)?;
-    Ok(below.is_some_and(|below| below.kind == FQ_CODEL))
-}
-
+/// Whether a root is that of a limit. Of the classful ones it is one that leaves other packets to the class that marks it.
 fn is_shaper(root: &Qdisc) -> bool {
-    root.kind == Tbf::KIND && root.handle == ROOT_HANDLE
-}
-
-fn is_same(wanted: &Tbf, found: &Tbf) -> bool {
-    (wanted.rate, wanted.limit) == (found.rate, found.limit) && is_same_buffer(wanted, found)
+    let is_of_a_kind = root.kind == Tbf::KIND || root.kind == HTB && root.default_class == Some(UNLIMITED);
+    is_of_a_kind && root.handle == ROOT_HANDLE
 }
 
 /// Where the kernel was given bytes, it computes the ticks from them by a multiplication that has 31 exact bits.
@@ -117,26 +214,48 @@ fn is_same_buffer(wanted: &Tbf, found: &Tbf) -> bool {
     wanted.buffer.abs_diff(found.buffer) <= rounding
 }
 
-/// A shaper whose queue is of another kind is made anew: there is no way to give a `tbf` its own queue back.
-fn write(host: &Netlink, link: &Link, tbf: &Tbf, fq_codel: bool) -> Result<()> {
-    let mut batch = Batch::new();
-    if has_fq_codel(host, link)? != fq_codel {
-        remove(host, link)?;
+/// Writes a shaper. One of another kind, or with other filters or another kind of queue, is made anew: there is no way to give a
+/// `tbf` its own queue back. What waits in the old queue is dropped.
+fn write(host: &Netlink, link: &Link, wanted: &Shaper) -> Result<()> {
+    let mut filters = wanted.filters.as_slice();
+    if let Some(root) = host.find_qdisc(link.index, QdiscPlace::Root)? {
+        let found = if is_shaper(&root) { read(host, link, &root)? } else { None };
+        match found {
+            Some(found) if found.fq_codel == wanted.fq_codel && found.filters == wanted.filters => filters = &[],
+            _ => remove(host, link)?,
+        }
     }
-    batch.set_tbf(link.index, tbf);
-    if fq_codel {
-        batch.set_qdisc_below_tbf(link.index, FQ_CODEL);
+    let mut batch = Batch::new();
+    if wanted.kind() == HTB {
+        let class = HtbClass { rate: wanted.bucket.rate, buffer: wanted.bucket.buffer };
+        if !filters.is_empty() {
+            batch.add_htb(link.index, UNLIMITED);
+        }
+        batch.set_htb_class(link.index, &class);
+        if wanted.has_fifo() {
+            batch.set_fifo_below_root(link.index, wanted.bucket.limit);
+        }
+    } else {
+        batch.set_tbf(link.index, &wanted.bucket);
+    }
+    if wanted.fq_codel {
+        batch.set_qdisc_below_root(link.index, FQ_CODEL);
+    }
+    for rule in filters {
+        batch.add_filter(link.index, QdiscPlace::Root, rule);
     }
     match host.send(batch) {
-        Err(error) if error.errno == nix::libc::ENOENT => Err(unknown_kind(&error, fq_codel)),
+        Err(error) if error.errno == nix::libc::ENOENT => Err(unknown_kind(&error, wanted)),
         sent => Ok(sent?),
     }
 }
 
 /// The kernel answers "no such file" if it has no discipline of this kind.
-fn unknown_kind(error: &cnikit_netlink::Error, fq_codel: bool) -> Error {
-    let more = if fq_codel { " or no fq_codel" } else { "" };
-    Error::new(code::SYSTEM, format!("this kernel has no tbf{more}"))
+fn unknown_kind(error: &cnikit_netlink::Error, wanted: &Shaper) -> Error {
+    let kind = wanted.kind();
+    let classifier = if kind == HTB { " or no u32" } else { "" };
+    let more = if wanted.fq_codel { " or no fq_codel" } else { "" };
+    Error::new(code::SYSTEM, format!("this kernel has no {kind}{classifier}{more}"))
         .detail(error.to_string())
-        .hint("`modprobe sch_tbf`, `modprobe sch_fq_codel`, or boot a kernel that has them")
+        .hint("`modprobe sch_tbf`, `modprobe sch_htb cls_u32`, `modprobe sch_fq_codel`, or boot a kernel that has them")
 }
