@@ -1,9 +1,12 @@
-//! Fuzz targets: links, addresses, routes, neighbours and VLANs over netlink.
+//! Fuzz targets: links, addresses, routes, neighbours, VLANs, queueing disciplines and filters over netlink.
 
 use std::net::IpAddr;
 
 use arbitrary::{Result, Unstructured};
-use cnikit_netlink::{Batch, KernelRoute, LinkChange, Mac, NewAddress, VlanRange, wire};
+use cnikit_netlink::{
+    Batch, FilterRule, HtbClass, KernelRoute, LinkChange, Mac, NewAddress, PacketMatch, QdiscPlace, Tbf, VlanRange,
+    wire,
+};
 use ipnetwork::IpNetwork;
 
 use crate::values::{ip, longest, network, repeat};
@@ -62,6 +65,11 @@ fn parse_as_every_type(message: &[u8]) {
         check_sendable(&route);
     }
     wire::neighbour(message);
+    wire::qdisc(message);
+    wire::htb_class(message);
+    if let Some(rule) = wire::filter(message).and_then(|filter| filter.rule) {
+        filter(7, &rule);
+    }
     let vlans = wire::vlans(message);
     assert!(vlans.len() * 4 <= message.len());
     for range in vlans {
@@ -88,7 +96,7 @@ pub(crate) fn sent(data: &[u8]) {
 
 fn change(bytes: &mut Unstructured<'_>) -> Result<()> {
     let index = bytes.arbitrary::<u32>()?;
-    match bytes.int_in_range(0..=4)? {
+    match bytes.int_in_range(0..=7)? {
         0 => address(
             index,
             &NewAddress {
@@ -101,6 +109,17 @@ fn change(bytes: &mut Unstructured<'_>) -> Result<()> {
         1 => route(&a_route(bytes)?),
         2 => neighbour(index, ip(bytes)?),
         3 => link(index, &a_change(bytes)?),
+        4 => filter(index, &a_filter(bytes)?),
+        5 => class(index, HtbClass { rate: bytes.arbitrary()?, buffer: bytes.arbitrary()? }),
+        6 => shaper(
+            index,
+            Tbf {
+                rate: bytes.arbitrary()?,
+                limit: bytes.arbitrary()?,
+                buffer: bytes.arbitrary()?,
+                burst: bytes.arbitrary()?,
+            },
+        ),
         _ => vlans(index, a_range(bytes)?),
     }
     Ok(())
@@ -158,6 +177,28 @@ fn link(index: u32, wanted: &LinkChange) {
     assert_eq!((found.up, found.promiscuous), (wanted.up == Some(true), wanted.promiscuous == Some(true)));
 }
 
+fn filter(index: u32, wanted: &FilterRule) {
+    for place in [QdiscPlace::Root, QdiscPlace::Ingress] {
+        let mut batch = Batch::new();
+        batch.add_filter(index, place, wanted);
+        let found = wire::filter(&only(batch)).expect("it is a filter");
+        assert_eq!(found.rule, Some(*wanted));
+    }
+}
+
+fn class(index: u32, wanted: HtbClass) {
+    let mut batch = Batch::new();
+    batch.set_htb_class(index, &wanted);
+    assert_eq!(wire::htb_class(&only(batch)), Some(wanted));
+}
+
+fn shaper(index: u32, wanted: Tbf) {
+    let mut batch = Batch::new();
+    batch.set_tbf(index, &wanted);
+    let found = wire::qdisc(&only(batch)).expect("it is a qdisc");
+    assert_eq!(found.tbf, Some(Tbf { burst: None, ..wanted }));
+}
+
 fn vlans(port: u32, range: VlanRange) {
     let mut added = Batch::new();
     let mut removed = Batch::new();
@@ -171,6 +212,18 @@ fn vlans(port: u32, range: VlanRange) {
         let message = only(batch);
         assert_eq!(message[HEADER + 4..HEADER + 8], port.to_ne_bytes(), "the port's number is at its position");
     }
+}
+
+fn a_filter(bytes: &mut Unstructured<'_>) -> Result<FilterRule> {
+    let net = network(bytes)?;
+    let net = IpNetwork::new(net.network(), net.prefix()).expect("it had this prefix");
+    let packets = match bytes.int_in_range(0..=2)? {
+        0 => PacketMatch::All,
+        1 => PacketMatch::From(net),
+        _ => PacketMatch::To(net),
+    };
+    let redirects_to = bytes.arbitrary()?;
+    Ok(FilterRule { preference: bytes.arbitrary()?, packets, class: bytes.arbitrary()?, redirects_to })
 }
 
 fn a_route(bytes: &mut Unstructured<'_>) -> Result<KernelRoute> {
