@@ -1,7 +1,7 @@
 //! Recorded requests of real runtimes, modified, for their plugin and for every other one.
 
 use cnikit_testkit::transcripts::survives;
-use cnikit_tests::harmed::{INTERFACE, firewall, interface_of_others, publishing, source_routing};
+use cnikit_tests::harmed::{INTERFACE, firewall, interface_of_others, publishing, shaped, source_routing};
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{MASTER_OF_MACVLANS, bin, script, subject};
 use serde_json::json;
@@ -28,6 +28,7 @@ twisted! {
     static_ipam: subject("static", json!({}));
     tuning: subject("tuning", json!({})).after(INTERFACE, interface_of_others());
     sbr: source_routing(bin());
+    bandwidth: shaped(bin());
     portmap_with_nftables: publishing(bin(), "nftables");
     portmap_with_iptables: publishing(bin(), "iptables");
     firewall_with_nftables: firewall(bin(), "nftables").with("ingressPolicy", json!("open"));

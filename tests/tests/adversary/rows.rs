@@ -55,7 +55,7 @@ const fn cve(name: &'static str, row: Row) -> Row {
     Row { cve: Some(name), ..row }
 }
 
-pub(crate) const ROWS: [Row; 54] = [
+pub(crate) const ROWS: [Row; 55] = [
     row(
         1,
         &[OtherUser],
@@ -554,6 +554,16 @@ pub(crate) const ROWS: [Row; 54] = [
             "programs::installed_binaries_are_static_and_position_independent",
         ]),
     ),
+    row(
+        55,
+        &[Tenant],
+        "ask for any rate and burst by an annotation",
+        By(&[
+            "bandwidth/rates_of_every_size_are_served_or_refused",
+            "bandwidth/what_is_not_a_number_of_bits_is_refused_before_anything_is_made",
+            "bandwidth/a_burst_smaller_than_a_frame_lets_frames_pass",
+        ]),
+    ),
 ];
 
 /// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
@@ -614,6 +624,7 @@ row bandwidth bridge dummy firewall flannel host-local ipvlan loopback macvlan p
 52  - x - - - x - - x - - - x x - -  the others know no args
 53  x x x x x x x x x x x x x x x x
 54  x x x x x x x x x x x x x x x x
+55  x - - - - - - - - - - - - - - -  no other takes rates
 ";
 
 /// The plugins that a row is about.
@@ -690,7 +701,7 @@ fn every_plugin_has_a_column_in_the_matrix() {
 #[test]
 fn every_row_has_its_number_and_every_actor_a_row() {
     let numbers: Vec<u8> = ROWS.iter().map(|row| row.number).collect();
-    assert_eq!(numbers, (1..=54).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=55).collect::<Vec<_>>());
     assert!(ROWS.iter().all(|row| !row.by.is_empty() && !row.experiment.is_empty()));
     assert!(ROWS.iter().filter_map(|row| row.cve).all(|name| name.starts_with("CVE-")));
     let actors: BTreeSet<Actor> = ROWS.iter().flat_map(|row| row.by).copied().collect();
