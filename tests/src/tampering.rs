@@ -187,8 +187,10 @@ pub const TUNING: [Tampering; 9] = [
 ];
 
 /// What vrf makes, as [`vrf_member`](crate::harmed::vrf_member) says.
-pub const VRF: [Tampering; 6] = [
+pub const VRF: [Tampering; 8] = [
     Tampering::inside("ip link set eth0 nomaster", "failed to find eth0 associated to vrf red"),
+    Tampering::inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24, found ["),
+    Tampering::inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64, found ["),
     Tampering::inside("ip link set red down", "VRF red: wanted up, found down"),
     Tampering::inside(
         "ip route del 10.9.0.0/16 table 1",

@@ -8,6 +8,7 @@ use cnikit::plan::{Kind, Plan};
 use cnikit::resources::vrf::{self, VrfMember};
 use cnikit::types::check_ifname;
 use cnikit::{AttachmentSpec, ChainedPlugin, CniResult, Result, Status};
+use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
 /// The keys of the configuration.
@@ -50,8 +51,9 @@ impl ChainedPlugin for VrfPlugin {
     const KINDS: &'static [Kind] = &[vrf::KIND];
     const EXAMPLE: &'static str = r#""vrfname":"red""#;
 
-    fn plan(&self, at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
+    fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan> {
         Ok(Plan::of(VrfMember {
+            addresses: addresses(at, prev),
             ifname: at.tag.ifname.clone(),
             vrf: self.name.clone(),
             table: self.table,
@@ -62,4 +64,17 @@ impl ChainedPlugin for VrfPlugin {
     fn status(&self, status: &Status) -> Result<()> {
         vrf::available(&vrf::data_dir(&status.call.conf))
     }
+}
+
+/// The addresses that the previous result gives this interface. An address without an interface may be another one's.
+fn addresses(at: &AttachmentSpec, prev: &CniResult) -> Vec<IpNetwork> {
+    let mut addresses = Vec::new();
+    for ip in &prev.ips {
+        let index = ip.interface.and_then(|index| usize::try_from(index).ok());
+        let Some(interface) = index.and_then(|index| prev.interfaces.get(index)) else { continue };
+        if interface.name == at.tag.ifname && !interface.sandbox.is_empty() {
+            addresses.push(ip.address);
+        }
+    }
+    addresses
 }

@@ -16,6 +16,7 @@ use cnikit_process::Deadline;
 use cnikit_skel::{Error, Journal, NetnsLookup, Result, code};
 use cnikit_store::Directory;
 use cnikit_types::{NetConf, limit};
+use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::address::layer3;
@@ -51,6 +52,8 @@ pub struct VrfMember {
     pub vrf: String,
     /// The table of the VRF; otherwise that of an existing VRF, or one that nothing uses.
     pub table: Option<u32>,
+    /// The addresses of the interface in the previous result, for CHECK.
+    pub addresses: Vec<IpNetwork>,
     /// The directory in which the state is stored; see [`data_dir`].
     pub data_dir: PathBuf,
 }
@@ -165,6 +168,7 @@ impl Resource for VrfMember {
             return Ok(());
         };
         drifts.unless(link.master == Some(vrf.index), || format!("failed to find {ifname} associated to vrf {name}"));
+        self.verify_addresses(&container.addresses(link.index)?, drifts);
         let state = state_file::find::<VrfState>(context, &self.data_dir)?;
         let Some(state) = state.filter(|state| state.index == link.index) else { return Ok(()) };
         let copies = container.route_copies_of(link.index)?;
@@ -186,6 +190,17 @@ impl Resource for VrfMember {
 }
 
 impl VrfMember {
+    /// The kernel removes the IPv6 addresses of an interface that joins a VRF, unless that is prevented.
+    fn verify_addresses(&self, found: &[Address], drifts: &mut Drifts) {
+        let texts: Vec<String> = found.iter().map(|one| one.address.to_string()).collect();
+        for wanted in &self.addresses {
+            let is_there = found.iter().any(|one| one.address == *wanted);
+            drifts.unless(is_there, || {
+                format!("address of {}: wanted {wanted}, found [{}]", self.ifname, limit::first(&texts, " "))
+            });
+        }
+    }
+
     /// The VRF if it exists, with the configured table.
     fn existing(&self, container: &Netlink) -> Result<Option<Link>> {
         let name = &self.vrf;
