@@ -8,6 +8,7 @@
 #![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
 #![expect(clippy::disallowed_methods, reason = "whether this is the virtual machine is in the environment")]
 
+mod bandwidth;
 mod chain;
 mod docs;
 mod dummy;
@@ -29,6 +30,7 @@ use libtest_mimic::Arguments;
 
 fn main() -> ExitCode {
     let listed = [
+        bandwidth::TESTS,
         chain::TESTS,
         docs::TESTS,
         dummy::TESTS,

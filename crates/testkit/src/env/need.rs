@@ -60,6 +60,36 @@ impl Need {
     #[doc(alias = "CONFIG_DUMMY")]
     pub const DUMMY: Need = Need::new("dummy", "ip link add dummy0 type dummy && ip -d link show dummy0", " dummy ");
 
+    /// Links to which received packets are redirected, so that a shaper limits them: the module `ifb`.
+    #[doc(alias = "CONFIG_IFB")]
+    pub const IFB: Need = Need::new("ifb", "ip link add ifb7 type ifb && ip -d link show ifb7", " ifb ");
+
+    /// The queueing discipline `tbf`, a token bucket: the module `sch_tbf`.
+    #[doc(alias = "CONFIG_NET_SCH_TBF")]
+    pub const TBF: Need = Need::new(
+        "tbf",
+        "ip link add veth0 type veth peer name veth1 && tc qdisc add dev veth0 root tbf rate 1mbit burst 10000 latency 5ms \
+         && tc qdisc show dev veth0",
+        "qdisc tbf ",
+    );
+
+    /// The queueing discipline `htb`, token buckets for classes that filters choose: the modules `sch_htb` and `cls_u32`.
+    #[doc(alias = "CONFIG_NET_SCH_HTB")]
+    pub const HTB: Need = Need::new(
+        "htb",
+        "ip link add veth0 type veth peer name veth1 && tc qdisc add dev veth0 root handle 1: htb \
+         && tc filter add dev veth0 parent 1: u32 match u32 0 0 flowid 1:1 && tc qdisc show dev veth0",
+        "qdisc htb 1: ",
+    );
+
+    /// The queueing discipline `fq_codel`, which keeps the queues of flows short: the module `sch_fq_codel`.
+    #[doc(alias = "CONFIG_NET_SCH_FQ_CODEL")]
+    pub const FQ_CODEL: Need = Need::new(
+        "fq_codel",
+        "ip link add veth0 type veth peer name veth1 && tc qdisc add dev veth0 root fq_codel && tc qdisc show dev veth0",
+        "qdisc fq_codel ",
+    );
+
     /// Links that carry frames in UDP to other hosts: the module `vxlan`.
     #[doc(alias = "CONFIG_VXLAN")]
     pub const VXLAN: Need =
@@ -89,6 +119,10 @@ impl Need {
         Need::MACVLAN,
         Need::IPVLAN,
         Need::DUMMY,
+        Need::IFB,
+        Need::TBF,
+        Need::HTB,
+        Need::FQ_CODEL,
         Need::VXLAN,
         Need::BRIDGE_NETFILTER,
         Need::BRIDGE_META,
