@@ -152,7 +152,8 @@ pub(crate) struct Scenario {
     pub(crate) foreign_rules: Foreign,
     /// A shell line that prepares the host; `DIR` in it is the side's directory.
     pub(crate) before: &'static str,
-    /// A shell line that is run in each container beforehand. It makes the links that the plugins before a chained one would make.
+    /// A shell line that is run in each container beforehand; `HOST` in it is the path of the host's namespace. It makes the links
+    /// that the plugins before a chained one would make.
     pub(crate) inside: &'static str,
     /// Whether `eth0` is deleted and `inside` run again after each DEL, for a side that does not put back what it changed.
     pub(crate) is_renewed: bool,
@@ -341,6 +342,32 @@ const SBR: Scenario = Scenario {
     ..ONE
 };
 
+/// As [`SBR`]: upstream does not give the routes back either. The kernel adds its rules for VRFs with the first one.
+const VRF: Scenario = Scenario {
+    plugin: "vrf",
+    conf: r#"{"vrfname":"red","dataDir":"/run/DIR","prevResult":{"cniVersion":"1.0.0",
+        "interfaces":[{"name":"eth0","sandbox":"/run/netns/bench"}],
+        "ips":[{"address":"10.97.0.2/16","gateway":"10.97.0.1","interface":0},
+               {"address":"fd00:97::2/64","gateway":"fd00:97::1","interface":0}]}}"#,
+    before: "ip link add sibling0 type vrf table 9 || { echo this kernel lacks vrf >&2; exit 1; }",
+    ..SBR
+};
+
+/// A veth pair. Upstream leaves the limits of the host end where they are, so each round has a new one.
+const BANDWIDTH: Scenario = Scenario {
+    plugin: "bandwidth",
+    conf: r#"{"ingressRate":8000000,"ingressBurst":800000,"egressRate":16000000,"egressBurst":160000,
+        "prevResult":{"cniVersion":"1.0.0","interfaces":[{"name":"bench0"},
+            {"name":"eth0","mac":"0a:00:00:00:00:07","sandbox":"/run/netns/bench"}]}}"#,
+    inside: "ip link add eth0 address 0a:00:00:00:00:07 type veth peer name bench0 netns HOST && ip link set eth0 up && \
+        nsenter --net=HOST ip link set bench0 up",
+    is_renewed: true,
+    steps: &[Add, Check, Del],
+    rows: &[Add, Check, Del],
+    proof: (Add, "[ $(tc qdisc show | grep -c 'qdisc tbf 1: ') = 2 ]"),
+    ..ONE
+};
+
 /// A configuration with the result of a bridge before it. The bridge exists, because the route to the container leads there.
 macro_rules! behind_a_bridge {
     ($own:literal) => {
@@ -461,6 +488,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario { name: "tuning, record on a disk", rows: &[Add, Del], ..TUNING },
     Scenario { name: "sbr", ..SBR },
+    Scenario { name: "vrf", ..VRF },
+    Scenario { name: "bandwidth", ..BANDWIDTH },
     Scenario { name: "portmap, iptables, 1 port", short: 3, ..PUBLISHED_IPTABLES },
     Scenario { name: "portmap, iptables, 10 ports", ports: 10, ..PUBLISHED_IPTABLES },
     Scenario { name: "portmap, iptables, 100 ports", ports: 100, rounds: 8, ..PUBLISHED_IPTABLES },

@@ -101,7 +101,8 @@ impl<'a> Stage<'a> {
     }
 
     fn prepare_containers(&self, line: &str) -> Result<()> {
-        self.containers.iter().try_for_each(|one| shell(&one.netns, line, "").map(drop))
+        let line = line.replace("HOST", &path(&self.host));
+        self.containers.iter().try_for_each(|one| shell(&one.netns, &line, "").map(drop))
     }
 
     pub(crate) fn dir(&self) -> &Path {
