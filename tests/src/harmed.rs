@@ -99,11 +99,14 @@ pub fn source_routing(bin: &Path) -> Subject {
 
 /// sbr in the midst of many, each with addresses of its own.
 pub fn crowded_source_routing(bin: &Path) -> Subject {
+    with_own_addresses(source_routing(bin))
+}
+
+fn with_own_addresses(mut subject: Subject) -> Subject {
     let own = |text: &str| {
         let text = text.replace("10.77.0.2/24", "10.77.$PLACE/16");
         text.replace("fd00:77::2/64", "fd00:77::$NUMBER/64").replace("-q fd00:77::2;", "-q fd00:77::$NUMBER;")
     };
-    let mut subject = source_routing(bin);
     if let Some(after) = &mut subject.after {
         after.made = own(&after.made);
         after.result = serde_json::from_str(&own(&after.result.to_string())).unwrap();
@@ -111,11 +114,18 @@ pub fn crowded_source_routing(bin: &Path) -> Subject {
     subject
 }
 
-/// vrf with both families, and routes that DEL gives back. The kernel adds its rules for VRFs with the first one, and keeps them.
+/// Makes the rules that the kernel adds with the first VRF, and keeps.
+pub const FIRST_VRF: &str = "(ip link add first0 type vrf table 9 && ip link del first0) 2>/dev/null || :";
+
+/// vrf with both families, and routes that DEL gives back.
 pub fn vrf_member(bin: &Path) -> Subject {
-    let first = "(ip link add first0 type vrf table 9 && ip link del first0) 2>/dev/null || :";
     let conf = json!({"vrfname": "red", "dataDir": "$DIR/vrf"});
-    Subject::new(bin, "vrf", conf).after(&format!("{first}; {ROUTED_INTERFACE}"), addressed())
+    Subject::new(bin, "vrf", conf).after(&format!("{FIRST_VRF}; {ROUTED_INTERFACE}"), addressed())
+}
+
+/// vrf in the midst of many, each with addresses of its own.
+pub fn crowded_vrf_member(bin: &Path) -> Subject {
+    with_own_addresses(vrf_member(bin))
 }
 
 /// bandwidth with both limits.

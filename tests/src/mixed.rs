@@ -8,7 +8,7 @@ mod rows;
 mod state;
 
 pub use differences::{DIFFERENCES, Difference, fits, table};
-pub use rows::{Row, dummies, ipvlans, rows, versions, vlan_links, vlans};
+pub use rows::{Row, dummies, ipvlans, rows, versions, vlan_links, vlans, vrfs};
 pub use state::Names;
 
 use std::collections::BTreeSet;

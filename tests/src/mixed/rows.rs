@@ -1,5 +1,5 @@
 //! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, vlan, dummy, host-local,
-//! static, tuning, bandwidth, sbr, firewall, portmap and flannel.
+//! static, tuning, bandwidth, sbr, vrf, firewall, portmap and flannel.
 
 use std::path::Path;
 
@@ -7,8 +7,8 @@ use serde_json::{Value, json};
 
 use super::UpstreamRelease;
 use crate::harmed::{
-    INTERFACE, ROUTED_INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others, result_of_pair,
-    routed_interface,
+    FIRST_VRF, INTERFACE, ROUTED_INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others,
+    result_of_pair, routed_interface,
 };
 use crate::{MASTER, dual_stack};
 
@@ -49,7 +49,7 @@ pub(super) const SUBNET_ENV: &str =
     "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
 /// Of whom there are rows.
-const PLUGINS: [&str; 15] = [
+const PLUGINS: [&str; 16] = [
     "bandwidth",
     "loopback",
     "bridge",
@@ -65,6 +65,7 @@ const PLUGINS: [&str; 15] = [
     "portmap",
     "vlan",
     "dummy",
+    "vrf",
 ];
 
 fn row(id: &str, keys: Value) -> Row {
@@ -128,7 +129,7 @@ impl Row {
         if conf["ipam"]["type"] == "host-local" {
             conf["ipam"]["dataDir"] = json!(dir.join("leases"));
         }
-        if ["tuning", "sbr", "flannel"].contains(&self.plugin) {
+        if ["tuning", "sbr", "vrf", "flannel"].contains(&self.plugin) {
             conf["dataDir"] = json!(dir.join(self.plugin));
         }
         conf
@@ -141,7 +142,7 @@ impl Row {
             "portmap" => addressed(),
             "tuning" => interface_of_others(),
             "bandwidth" => result_of_pair(),
-            "sbr" => routed_interface(),
+            "sbr" | "vrf" => routed_interface(),
             _ => return None,
         };
         let mut result: Value = serde_json::from_str(&answered.to_string().replace("$NETNS", netns)).unwrap();
@@ -717,6 +718,21 @@ pub fn dummies() -> Vec<Row> {
         row("dummy/dns", json!({"dns": {"domain": "a.example"}, "ipam": dns})).newest_only(),
     ];
     rows.iter_mut().skip(1).for_each(|row| row.answers_only = true);
+    rows
+}
+
+/// The rows that need a kernel with VRFs. The table is chosen from 1 on, or configured.
+pub fn vrfs() -> Vec<Row> {
+    // It lives as long as the test program.
+    let inside: &'static str = format!("{FIRST_VRF}; {ROUTED_INTERFACE}").leak();
+    let mut rows = vec![
+        row("vrf/automatic", json!({"vrfname": "red"})),
+        row("vrf/table", json!({"vrfname": "red", "table": 300})),
+    ];
+    for row in &mut rows {
+        row.inside = inside;
+    }
+    rows[1].answers_only = true;
     rows
 }
 

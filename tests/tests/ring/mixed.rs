@@ -1,7 +1,7 @@
-//! Upstream's plugins and ours on one node: the VLANs of bridges, ipvlan, vlan and dummy.
+//! Upstream's plugins and ours on one node: the VLANs of bridges, ipvlan, vlan, dummy and vrf.
 
 use cnikit_testkit::need::Need;
-use cnikit_tests::mixed::{UpstreamRelease, alike, dummies, ipvlans, vlan_links, vlans};
+use cnikit_tests::mixed::{UpstreamRelease, alike, dummies, ipvlans, vlan_links, vlans, vrfs};
 
 use crate::test::{Test, test};
 
@@ -12,6 +12,8 @@ pub(crate) const TESTS: &[Test] = &[
     test!(the_plugin_vlan_is_like_the_packaged_one needs Need::VLAN),
     test!(the_plugin_vlan_is_like_the_newest_one needs Need::VLAN),
     test!(dummies_are_like_the_newest_ones needs Need::DUMMY),
+    test!(vrfs_are_like_the_packaged_ones needs Need::VRF),
+    test!(vrfs_are_like_the_newest_ones needs Need::VRF),
 ];
 
 fn vlans_are_like_the_packaged_ones() {
@@ -36,4 +38,12 @@ fn the_plugin_vlan_is_like_the_newest_one() {
 
 fn dummies_are_like_the_newest_ones() {
     alike(UpstreamRelease::Newest, &dummies());
+}
+
+fn vrfs_are_like_the_packaged_ones() {
+    alike(UpstreamRelease::Packaged, &vrfs());
+}
+
+fn vrfs_are_like_the_newest_ones() {
+    alike(UpstreamRelease::Newest, &vrfs());
 }

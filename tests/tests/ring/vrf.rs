@@ -2,9 +2,11 @@
 
 use cnikit_testkit::life;
 use cnikit_testkit::need::Need;
-use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, kill};
-use cnikit_tests::harmed::vrf_member;
+use cnikit_testkit::transcripts::survives;
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
+use cnikit_tests::harmed::{crowded_vrf_member, vrf_member};
 use cnikit_tests::tampering::VRF;
+use cnikit_tests::transcripts::scenes;
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once};
 use cnikit_tests::{bin, subject};
 use serde_json::{Value, json};
@@ -15,6 +17,9 @@ pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace needs Need::VRF),
     test!(del_succeeds_in_every_poor_form needs Need::VRF),
     test!(check_names_what_was_tampered_with needs Need::VRF),
+    test!(sixty_four_at_once_are_in_a_vrf_each needs Need::VRF),
+    test!(no_flood_leaves_a_vrf_or_a_file needs Need::VRF),
+    test!(recorded_requests_of_a_runtime_are_answered needs Need::VRF),
     test!(a_fault_before_any_step_changes_nothing needs Need::VRF),
     test!(it_is_killed_at_some_calls needs Need::VRF),
     test!(it_meets_some_errors needs Need::VRF),
@@ -35,6 +40,18 @@ fn del_succeeds_in_every_poor_form() {
 
 fn check_names_what_was_tampered_with() {
     life::names_tampering_of_all(&vrf_member(bin()), &VRF);
+}
+
+fn sixty_four_at_once_are_in_a_vrf_each() {
+    flood::survives(&crowded_vrf_member(bin()), 64);
+}
+
+fn no_flood_leaves_a_vrf_or_a_file() {
+    flood::random_calls(&crowded_vrf_member(bin()), 80);
+}
+
+fn recorded_requests_of_a_runtime_are_answered() {
+    survives(&vrf_member(bin()), &scenes("podman-4.3-run"), 1);
 }
 
 fn a_fault_before_any_step_changes_nothing() {
