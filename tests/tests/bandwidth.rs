@@ -476,6 +476,63 @@ fn the_queue_is_as_long_as_the_latency_says() {
     scene.check(&result).ok();
 }
 
+/// Sends datagrams of 1442 bytes with their headers at 16 Mbit/s or somewhat less, until it is to stop.
+fn send_twice_the_rate(from: &Netns, to: &str, stop: &AtomicBool) {
+    let work = |_: &cnikit_netns::Inside| {
+        let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+        while !stop.load(Ordering::Relaxed) {
+            for _ in 0..4 {
+                let _ = socket.send_to(&[7; 1400], to);
+            }
+            Deadline::after(SECOND).pause(Duration::from_micros(2_800));
+        }
+    };
+    from.enter(work).unwrap();
+}
+
+/// The mean time of pings through the queue toward the container, which is full.
+fn mean_round_trip(scene: &Scene) -> f64 {
+    scene.host.sh(&format!("ip address add 10.77.0.1/24 dev {}", scene.host_end()));
+    scene.container.sh("ip address add 10.77.0.2/24 dev eth0");
+    let _sink = scene.container.netns().enter(|_| UdpSocket::bind("0.0.0.0:9").unwrap()).unwrap();
+    let stop = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| send_twice_the_rate(scene.host.netns(), "10.77.0.2:9", &stop));
+        // Those that find no place in the queue are lost.
+        let (_, shown) = scene.host.try_sh("sleep 0.3; ping -n -q -c 300 -i 0.01 -W 1 10.77.0.2");
+        stop.store(true, Ordering::Relaxed);
+        let times = shown.lines().find_map(|line| line.strip_prefix("rtt min/avg/max/mdev = "));
+        let mean = times.unwrap_or_else(|| panic!("{shown}")).split('/').nth(1).unwrap();
+        mean.parse().unwrap()
+    })
+}
+
+/// At 8 Mbit/s with a burst of 10 kB upstream's queue holds 35 ms. With `latency` 5 it holds 15 ms.
+#[test]
+fn a_packet_waits_in_a_full_queue_as_long_as_upstreams_or_as_configured() {
+    let [theirs, ours, short] = thread::scope(|scope| {
+        let round_trip = |latency: Option<u64>, release: Option<UpstreamRelease>| {
+            let mut scene = Scene::new(json!({"ingressRate": 8_000_000, "ingressBurst": 80_000}));
+            if let Some(latency) = latency {
+                scene.subject = scene.subject.with("latency", json!(latency));
+            }
+            if let Some(release) = release {
+                scene.subject = upstreams(&scene.subject, release);
+            }
+            scene.add();
+            mean_round_trip(&scene)
+        };
+        [(None, Some(UpstreamRelease::Newest)), (None, None), (Some(5), None)]
+            .map(|(latency, release)| scope.spawn(move || round_trip(latency, release)))
+            .map(|thread| thread.join().unwrap())
+    });
+    println!(
+        "round trip through a full queue in ms: upstream {theirs:.1}, ours {ours:.1}, with a latency of 5 {short:.1}"
+    );
+    assert!((theirs - ours).abs() < 10.0, "upstream {theirs} ms, ours {ours} ms");
+    assert!(short < theirs / 1.5, "upstream {theirs} ms, with a latency of 5 {short} ms");
+}
+
 #[test]
 fn qdiscs_and_filters_of_other_programs_are_refused_before_anything_is_made() {
     for (line, says) in [
