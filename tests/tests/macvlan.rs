@@ -274,7 +274,7 @@ fn refused(ground: &'static str, subject: &Subject) -> (u64, String) {
     let subject = subject.at(host.dir());
     let output = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     HostSnapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::life::SHARED, "after the refusal");
-    assert_eq!(container.sh("ip -o link").lines().count(), 1, "nothing is in the container");
+    assert_eq!(container.links(), [""; 0], "nothing is in the container");
     output
 }
 
@@ -345,7 +345,7 @@ fn the_master_is_that_of_the_default_route() {
         host.sh("ip route flush table main; ip -6 route flush table main");
         subject.check(&host, "c-one", &container, &result).ok();
         subject.del(&host, "c-one", &container, &result);
-        assert_eq!(container.sh("ip -o link").lines().count(), 1, "{routes}");
+        assert_eq!(container.links(), [""; 0], "{routes}");
     }
 }
 

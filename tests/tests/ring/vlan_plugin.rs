@@ -274,7 +274,8 @@ fn of_two_at_once_in_one_vlan_one_is_refused() {
         let winner = ends.iter().position(|output| output.exit == 0).unwrap();
         let (code, text) = ends[1 - winner].refused();
         assert!([100, 101].contains(&code), "{code} {text}");
-        assert_eq!([winner, 1 - winner].map(|n| upper::links(&containers[n])), [1, 0]);
+        assert_eq!(containers[winner].links(), ["eth0"]);
+        assert_eq!(containers[1 - winner].links(), [""; 0]);
         let id = format!("c-{winner}");
         subject.del(&host, &id, &containers[winner], &ends[winner].clone().json());
         HostSnapshot::of(&host).assert_unchanged_since(&before, &life::SHARED, "after the DEL");
@@ -324,7 +325,7 @@ fn the_master_is_that_of_the_default_route() {
     lan.host.sh("ip route flush table main");
     subject.check(&lan.host, "c-one", &container, &result).ok();
     subject.del(&lan.host, "c-one", &container, &result);
-    assert_eq!(upper::links(&container), 0);
+    assert_eq!(container.links(), [""; 0]);
 }
 
 fn invalid_configurations_are_refused_before_anything_is_made() {
@@ -350,7 +351,7 @@ fn invalid_configurations_are_refused_before_anything_is_made() {
         }
         let output = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(output.0 == code && output.1.contains(says), "{keys}: {output:?}");
-        assert_eq!(upper::links(&container), 0, "{keys}");
+        assert_eq!(container.links(), [""; 0], "{keys}");
         HostSnapshot::of(&host).assert_unchanged_since(&before, &life::SHARED, "after the refusal");
     }
 }
@@ -370,7 +371,7 @@ fn a_del_needs_neither_the_master_nor_its_mtu() {
         for _ in 0..2 {
             subject.del(&host, "c-one", &container, &result);
         }
-        assert_eq!(upper::links(&container), 0, "{later}");
+        assert_eq!(container.links(), [""; 0], "{later}");
         let leases = host.sh(&format!("ls {}/leases/testnet | grep -c '^10[.]' || :", host.dir().display()));
         assert_eq!(leases.trim(), "0", "{later}");
     }

@@ -203,7 +203,11 @@ fn two_vrfs_with_one_subnet_reach_each_their_own() {
              icmpv6 type echo-request counter; }; }'",
         );
         for address in ["10.80.0.1", "fd00:80::1", "192.0.2.1"] {
-            container.sh(&format!("ip vrf exec {vrf} {} || ping -I {vrf} -n -q -c 1 -W 10 {address}", ping(address)));
+            // `ip vrf exec` mounts a cgroup2, which the snapshots of other tests would see.
+            container.sh(&format!(
+                "unshare --mount ip vrf exec {vrf} {} || ping -I {vrf} -n -q -c 1 -W 10 {address}",
+                ping(address)
+            ));
         }
         let counted = far.sh("nft list table inet seen");
         assert!(!counted.contains("packets 0 "), "{vrf}: {counted}");

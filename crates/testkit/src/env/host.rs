@@ -147,6 +147,14 @@ impl Container {
         try_shell(&self.netns, line)
     }
 
+    /// The names of its links but the loopback's, from proc(5): `ip link` also says on stderr which files of `/run/netns` are no
+    /// namespaces yet, and other tests make some.
+    pub fn links(&self) -> Vec<String> {
+        let table = self.sh("cat /proc/net/dev");
+        let names = table.lines().skip(2).filter_map(|line| line.split_once(':'));
+        names.map(|(name, _)| name.trim().to_owned()).filter(|name| name != "lo").collect()
+    }
+
     /// Whether an address replies to a ping from this container.
     pub fn reaches(&self, address: &str) -> bool {
         self.try_sh(&format!("ping -n -q -c 3 -i 0.2 -W 2 -w 5 {address}")).0

@@ -121,9 +121,9 @@ impl Node {
             }
             return;
         }
-        let links = slot.container.try_sh("ip -o link").1;
-        if links.lines().count() > 1 {
-            self.report(format!("left in the namespace of {}: {links}", slot.id));
+        let links = slot.container.links();
+        if !links.is_empty() {
+            self.report(format!("left in the namespace of {}: {}", slot.id, links.join(" ")));
         }
     }
 
