@@ -360,7 +360,7 @@ fn every_runtime_page_has_the_same_directories() {
 
 #[test]
 fn every_link_of_a_page_leads_somewhere() {
-    let others = ["README.md", "ARCHITECTURE.md"].map(page);
+    let others = ["README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md"].map(page);
     let mut links = 0;
     for from in pages().into_iter().chain(others) {
         for link in targets(&from.text) {
@@ -373,6 +373,39 @@ fn every_link_of_a_page_leads_somewhere() {
         }
     }
     assert!(links > 10, "{links} links were found");
+}
+
+#[test]
+fn every_page_shows_the_same_first_network() {
+    let network: Value = serde_json::from_str(&cnikit_tests::runtimes::file(CONFLIST)).unwrap();
+    let name = CONFLIST.rsplit_once('/').unwrap().1;
+    let mut shown = 0;
+    for Page { path, text } in pages().into_iter().chain([page("README.md")]) {
+        for (_, after) in text.match_indices(name).map(|(at, _)| text.split_at(at)) {
+            let Some((between, block)) = after.split_once("```json") else { continue };
+            if between.len() > 200 {
+                continue; // another block
+            }
+            let block = block.split_once('\n').unwrap().1.split_once("```").unwrap().0;
+            let block: Value =
+                serde_json::from_str(block).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
+            assert_eq!(block, network, "{}: another network after {between:?}", path.display());
+            shown += 1;
+        }
+    }
+    assert!(shown >= 2, "{shown} pages show {name}");
+}
+
+/// Where the musl target is not available, the binary is a quarter larger.
+#[test]
+fn the_readme_says_how_large_the_installed_binary_is() {
+    let readme = page("README.md").text;
+    let words = readme.split_once("All plugins are one static binary of ").unwrap().1;
+    let (whole, tenths) = words.split_once(" MB").unwrap().0.split_once('.').unwrap();
+    let tenths: u64 = format!("{whole}{tenths}").parse().unwrap();
+    let bytes = std::fs::metadata(cnikit_tests::installed().join("cni-plugins")).unwrap().len();
+    let range = tenths * 95_000..tenths * 130_000;
+    assert!(range.contains(&bytes), "README.md says {tenths} tenths of a megabyte, and it has {bytes} bytes");
 }
 
 #[test]

@@ -62,13 +62,14 @@ const PUBLIC: [&str; 18] = [
 ];
 
 /// The files and folders at the top.
-const TOP: [&str; 20] = [
+const TOP: [&str; 21] = [
     ".cargo",
     ".ci",
     ".git",
     ".gitignore",
     "ARCHITECTURE.md",
     "CHANGELOG.md",
+    "CONTRIBUTING.md",
     "Cargo.lock",
     "Cargo.toml",
     "LICENSE",
@@ -195,17 +196,39 @@ fn the_readme_names_every_plugin() {
     let readme = read("README.md");
     for folder in ours().keys().filter(|folder| row(folder) == 7) {
         let name = folder.trim_start_matches("plugins/");
-        assert!(readme.contains(&format!("| `{name}` |")), "README.md's table of plugins does not name {name}");
+        let is_row =
+            |line: &str| line.contains(&format!("| `{name}` |")) && line.contains(&format!("](docs/{name}.md)"));
+        assert!(readme.lines().any(is_row), "README.md's table of plugins does not name {name} with its page");
+    }
+}
+
+#[test]
+fn the_readme_names_the_version_and_the_oldest_rust() {
+    let manifest = read("Cargo.toml");
+    let value = |key: &str| {
+        let line = manifest.lines().find(|line| line.starts_with(&format!("{key} = "))).unwrap();
+        line.split('"').nth(1).unwrap().to_owned()
+    };
+    let readme = read("README.md");
+    for text in [format!("Version {}.", value("version")), format!("CNI bridge plugin cnikit-{}", value("version"))] {
+        assert!(readme.contains(&text), "README.md does not say {text:?}");
+    }
+    for page in ["README.md", "CONTRIBUTING.md"] {
+        let text = format!("Rust {} or newer", value("rust-version"));
+        assert!(read(page).contains(&text), "{page} does not say {text:?}");
     }
 }
 
 /// The README refers to no other maker for a plugin that this binary has.
 #[test]
 fn the_readme_asks_for_no_plugin_of_another_maker_that_is_here() {
-    let readme = read("README.md");
-    let words: Vec<&str> = readme.split_whitespace().collect();
+    let text = read("README.md");
+    let words: Vec<&str> = text.split_whitespace().collect();
     let readme = words.join(" ");
-    let lacking = readme.split_once("- Only the plugins above.").unwrap().1.split_once(" - ").unwrap().0;
+    let lacking = |line: &&str| line.starts_with("| not for |") || line.starts_with("- You need ");
+    let lacking: Vec<&str> = text.lines().filter(lacking).collect();
+    assert_eq!(lacking.len(), 2, "README.md says twice which plugins are missing");
+    let lacking = lacking.join(" ");
     for folder in ours().keys().filter(|folder| row(folder) == 7) {
         let name = folder.trim_start_matches("plugins/");
         for maker in ["the reference's", "upstream's", "the upstream"] {
