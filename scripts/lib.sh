@@ -91,8 +91,15 @@ namespaces() {
 settle_in() {
     mount -t tmpfs tmpfs /run
     private_below /var/lib cnikit
-    mkdir -p /run/netns
+    mount_netns_directory
     ip link set lo up
+}
+
+# mount_netns_directory: as the first `ip netns add` makes it. Otherwise that of one test would appear in the snapshots of another.
+mount_netns_directory() {
+    mkdir -p /run/netns
+    mount --bind /run/netns /run/netns
+    mount --make-shared /run/netns
 }
 
 # private_below DIR NAME: what is in the directory is seen as it is, except for NAME; what is made beside it is made in memory. So the

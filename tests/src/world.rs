@@ -55,9 +55,16 @@ pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T
     done
 }
 
-/// Until no IPv6 address of a namespace is under duplicate address detection any more.
-pub const UNTIL_DETECTED: &str =
-    "timeout 20 sh -c 'while ip -6 address show tentative | grep -q inet6; do sleep 0.05; done'";
+/// Until no IPv6 address of a namespace is under duplicate address detection any more, and each has its local route: the kernel
+/// adds the route after it has marked the address as usable, with `nodad` too (`addrconf_dad_completed`).
+pub const UNTIL_DETECTED: &str = r#"timeout 20 sh -c '
+    routed() {
+        ip -6 -o address show up | sed -n "s|.* inet6 \([^/ ]*\).*|\1|p" | while read -r address; do
+            ip -6 route show table all type local | grep -q "^local $address " || exit 1
+        done
+    }
+    while ip -6 address show tentative | grep -q inet6 || ! routed; do sleep 0.05; done
+'"#;
 
 /// How often [`once_within`] tries.
 const TRIES: usize = 5;

@@ -34,6 +34,7 @@ impl Scene {
         let host = Host::new();
         let container = sbr(&host, &json!({})).container(&host);
         container.sh(line);
+        container.sh(UNTIL_DETECTED);
         Scene { inside: HostSnapshot::inside(&container), container, host }
     }
 

@@ -166,8 +166,6 @@ fn prev(scene: &Scene) -> Value {
 
 #[test]
 fn cni_netns_is_a_network_namespace_and_not_the_hosts_own() {
-    // The first `ip netns add` of any test mounts /run/netns, which snapshots show: here it is there from the beginning.
-    cnikit_testkit::Host::new().sh("ip netns add adversary-mounts && ip netns del adversary-mounts");
     for plugin in rows::plugins(23) {
         let scene = Scene::of(&served(plugin));
         let below = tempfile::tempdir().unwrap(); // no snapshot reads the FIFO
