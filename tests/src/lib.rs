@@ -7,6 +7,7 @@
 
 pub mod attached;
 pub mod chain;
+pub mod dnsmasq;
 pub mod docs;
 pub mod harmed;
 pub mod mixed;

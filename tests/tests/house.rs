@@ -11,7 +11,7 @@ use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
-const ROWS: [(&str, u8); 22] = [
+const ROWS: [(&str, u8); 23] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -22,6 +22,7 @@ const ROWS: [(&str, u8); 22] = [
     ("crates/reservations", 1),
     ("crates/nftables", 2),
     ("crates/conntrack", 2),
+    ("crates/dhcp", 2),
     ("crates/skel", 2),
     ("crates/libcni", 2),
     ("crates/plan", 3),
@@ -40,8 +41,9 @@ const ROWS: [(&str, u8); 22] = [
 const DEV: u8 = 9;
 
 /// Crates that other projects can use: the first page of each has an example.
-const PUBLIC: [&str; 18] = [
+const PUBLIC: [&str; 19] = [
     "cnikit",
+    "dhcp",
     "firewalld",
     "invoke",
     "libcni",
@@ -368,7 +370,7 @@ fn mentions(line: &str, word: &str) -> bool {
 
 #[test]
 fn general_crates_do_not_mention_cni() {
-    for folder in ["netns", "store", "process", "netlink", "nftables", "iptables", "conntrack"] {
+    for folder in ["netns", "store", "process", "netlink", "nftables", "iptables", "conntrack", "dhcp"] {
         for file in sources(&format!("crates/{folder}/src")) {
             let content = read(&file);
             let line = content.lines().find(|line| mentions(line, "cni"));

@@ -15,6 +15,7 @@ mod conntrack;
 mod conversion;
 mod dbus;
 mod delegate;
+mod dhcp;
 mod dictionary;
 mod host_local;
 mod iptables;
@@ -49,6 +50,9 @@ const VARIABLE: usize = 128 << 10;
 /// The longest netlink datagram of the kernel.
 const DATAGRAM: usize = 64 << 10;
 
+/// The longest packet that a DHCP client reads.
+const DHCP_PACKET: usize = 2 << 10;
+
 /// Every target.
 pub const TARGETS: &[Target] = &[
     Target { name: "request", run: request::run, words: dictionary::PROTOCOL, longest: STDIN },
@@ -64,6 +68,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nftables", run: nftables::replies, words: dictionary::NFTABLES, longest: DATAGRAM },
     Target { name: "nftables-sent", run: nftables::sent, words: &[], longest: 4 << 10 },
     Target { name: "conntrack", run: conntrack::run, words: dictionary::NUMBERS, longest: DATAGRAM },
+    Target { name: "dhcp", run: dhcp::run, words: dictionary::DHCP, longest: DHCP_PACKET },
     Target { name: "iptables", run: iptables::run, words: dictionary::IPTABLES, longest: 64 << 20 },
     Target { name: "conditions", run: conditions::run, words: dictionary::CONDITIONS, longest: VARIABLE },
     Target { name: "dbus", run: dbus::run, words: dictionary::DBUS, longest: 1 << 20 },

@@ -1,0 +1,109 @@
+//! System calls without a safe wrapper, and the filters that the kernel runs.
+#![expect(unsafe_code, reason = "neither this socket option nor an address of a packet socket can be made otherwise")]
+
+use std::io;
+use std::mem::size_of;
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, AsRawFd};
+use std::ptr;
+
+use cnikit_netlink::Mac;
+use libc::{
+    BPF_ABS, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX, BPF_MSH, BPF_RET, BPF_W,
+};
+use nix::sys::socket::{LinkAddr, SockaddrLike};
+
+/// A statement of a filter: what it does, with which number, and how many statements it skips if the comparison holds and if not.
+type Statement = (u32, u32, u8, u8);
+
+/// Accepts the whole packet.
+const ACCEPT: Statement = (BPF_RET | BPF_K, u32::MAX, 0, 0);
+/// Drops the packet. A filter also does so if it reads behind the packet's end.
+const DROP: Statement = (BPF_RET | BPF_K, 0, 0, 0);
+
+/// Accepts whole UDP datagrams to port 68 with a reply to this client (`op`, `hlen`, `chaddr`). Replies to other clients of the
+/// link, which servers may broadcast, wake nobody.
+pub(crate) fn reply_filter(mac: Mac) -> Vec<libc::sock_filter> {
+    let [first @ .., fifth, sixth] = mac.0;
+    let compare = BPF_JMP | BPF_JEQ | BPF_K;
+    statements(&[
+        (BPF_LD | BPF_B | BPF_ABS, 9, 0, 0),
+        (compare, 17, 0, 14), // UDP
+        (BPF_LD | BPF_H | BPF_ABS, 6, 0, 0),
+        (BPF_JMP | BPF_JSET | BPF_K, 0x3fff, 12, 0), // a fragment
+        (BPF_LDX | BPF_B | BPF_MSH, 0, 0, 0),        // X is now the length of the IPv4 header
+        (BPF_LD | BPF_H | BPF_IND, 2, 0, 0),
+        (compare, 68, 0, 9),
+        (BPF_LD | BPF_B | BPF_IND, 8, 0, 0),
+        (compare, 2, 0, 7), // BOOTREPLY
+        (BPF_LD | BPF_B | BPF_IND, 10, 0, 0),
+        (compare, 6, 0, 5), // the length of chaddr
+        (BPF_LD | BPF_W | BPF_IND, 36, 0, 0),
+        (compare, u32::from_be_bytes(first), 0, 3),
+        (BPF_LD | BPF_H | BPF_IND, 40, 0, 0),
+        (compare, u32::from_be_bytes([0, 0, fifth, sixth]), 0, 1),
+        ACCEPT,
+        DROP,
+    ])
+}
+
+/// Accepts ARP packets of Ethernet and IPv4 that name this address as their sender's or target's.
+pub(crate) fn arp_filter(address: Ipv4Addr) -> Vec<libc::sock_filter> {
+    let compare = BPF_JMP | BPF_JEQ | BPF_K;
+    statements(&[
+        (BPF_LD | BPF_W | BPF_ABS, 14, 0, 0),
+        (compare, address.into(), 2, 0),
+        (BPF_LD | BPF_W | BPF_ABS, 24, 0, 0),
+        (compare, address.into(), 0, 1),
+        ACCEPT,
+        DROP,
+    ])
+}
+
+fn statements(statements: &[Statement]) -> Vec<libc::sock_filter> {
+    let mut filter = Vec::new();
+    for (code, k, jt, jf) in statements {
+        let code = u16::try_from(*code).unwrap_or_default(); // each is smaller than 256
+        filter.push(libc::sock_filter { code, jt: *jt, jf: *jf, k: *k });
+    }
+    filter
+}
+
+/// Has the kernel drop what the filter does not accept; see socket(7).
+#[doc(alias = "SO_ATTACH_FILTER")]
+pub(crate) fn attach_filter(socket: impl AsFd, filter: &mut [libc::sock_filter]) -> io::Result<()> {
+    let length = u16::try_from(filter.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
+    let size = u32::try_from(size_of::<libc::sock_fprog>()).map_err(io::Error::other)?;
+    // SAFETY: the socket is open, `program` has this size, and the filter that it points to is live; the kernel copies it.
+    let result = unsafe {
+        libc::setsockopt(
+            socket.as_fd().as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_ATTACH_FILTER,
+            ptr::from_ref(&program).cast(),
+            size,
+        )
+    };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// The address of a packet socket: a link by its index, a protocol of `linux/if_ether.h`, and a hardware address; see packet(7).
+#[doc(alias = "sockaddr_ll")]
+pub(crate) fn link_address(index: u32, protocol: i32, mac: Mac) -> io::Result<LinkAddr> {
+    let mut hardware = [0; 8];
+    hardware[..6].copy_from_slice(&mac.0);
+    let raw = libc::sockaddr_ll {
+        sll_family: u16::try_from(libc::AF_PACKET).map_err(io::Error::other)?,
+        sll_protocol: u16::try_from(protocol).map_err(io::Error::other)?.to_be(),
+        sll_ifindex: i32::try_from(index).map_err(io::Error::other)?,
+        sll_hatype: 0,
+        sll_pkttype: 0,
+        sll_halen: 6,
+        sll_addr: hardware,
+    };
+    let size = u32::try_from(size_of::<libc::sockaddr_ll>()).map_err(io::Error::other)?;
+    // SAFETY: the pointer is to a whole `sockaddr_ll` of this size, which is copied.
+    let address = unsafe { LinkAddr::from_raw(ptr::from_ref(&raw).cast(), Some(size)) };
+    address.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+}

@@ -1,0 +1,206 @@
+//! The sockets of a client, opened inside the network namespace of its link. None of them ever blocks.
+
+use std::ffi::OsString;
+use std::io;
+use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+
+use cnikit_netlink::Mac;
+use cnikit_netns::Netns;
+use dhcproto::v4::{CLIENT_PORT, SERVER_PORT};
+use nix::errno::Errno;
+use nix::sys::socket::sockopt::{BindToDevice, RcvBuf, ReuseAddr};
+use nix::sys::socket::{
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrIn, bind, recvfrom, sendto, setsockopt, socket,
+};
+
+use crate::{Error, Result, kernel};
+
+/// The hardware address of every host on the link.
+const EVERYONE: Mac = Mac([0xff; 6]);
+/// Room for the longest packet of a link with the usual MTU, and more; what is longer is cut, and then not a whole datagram.
+const LONGEST: usize = 2_048;
+/// The receive buffer of a socket that is not read; the kernel raises it to its least.
+const LEAST_BUFFER: usize = 1;
+
+/// A packet socket for one link: it sends IPv4 packets to hardware addresses, and receives the replies to one DHCP client, also
+/// while the link has no address. See packet(7).
+#[derive(Debug)]
+pub struct LinkSocket {
+    packets: PacketSocket,
+}
+
+/// A packet socket for one link that sends ARP packets, and receives those that concern one address.
+#[derive(Debug)]
+pub struct ArpSocket {
+    packets: PacketSocket,
+}
+
+/// A UDP socket on port 68 of a client's address: the kernel finds the way to the server, and no reply of its is refused by the
+/// kernel as a datagram that nobody waits for. The replies are read from the [`LinkSocket`].
+#[derive(Debug)]
+pub struct RoutedSocket {
+    socket: UdpSocket,
+    link: String,
+}
+
+/// `AF_PACKET`, `SOCK_DGRAM`: the kernel writes and removes the header of the link.
+#[derive(Debug)]
+struct PacketSocket {
+    socket: OwnedFd,
+    protocol: i32,
+    link: String,
+    index: u32,
+}
+
+impl LinkSocket {
+    /// Opens a socket for the link with this name, index and hardware address.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, the link does not exist, or the kernel refuses the socket (it needs `CAP_NET_RAW`).
+    pub fn open(netns: &Netns, link: &str, index: u32, mac: Mac) -> Result<Self> {
+        let filter = kernel::reply_filter(mac);
+        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IP, filter)? })
+    }
+
+    /// Sends an IPv4 packet in a frame to this hardware address.
+    ///
+    /// # Errors
+    /// sendto(2) fails: the link is down or gone, or its queue is full.
+    pub fn send(&self, to: Mac, packet: &[u8]) -> Result<()> {
+        self.packets.send(to, packet)
+    }
+
+    /// The next packet, and the hardware address that it came from; `None` if there is none.
+    ///
+    /// # Errors
+    /// recvfrom(2) fails: the link went down or is gone.
+    pub fn receive(&self) -> Result<Option<(Mac, Vec<u8>)>> {
+        self.packets.receive()
+    }
+}
+
+impl ArpSocket {
+    /// Opens a socket for the link with this name and index, and for packets that name this address.
+    ///
+    /// # Errors
+    /// As [`LinkSocket::open`].
+    pub fn open(netns: &Netns, link: &str, index: u32, address: Ipv4Addr) -> Result<Self> {
+        let filter = kernel::arp_filter(address);
+        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_ARP, filter)? })
+    }
+
+    /// Sends an ARP packet to every host of the link.
+    ///
+    /// # Errors
+    /// As [`LinkSocket::send`].
+    pub fn send(&self, packet: &[u8]) -> Result<()> {
+        self.packets.send(EVERYONE, packet)
+    }
+
+    /// The next packet; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`LinkSocket::receive`].
+    pub fn receive(&self) -> Result<Option<Vec<u8>>> {
+        Ok(self.packets.receive()?.map(|(_, packet)| packet))
+    }
+}
+
+impl RoutedSocket {
+    /// Opens a socket on port 68 of this address, for this link only.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, the link does not exist or has not got the address, or another socket has the port.
+    pub fn open(netns: &Netns, link: &str, address: Ipv4Addr) -> Result<Self> {
+        let operation = format!("open a UDP socket on {address}:{CLIENT_PORT} of {link}");
+        let socket = inside(netns, &operation, || routed(link, address))?;
+        Ok(Self { socket, link: link.to_owned() })
+    }
+
+    /// Sends a datagram to port 67 of the server.
+    ///
+    /// # Errors
+    /// sendto(2) fails: there is no route to the server, or the link is down.
+    pub fn send(&self, server: Ipv4Addr, payload: &[u8]) -> Result<()> {
+        let sent = self.socket.send_to(payload, SocketAddrV4::new(server, SERVER_PORT));
+        let failed = |source| Error::new(format!("send a datagram to {server} by {}", self.link), source);
+        sent.map(drop).map_err(failed)
+    }
+}
+
+impl PacketSocket {
+    fn open(
+        netns: &Netns,
+        link: &str,
+        index: u32,
+        protocol: i32,
+        mut filter: Vec<libc::sock_filter>,
+    ) -> Result<PacketSocket> {
+        let work = || -> io::Result<OwnedFd> {
+            // Without a protocol it receives nothing: no packet comes in before there is a filter, and a link.
+            let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+            let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None)?;
+            kernel::attach_filter(&socket, &mut filter)?;
+            bind(socket.as_raw_fd(), &kernel::link_address(index, protocol, EVERYONE)?)?;
+            Ok(socket)
+        };
+        let socket = inside(netns, &format!("open a packet socket for {link}"), work)?;
+        Ok(PacketSocket { socket, protocol, link: link.to_owned(), index })
+    }
+
+    fn send(&self, to: Mac, packet: &[u8]) -> Result<()> {
+        let failed = |source| Error::new(format!("send a packet by {}", self.link), source);
+        let to = kernel::link_address(self.index, self.protocol, to).map_err(failed)?;
+        let sent = sendto(self.socket.as_raw_fd(), packet, &to, MsgFlags::empty());
+        sent.map(drop).map_err(|errno| failed(errno.into()))
+    }
+
+    fn receive(&self) -> Result<Option<(Mac, Vec<u8>)>> {
+        let mut buffer = vec![0; LONGEST];
+        loop {
+            match recvfrom::<LinkAddr>(self.socket.as_raw_fd(), &mut buffer) {
+                Ok((length, from)) => {
+                    buffer.truncate(length);
+                    let from = from.and_then(|from| from.addr()).unwrap_or_default();
+                    return Ok(Some((Mac(from), buffer)));
+                }
+                Err(Errno::EINTR) => {}
+                Err(Errno::EAGAIN) => return Ok(None),
+                Err(errno) => return Err(Error::new(format!("receive packets by {}", self.link), errno)),
+            }
+        }
+    }
+}
+
+impl AsFd for LinkSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.packets.socket.as_fd()
+    }
+}
+
+impl AsFd for ArpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.packets.socket.as_fd()
+    }
+}
+
+fn routed(link: &str, address: Ipv4Addr) -> io::Result<UdpSocket> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
+    setsockopt(&socket, ReuseAddr, &true)?;
+    setsockopt(&socket, RcvBuf, &LEAST_BUFFER)?;
+    setsockopt(&socket, BindToDevice, &OsString::from(link))?;
+    bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(address, CLIENT_PORT)))?;
+    Ok(socket.into())
+}
+
+/// Runs `work` inside the namespace. A failure to enter is one of the operation.
+fn inside<T: Send>(netns: &Netns, operation: &str, work: impl FnOnce() -> io::Result<T> + Send) -> Result<T> {
+    let failed = |source: io::Error| Error::new(operation, source);
+    let outside = |error: cnikit_netns::Error| match error.errno() {
+        Some(errno) => failed(io::Error::from_raw_os_error(errno)),
+        None => failed(io::Error::other(error)),
+    };
+    netns.enter(|_| work()).map_err(outside)?.map_err(failed)
+}

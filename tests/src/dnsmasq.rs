@@ -1,0 +1,124 @@
+//! dnsmasq as the DHCP server of a bridge on a test's host.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cnikit_process::{CancellationToken, Deadline, Env, Program, find_program, run_while};
+use cnikit_testkit::{Container, Host};
+
+/// The bridge.
+pub const DHCP_BRIDGE: &str = "br-dhcp";
+/// The address of the bridge and of the server on it.
+pub const DHCP_SERVER: &str = "10.99.0.1";
+
+/// The longest time until it serves, and until it has ended.
+const START: Duration = Duration::from_secs(20);
+/// The time between two looks for its file.
+const PAUSE: Duration = Duration::from_millis(10);
+/// The longest that one may serve.
+const LIFE: Duration = Duration::from_mins(5);
+
+/// A running dnsmasq. It ends with the value, and with the process.
+pub struct Dnsmasq {
+    cancel: CancellationToken,
+    thread: Option<JoinHandle<()>>,
+    dir: PathBuf,
+}
+
+/// Makes the bridge, with its address.
+pub fn dhcp_bridge(host: &Host) {
+    host.sh(&format!("ip link add {DHCP_BRIDGE} type bridge && ip address add {DHCP_SERVER}/24 dev {DHCP_BRIDGE}"));
+    host.sh(&format!("ip link set {DHCP_BRIDGE} up"));
+}
+
+/// Connects a container to the bridge by a link of this name that is up and has no address. `port` is unique on the host.
+pub fn connect(host: &Host, container: &Container, port: &str, link: &str) {
+    host.sh(&format!("ip link add {port} type veth peer name {link} netns {}", container.path()));
+    host.sh(&format!("ip link set {port} master {DHCP_BRIDGE} up"));
+    container.sh(&format!("ip link set {link} up"));
+}
+
+impl Dnsmasq {
+    /// Starts it for leases of two minutes, its shortest, of these addresses (`10.99.0.10,10.99.0.20`), with further options. Its
+    /// files stay in the host's directory, so the next one knows the leases of this one.
+    pub fn start(host: &Host, range: &str, options: &[&str]) -> Dnsmasq {
+        let dir = host.dir().join("dnsmasq");
+        fs::create_dir_all(&dir).unwrap();
+        let pid_file = dir.join("pid");
+        let _ = fs::remove_file(&pid_file);
+        let mut args = vec![
+            "--keep-in-foreground".to_owned(),
+            "--conf-file=/dev/null".to_owned(),
+            "--user=root".to_owned(),
+            "--port=0".to_owned(),
+            "--bind-interfaces".to_owned(),
+            "--dhcp-authoritative".to_owned(),
+            "--no-ping".to_owned(),
+            "--log-dhcp".to_owned(),
+            format!("--interface={DHCP_BRIDGE}"),
+            format!("--dhcp-range={range},255.255.255.0,2m"),
+            format!("--pid-file={}", pid_file.display()),
+            format!("--dhcp-leasefile={}", dir.join("leases").display()),
+            format!("--log-facility={}", dir.join("log").display()),
+        ];
+        args.extend(options.iter().map(|option| (*option).to_owned()));
+        let program = Program {
+            path: find_program("dnsmasq").expect("dnsmasq is installed (Debian's dnsmasq-base)"),
+            args: args.into_iter().map(Into::into).collect(),
+            env: Env::Clean(&[]),
+            stdin: Vec::new(),
+            limit: 1 << 20,
+            grace: Duration::from_secs(1),
+        };
+        let cancel = CancellationToken::new().unwrap();
+        let token = cancel.clone();
+        let netns = host.netns().clone();
+        let serve = move || {
+            let ended = netns.enter(|_| run_while(&program, Deadline::after(LIFE), &token)).unwrap();
+            assert!(token.is_cancelled(), "dnsmasq ended by itself: {ended:?}");
+        };
+        let server = Dnsmasq { cancel, thread: Some(std::thread::spawn(serve)), dir };
+        server.await_file(&pid_file);
+        server
+    }
+
+    /// Waits for the file that it writes when its sockets are bound.
+    fn await_file(&self, file: &Path) {
+        let deadline = Deadline::after(START);
+        while !file.exists() {
+            let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+            assert!(!has_ended && deadline.pause(PAUSE), "dnsmasq does not serve: {}", self.log());
+        }
+    }
+
+    /// The leases that it has given, one a line: expiry, hardware address, address, name, client identifier.
+    pub fn leases(&self) -> Vec<String> {
+        let file = fs::read_to_string(self.dir.join("leases")).unwrap_or_default();
+        file.lines().map(str::to_owned).collect()
+    }
+
+    /// Waits until its leases are so.
+    pub fn await_leases(&self, what: &str, is_so: impl Fn(&[String]) -> bool) {
+        let deadline = Deadline::after(START);
+        while !is_so(&self.leases()) {
+            assert!(deadline.pause(PAUSE), "{what}: {:?}; {}", self.leases(), self.log());
+        }
+    }
+
+    /// What it has logged, of all that served on this host.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.dir.join("log")).unwrap_or_default()
+    }
+}
+
+impl Drop for Dnsmasq {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        let ended = self.thread.take().map(JoinHandle::join);
+        if !std::thread::panicking() {
+            assert!(matches!(ended, Some(Ok(()))), "dnsmasq failed: {}", self.log());
+        }
+    }
+}
