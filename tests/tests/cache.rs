@@ -210,6 +210,11 @@ fn an_attachment_cached_by_podman_is_complete_and_deleted_by_gc() {
         (cached.state, cached.problems.len(), cached.addresses()),
         (State::Attached, 0, vec!["10.9.0.2/24".to_owned()])
     );
+    let namespace = "/run/netns/netns-92e38622-15f4-87ca-7e48-6f797fed812d"; // recorded only in the result
+    assert_eq!(
+        (cached.summary().netns, scene.runtime().cache.list().unwrap()[0].netns.as_str()),
+        (namespace.into(), namespace)
+    );
     scene.runtime().gc(&cached.list().unwrap(), &[]).unwrap();
     assert_eq!(scene.calls(), ["DEL one"], "a list of 0.4.0 knows no GC");
     let read: Value = serde_json::from_str(&scene.stdin("one", "DEL")).unwrap();

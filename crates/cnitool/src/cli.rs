@@ -69,7 +69,7 @@ pub(crate) enum Command {
     /// List the attachments that are known
     #[command(after_help = "Example:\n  cnitool list --live")]
     List(List),
-    /// Show all of a container's attachments: namespace, links, addresses, rules
+    /// Show the attachments of a container, or of all: namespace, links, addresses, rules
     #[command(after_help = "Example:\n  cnitool show c1")]
     Show(Show),
     /// Addresses of host-local: who holds them, which are lost, and get those back
@@ -81,11 +81,14 @@ pub(crate) enum Command {
     /// Judge every file of a directory of configurations
     #[command(after_help = "Example:\n  cnitool validate /etc/cni/net.d")]
     Validate(Validate),
+    /// Inspect the node: configurations, plugins, attachments, leaked addresses, forwarding, packet filter
+    #[command(after_help = "Example:\n  cnitool doctor")]
+    Doctor(Doctor),
     /// Network namespaces with a name, as `ip netns` has them
     #[command(subcommand, after_help = "Example:\n  cnitool netns add c1")]
     Netns(Netns),
     /// Write a configuration for a new network
-    #[command(after_help = "Example:\n  cnitool init --name pods --subnet 10.1.2.0/24 --subnet fd00:1::/64")]
+    #[command(after_help = "Example:\n  cnitool init bridge pods --subnet 10.1.2.0/24 --subnet fd00:1::/64")]
     Init(Init),
     /// Print the completions of a shell
     #[command(
@@ -191,8 +194,14 @@ pub(crate) struct List {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Show {
-    /// A container's id or the beginning of one, the path or name of its namespace, or one of its addresses
-    pub(crate) id: String,
+    /// A container's id or the beginning of one, the path or name of its namespace, or one of its addresses [default: all]
+    pub(crate) id: Option<String>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Doctor {
+    #[command(flatten)]
+    pub(crate) sight: ScanScope,
 }
 
 #[derive(Clone, Debug, Subcommand)]
@@ -323,6 +332,12 @@ impl MainPlugin {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Init {
+    /// How containers are connected; --plugin is the same
+    #[arg(value_name = "PLUGIN", conflicts_with = "plugin")]
+    pub(crate) plugin_argument: Option<MainPlugin>,
+    /// The network's name; --name is the same
+    #[arg(value_name = "NAME", conflicts_with = "name")]
+    pub(crate) name_argument: Option<String>,
     /// The network's name
     #[arg(long)]
     pub(crate) name: Option<String>,

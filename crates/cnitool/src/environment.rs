@@ -35,10 +35,20 @@ pub(crate) fn cache(common: &Common) -> Cache {
     Cache::below(variable("CNI_CACHE_DIR").unwrap_or_else(|| "/var/lib/cni".to_owned()).as_ref())
 }
 
-/// The runtime with the directories of plugins, which have no default upstream, and the cache.
-pub(crate) fn runtime(common: &Common) -> Runtime {
+/// The directories of plugins, separated by colons. They have no default upstream.
+fn plugin_path(common: &Common) -> String {
     let path = common.plugin_path.clone().or_else(|| variable("CNI_PATH"));
-    let runtime = Runtime::new(path.unwrap_or_else(|| "/opt/cni/bin".to_owned()), cache(common));
+    path.unwrap_or_else(|| "/opt/cni/bin".to_owned())
+}
+
+/// The directories of plugins.
+pub(crate) fn plugin_directories(common: &Common) -> Vec<PathBuf> {
+    plugin_path(common).split(':').filter(|dir| !dir.is_empty()).map(PathBuf::from).collect()
+}
+
+/// The runtime with the directories of plugins and the cache.
+pub(crate) fn runtime(common: &Common) -> Runtime {
+    let runtime = Runtime::new(plugin_path(common), cache(common));
     Runtime { executor: Arc::new(ProgressExecutor::default()), ..runtime }
 }
 

@@ -19,7 +19,7 @@ use std::process::ExitCode;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::{CommandFactory, Parser};
 use cli::{Command, CommandLine, Config, Ipam};
-use commands::{config, gc, init, ipam, list, netns, restore, shell, show, verbs};
+use commands::{config, doctor, gc, init, ipam, list, netns, restore, shell, show, verbs};
 use dlmalloc::GlobalDlmalloc;
 use failure::{Failure, Result};
 use options::Common;
@@ -74,6 +74,7 @@ fn run(line: &CommandLine) -> Result {
         Command::Ipam(Ipam::Reclaim(args)) => ipam::reclaim(common, out, args),
         Command::Config(Config::Explain { dir, runtime }) => config::explain(common, out, dir.as_deref(), *runtime),
         Command::Validate(args) => config::validate(common, out, args.dir.as_deref()),
+        Command::Doctor(args) => doctor::doctor(common, out, args),
         Command::Netns(args) => netns::netns(common, out, args),
         Command::Init(args) => init::init(common, out, args),
         Command::Completions { shell } => shell::completions(*shell),

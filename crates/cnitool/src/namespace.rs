@@ -27,11 +27,11 @@ impl PathState {
     /// The word for the state in text and JSON.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            PathState::Present => "there",
+            PathState::Present => "present",
             PathState::Gone => "gone",
-            PathState::NotNetns => "no namespace",
-            PathState::NoPath => "unsaid",
-            PathState::OtherBoot => "of another boot",
+            PathState::NotNetns => "invalid",
+            PathState::NoPath => "unset",
+            PathState::OtherBoot => "stale",
             PathState::Unknown => "unknown",
         }
     }

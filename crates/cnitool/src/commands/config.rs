@@ -67,7 +67,7 @@ fn document(dir: &Path, selection: &Selection) -> Value {
         json!({"file": file.display().to_string(), "network": list.name, "version": list.version})
     });
     let skipped: Vec<Value> = selection.skipped.iter().map(skipped_document).collect();
-    json!({"directory": dir.display().to_string(), "default": default, "passedOver": skipped})
+    json!({"directory": dir.display().to_string(), "default": default, "skipped": skipped})
 }
 
 fn skipped_document(skipped: &SkippedFile) -> Value {

@@ -121,12 +121,12 @@ fn write(file: &Path, text: &str) -> Result {
 
 /// The network from the options, and from the answers to the questions about missing ones.
 fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
-    let name = match &args.name {
+    let name = match args.name.as_ref().or(args.name_argument.as_ref()) {
         Some(name) => name.clone(),
         None => questions.ask("Name of the network", "pods")?,
     };
     check_network_name(&name).map_err(|why| format!("--name: {why}: {name:?}"))?;
-    let plugin = match args.plugin {
+    let plugin = match args.plugin.or(args.plugin_argument) {
         Some(plugin) => plugin,
         None => match questions.ask("Containers are connected by (bridge, ptp, vlan, dummy)", "bridge")?.as_str() {
             "bridge" => MainPlugin::Bridge,

@@ -37,7 +37,7 @@ enum Verdict {
     /// There is a sign of a leak, but no proof.
     Suspected,
     /// It is proven that no container holds it.
-    Dead,
+    Leaked,
 }
 
 /// A reservation with its verdict.
@@ -74,7 +74,7 @@ impl Verdict {
         match self {
             Verdict::Held => "held",
             Verdict::Suspected => "suspected",
-            Verdict::Dead => "dead",
+            Verdict::Leaked => "leaked",
         }
     }
 
@@ -82,7 +82,7 @@ impl Verdict {
         match self {
             Verdict::Held => Tone::Good,
             Verdict::Suspected => Tone::Doubtful,
-            Verdict::Dead => Tone::Bad,
+            Verdict::Leaked => Tone::Bad,
         }
     }
 }
@@ -96,8 +96,8 @@ fn suspected(why: impl Into<String>) -> (Verdict, String) {
     (Verdict::Suspected, why.into())
 }
 
-fn dead(why: impl Into<String>) -> (Verdict, String) {
-    (Verdict::Dead, why.into())
+fn leaked(why: impl Into<String>) -> (Verdict, String) {
+    (Verdict::Leaked, why.into())
 }
 
 impl Evidence {
@@ -118,8 +118,8 @@ impl Evidence {
 
     fn assess(&self, network: &str, reservation: Reservation) -> Assessed {
         let (verdict, why) = match &reservation.holder {
-            _ if reservation.earlier_boot => dead("the index proves that it was held before this boot"),
-            Holder::Lost => dead("a crash left its file without content"),
+            _ if reservation.earlier_boot => leaked("the index proves that it was held before this boot"),
+            Holder::Lost => leaked("a crash left its file without content"),
             Holder::Unreadable(why) => suspected(why),
             Holder::Of(owner) => self.verdict(network, owner, &reservation),
         };
@@ -178,7 +178,7 @@ impl NodeScan {
         }
         match status {
             NetnsStatus::Unknown(unseen) => suspected(format!("its namespace is not found, but may live: {unseen}")),
-            _ => dead(format!("no living namespace bears its cookie {cookie}")),
+            _ => leaked(format!("no living namespace bears its cookie {cookie}")),
         }
     }
 
@@ -256,6 +256,32 @@ fn address_documents(reservations: &[OfNetwork<'_>]) -> Vec<Value> {
     reservations.iter().map(|(network, assessed)| assessed.to_json(network)).collect()
 }
 
+/// How many reservations of a network are leaked.
+#[derive(Debug)]
+pub(crate) struct LeakCount {
+    pub(crate) network: String,
+    /// Proven.
+    pub(crate) leaked: usize,
+    /// Not proven.
+    pub(crate) suspected: usize,
+}
+
+/// Counts the leaked reservations of each network.
+pub(crate) fn leak_counts(common: &Common, scope: ScanScope) -> Result<Vec<LeakCount>> {
+    let filter = StoreFilter { network: None, data_dir: Vec::new() };
+    let networks = survey(common, &filter, &Evidence::from_node(common, scope)?)?;
+    let mut counts = Vec::new();
+    for one in &networks {
+        let network = one.network.store.network.clone();
+        counts.push(LeakCount {
+            network,
+            leaked: one.count(Verdict::Leaked),
+            suspected: one.count(Verdict::Suspected),
+        });
+    }
+    Ok(counts)
+}
+
 /// Prints the reservations that are leaked, or suspected to be.
 pub(crate) fn leaks(common: &Common, out: Output, args: &Leaks) -> Result {
     let evidence = Evidence::from_node(common, args.sight)?;
@@ -272,18 +298,18 @@ pub(crate) fn leaks(common: &Common, out: Output, args: &Leaks) -> Result {
     if leaks.is_empty() { Ok(()) } else { Err(Failure::found()) }
 }
 
-/// Frees the reservations that are proven dead.
+/// Frees the reservations that are proven to be leaked.
 pub(crate) fn reclaim(common: &Common, out: Output, args: &Reclaim) -> Result {
     let survey = || survey(common, &args.leaks.filter, &Evidence::from_node(common, args.leaks.sight)?);
     let mut networks = survey()?;
-    if !args.dry_run && networks.iter().any(|one| one.count(Verdict::Dead) > 0) {
+    if !args.dry_run && networks.iter().any(|one| one.count(Verdict::Leaked) > 0) {
         confirm(&mut networks, &survey()?);
     }
     let mut freed: Vec<OfNetwork<'_>> = Vec::new();
     let mut failures: Vec<Failure> = Vec::new();
     for network in &networks {
         if args.dry_run {
-            freed.extend(network.dead().into_iter().map(|assessed| (network, assessed)));
+            freed.extend(network.leaked().into_iter().map(|assessed| (network, assessed)));
             continue;
         }
         match network.reclaim() {
@@ -305,17 +331,17 @@ pub(crate) fn reclaim(common: &Common, out: Output, args: &Reclaim) -> Result {
     out.finish(document, failures)
 }
 
-/// Keeps dead only the reservations that a second survey finds dead too: during the first one a process may have passed a
+/// Keeps as leaked only the reservations that a second survey finds leaked too: during the first one a process may have passed a
 /// namespace to another process that was scanned already.
 fn confirm(networks: &mut [NetworkUsage], again: &[NetworkUsage]) {
     for assessed in networks.iter_mut().flat_map(|network| &mut network.all) {
-        if assessed.verdict != Verdict::Dead {
+        if assessed.verdict != Verdict::Leaked {
             continue;
         }
-        let mut second = again.iter().flat_map(NetworkUsage::dead);
+        let mut second = again.iter().flat_map(NetworkUsage::leaked);
         if !second.any(|one| one.reservation == assessed.reservation) {
             assessed.verdict = Verdict::Suspected;
-            "it looked dead, and at a second look did not".clone_into(&mut assessed.why);
+            "it looked leaked, and a second survey did not confirm it".clone_into(&mut assessed.why);
         }
     }
 }
@@ -325,20 +351,20 @@ impl NetworkUsage {
         self.all.iter().map(move |assessed| (self, assessed))
     }
 
-    fn dead(&self) -> Vec<&Assessed> {
-        self.all.iter().filter(|assessed| assessed.verdict == Verdict::Dead).collect()
+    fn leaked(&self) -> Vec<&Assessed> {
+        self.all.iter().filter(|assessed| assessed.verdict == Verdict::Leaked).collect()
     }
 
-    /// Frees the dead reservations; returns those that were freed.
+    /// Frees the leaked reservations; returns those that were freed.
     fn reclaim(&self) -> Result<Vec<&Assessed>> {
-        let mut dead = self.dead();
-        if dead.is_empty() {
-            return Ok(dead);
+        let mut leaked = self.leaked();
+        if leaked.is_empty() {
+            return Ok(leaked);
         }
-        let is_dead = |found: &Reservation| dead.iter().any(|assessed| assessed.reservation == *found);
-        let freed = self.network.store.reclaim(is_dead)?;
-        dead.retain(|assessed| freed.iter().any(|one| one.address == assessed.reservation.address));
-        Ok(dead)
+        let is_leaked = |found: &Reservation| leaked.iter().any(|assessed| assessed.reservation == *found);
+        let freed = self.network.store.reclaim(is_leaked)?;
+        leaked.retain(|assessed| freed.iter().any(|one| one.address == assessed.reservation.address));
+        Ok(leaked)
     }
 
     fn count(&self, verdict: Verdict) -> usize {
@@ -396,7 +422,7 @@ impl NetworkUsage {
             range.into(),
             taken.to_string().into(),
             free.into(),
-            count_cell(self.count_in(Verdict::Dead, &is_in), Tone::Bad),
+            count_cell(self.count_in(Verdict::Leaked, &is_in), Tone::Bad),
             count_cell(self.count_in(Verdict::Suspected, &is_in), Tone::Doubtful),
         ]
     }
@@ -428,7 +454,7 @@ impl NetworkUsage {
             "size": number(size),
             "taken": number(taken),
             "free": number(size.saturating_sub(taken)),
-            "dead": self.count_in(Verdict::Dead, is_in),
+            "leaked": self.count_in(Verdict::Leaked, is_in),
             "suspected": self.count_in(Verdict::Suspected, is_in),
         })
     }

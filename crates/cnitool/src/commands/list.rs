@@ -35,14 +35,14 @@ pub(crate) enum LinkState {
 }
 
 impl LinkState {
-    fn word(&self) -> &str {
+    fn word(&self) -> &'static str {
         match self {
             LinkState::Unchecked => "",
             LinkState::Up => "up",
             LinkState::Down => "down",
             LinkState::Gone => "gone",
-            LinkState::OtherNetns => "another namespace",
-            LinkState::Unknown(why) => why,
+            LinkState::OtherNetns => "replaced",
+            LinkState::Unknown(_) => "unknown",
         }
     }
 }
@@ -191,8 +191,7 @@ impl Listed {
 
 /// One attachment as a document.
 pub(crate) fn document(attachment: &AttachmentSummary, path: PathState, link: &LinkState) -> Value {
-    let link = if *link == LinkState::Unchecked { None } else { Some(link.word()) };
-    json!({
+    let mut document = json!({
         "network": attachment.network,
         "container": attachment.container_id,
         "ifname": attachment.ifname,
@@ -200,8 +199,12 @@ pub(crate) fn document(attachment: &AttachmentSummary, path: PathState, link: &L
         "since": rfc3339(attachment.metadata.time.unwrap_or(attachment.written)),
         "ageSeconds": attachment.age().as_secs(),
         "netns": {"path": attachment.netns, "cookie": attachment.metadata.netns_cookie, "state": path.word()},
-        "link": link,
+        "link": if *link == LinkState::Unchecked { None } else { Some(link.word()) },
         "state": state_word(attachment.state).0,
         "file": attachment.file.display().to_string(),
-    })
+    });
+    if let LinkState::Unknown(why) = link {
+        document["linkError"] = json!(why);
+    }
+    document
 }

@@ -2,6 +2,7 @@
 
 pub(crate) mod config;
 pub(crate) mod container;
+pub(crate) mod doctor;
 pub(crate) mod gc;
 pub(crate) mod init;
 pub(crate) mod ipam;

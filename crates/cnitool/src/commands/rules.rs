@@ -60,7 +60,7 @@ impl Rules {
     }
 
     fn output(&mut self, program: &str, args: &[&str]) -> Option<String> {
-        match output(program, args) {
+        match program_output(program, args) {
             Ok(text) => Some(text),
             Err(why) => {
                 self.missing.push(format!("no rules of {program} are shown: {why}"));
@@ -70,8 +70,11 @@ impl Rules {
     }
 }
 
-/// The stdout of a program.
-fn output(name: &str, args: &[&str]) -> Result<String, String> {
+/// The stdout of a program of the host.
+///
+/// # Errors
+/// One sentence: it is not installed, could not be run in time, or failed.
+pub(crate) fn program_output(name: &str, args: &[&str]) -> Result<String, String> {
     let path = find_program(name).ok_or("it is not installed")?;
     let args = args.iter().map(OsString::from).collect();
     let program = Program { path, args, env: Env::Clean(&[]), stdin: Vec::new(), limit: LIMIT, grace: TIMEOUT };

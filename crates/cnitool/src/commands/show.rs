@@ -54,7 +54,11 @@ struct BridgeLink {
 }
 
 pub(crate) fn show(common: &Common, out: Output, args: &Show) -> Result {
-    let found = find(environment::cache(common).attachments()?, &args.id)?;
+    let all = environment::cache(common).attachments()?;
+    let found = match &args.id {
+        Some(id) => find(all, id)?,
+        None => all,
+    };
     let host = Host::read()?;
     let inspector = PathInspector::new();
     let mut rules = Rules::default();

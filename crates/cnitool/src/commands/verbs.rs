@@ -133,7 +133,7 @@ pub(crate) fn plan(common: &Common, out: Output, args: &cli::Attachment) -> Resu
 fn plan_document(planned: &PlannedSteps) -> Value {
     match &planned.steps {
         Ok(steps) => json!({"plugin": planned.plugin, "steps": steps}),
-        Err(failure) => json!({"plugin": planned.plugin, "unableToTell": failure.to_string()}),
+        Err(failure) => json!({"plugin": planned.plugin, "error": failure.to_string()}),
     }
 }
 

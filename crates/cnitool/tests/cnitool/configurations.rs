@@ -18,7 +18,7 @@ fn explain_names_the_default_network_and_the_reasons_against_other_files() {
     assert!(lines[1].contains("00-torn.conflist") && lines[2].contains("20-later.conf"), "{printed}");
     let document = bench.json("config explain --runtime kubelet");
     assert_eq!(document["default"]["network"], "lo");
-    assert_eq!(document["passedOver"].as_array().unwrap().len(), 2);
+    assert_eq!(document["skipped"].as_array().unwrap().len(), 2);
     assert_eq!(bench.json("config explain --runtime cri-o")["default"]["network"], "lo");
     for containerd in ["config explain", "config explain --runtime containerd"] {
         let (printed, _) = bench.says(3, containerd);
@@ -71,7 +71,7 @@ fn init_writes_a_valid_configuration_of_a_working_network() {
     for plugin in ["bridge", "ptp"] {
         let bench = Bench::new();
         let flags = "--subnet 10.94.0.0/24 --gateway 10.94.0.9 --subnet fd00:94::/64 --bridge cni-t0";
-        let (printed, _) = bench.says(0, &format!("init --name pods --plugin {plugin} {flags} --yes --dry-run"));
+        let (printed, _) = bench.says(0, &format!("init {plugin} pods {flags} --yes --dry-run"));
         assert!(json(&printed)["//"].is_array() && fs::read_dir(bench.path("net.d")).unwrap().count() == 0);
         bench.says(0, &format!("init --name pods --plugin {plugin} {flags} --yes"));
         let file = bench.path("net.d/10-pods.conflist");

@@ -7,6 +7,8 @@ mod chain;
 #[cfg(test)]
 mod configurations;
 #[cfg(test)]
+mod doctor;
+#[cfg(test)]
 mod drop_in;
 #[cfg(test)]
 mod gc;

@@ -53,7 +53,7 @@ fn a_cookie_without_a_living_namespace_is_proof_and_a_missing_path_is_not() {
     forget_cookie(&bench, "foreign");
 
     assert_eq!((leak(&bench, &lives), leak(&bench, &held)), (None, None), "both namespaces live");
-    assert_eq!(leak(&bench, &dead).unwrap()["state"], "dead");
+    assert_eq!(leak(&bench, &dead).unwrap()["state"], "leaked");
     let suspected = leak(&bench, &foreign).unwrap();
     assert!(suspected["state"] == "suspected" && suspected["why"].as_str().unwrap().contains("proves nothing"));
 
@@ -103,7 +103,7 @@ fn reservations_of_an_earlier_boot_are_reclaimed() {
     fs::write(bench.path("leases/net/10.94.0.9"), "c-unknown\r\neth0").unwrap();
     let (printed, _) = bench.says(0, "ipam usage --network net");
     assert!(
-        printed.lines().any(|line| line.contains(&old) && line.contains("dead") && line.contains("this boot")),
+        printed.lines().any(|line| line.contains(&old) && line.contains("leaked") && line.contains("this boot")),
         "{printed}"
     );
     // The earlier boot is a proof even if not all processes are visible.

@@ -26,14 +26,14 @@ fn list_shows_each_attachment_with_its_namespace_and_link() {
     let lines: Vec<&str> = printed.lines().collect();
     assert!(lines.len() == 3 && lines[0].starts_with("NETWORK") && errors.is_empty(), "{printed}");
     let first = lines.iter().find(|line| line.contains("10.94.0.5/24 fd00:94::2/64")).expect(&printed);
-    assert!(first.contains("there") && first.ends_with("attached"), "{printed}");
+    assert!(first.contains("present") && first.ends_with("attached"), "{printed}");
     assert!(!printed.contains('\x1b'), "no colours where there is no terminal");
     assert!(bench.says(0, "list --color always").0.contains("\x1b[1mNETWORK"));
 
     let live = bench.json("list --live");
     let one = &live["attachments"][0];
     assert_eq!((&one["network"], &one["ifname"], &one["state"]), (&"net".into(), &"eth0".into(), &"attached".into()));
-    assert_eq!((&one["netns"]["state"], &one["link"]), (&"there".into(), &"up".into()));
+    assert_eq!((&one["netns"]["state"], &one["link"]), (&"present".into(), &"up".into()));
     assert!(one["netns"]["cookie"].is_u64() && one["ageSeconds"].is_u64() && one["file"].is_string(), "{one}");
     assert!(one["since"].as_str().unwrap().ends_with('Z'));
 
@@ -45,7 +45,7 @@ fn list_shows_each_attachment_with_its_namespace_and_link() {
     assert_eq!(bench.json("list")["attachments"][0]["netns"]["state"], "gone");
     bench.namespace(name);
     let other = bench.json("list --live");
-    assert_eq!(other["attachments"][0]["link"], "another namespace");
+    assert_eq!(other["attachments"][0]["link"], "replaced");
     assert_eq!(bench.json("list --network other")["attachments"], crate::bench::json("[]"));
 }
 
@@ -73,6 +73,7 @@ fn show_has_everything_from_the_namespace_to_the_rules_of_the_host() {
     for way in [path, path.rsplit('/').next().unwrap(), &address, &id[..id.len() - 1]] {
         assert_eq!(bench.json(&format!("show {way}"))["attachments"][0]["container"], id.as_str(), "{way}");
     }
+    assert_eq!(bench.json("show")["attachments"].as_array().unwrap().len(), 2, "without an id all are shown");
     assert!(bench.says(1, "show cnitool-").1.contains("give more of it"));
     assert!(bench.says(1, "show nobody").1.contains("no attachment of \"nobody\""));
 }

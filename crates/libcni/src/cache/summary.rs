@@ -183,6 +183,7 @@ fn parse_fields(bytes: &[u8], name: &str, written: SystemTime) -> Option<Attachm
     }
     let mut addresses = Vec::new();
     let mut mac = None;
+    let mut netns = fields.netns;
     if let Some(result) = &fields.result {
         if result.ip4.is_some() || result.ip6.is_some() {
             return None;
@@ -192,12 +193,17 @@ fn parse_fields(bytes: &[u8], name: &str, written: SystemTime) -> Option<Attachm
         }
         let own = result.interfaces.iter().find(|one| one.name == fields.ifname && !one.sandbox.is_empty());
         mac = own.and_then(|own| non_empty(own.mac));
+        if let Some(own) = own
+            && netns.is_empty()
+        {
+            netns = own.sandbox;
+        }
     }
     Some(AttachmentSummary {
         network: fields.network.to_owned(),
         container_id: fields.container_id.to_owned(),
         ifname: fields.ifname.to_owned(),
-        netns: fields.netns.to_owned(),
+        netns: netns.to_owned(),
         addresses,
         mac,
         state: State::Attached,
@@ -244,11 +250,17 @@ impl CachedAttachment {
         let result = self.cni_result();
         let interfaces = result.as_ref().map(|result| result.interfaces.as_slice()).unwrap_or_default();
         let own = interfaces.iter().find(|one| one.name == self.at.ifname && !one.sandbox.is_empty());
+        let mut netns = self.at.netns.clone();
+        if let Some(own) = own
+            && netns.is_empty()
+        {
+            netns.clone_from(&own.sandbox);
+        }
         AttachmentSummary {
             network: self.network.clone(),
             container_id: self.at.container_id.clone(),
             ifname: self.at.ifname.clone(),
-            netns: self.at.netns.clone(),
+            netns,
             addresses: addresses_of(result.as_ref()),
             mac: own.and_then(|own| non_empty(&own.mac)),
             state: self.state,
