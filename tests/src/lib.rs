@@ -9,6 +9,7 @@ pub mod attached;
 pub mod chain;
 pub mod dnsmasq;
 pub mod docs;
+pub mod guest;
 pub mod harmed;
 pub mod mixed;
 pub mod runtimes;
@@ -30,7 +31,7 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 16] = [
+pub const NAMES: [&str; 17] = [
     "bandwidth",
     "bridge",
     "dummy",
@@ -44,6 +45,7 @@ pub const NAMES: [&str; 16] = [
     "ptp",
     "sbr",
     "static",
+    "tap",
     "tuning",
     "vlan",
     "vrf",
@@ -316,6 +318,11 @@ pub fn vlans() -> Subject {
 /// A dummy with both families.
 pub fn dummy() -> Subject {
     subject("dummy", json!({"ipam": dual_stack()}))
+}
+
+/// A TAP device with both families, for one user and group.
+pub fn tap() -> Subject {
+    subject("tap", json!({"owner": 1000, "group": 1001, "ipam": dual_stack()}))
 }
 
 /// Every configuration of an interface plugin that is put through everything.

@@ -4,7 +4,7 @@ use cnikit_testkit::Subject;
 use serde_json::json;
 
 use crate::harmed::{firewall, publishing, shaped, source_routing, tuned, vrf_member};
-use crate::{MASTER, bin, bridge, dual_stack, dummy, flannel, ipvlan, macvlan, ptp, subject, vlan, written_down};
+use crate::{MASTER, bin, bridge, dual_stack, dummy, flannel, ipvlan, macvlan, ptp, subject, tap, vlan, written_down};
 
 /// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
 pub fn served(plugin: &str) -> Subject {
@@ -22,6 +22,7 @@ pub fn served(plugin: &str) -> Subject {
         "ptp" => ptp().with("ipMasqBackend", json!("nftables")),
         "sbr" => source_routing(bin()),
         "static" => subject("static", json!({"ipam": written_down()})),
+        "tap" => tap(),
         "tuning" => tuned(bin()),
         "vlan" => vlan().on(MASTER), // as with ipvlan
         "vrf" => vrf_member(bin()),

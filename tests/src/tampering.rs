@@ -396,7 +396,7 @@ pub const LAYER2: [Thing; 4] = [
 pub const IN_THE_RING: [&str; 3] = ["VLANs of the port", "VLAN gateway", "VRF"];
 
 /// The kinds that `tests/tests/macvlan.rs` and the ring tamper with, because they need a feature of the kernel too.
-pub const WITHOUT_A_HOST_END: [&str; 4] = ["macvlan", "ipvlan", "vlan", "dummy"];
+pub const WITHOUT_A_HOST_END: [&str; 5] = ["macvlan", "ipvlan", "vlan", "dummy", "tap"];
 
 /// Visible state that CHECK does not compare: the line, and the reason.
 ///

@@ -1,5 +1,5 @@
 //! Tests that macvlan, ipvlan and vlan share: their containers' interfaces are on top of a link of the host, whose wire leads to
-//! another host. Some of them are for dummy too, whose interface is on top of nothing.
+//! another host. Some of them are for dummy and tap too, whose interfaces are on top of nothing.
 
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::thread;
@@ -83,6 +83,7 @@ fn foreign_link(subject: &Subject, netns: &str) -> String {
     let kind = &subject.plugin;
     match kind.as_str() {
         "dummy" => format!("ip link add name eth0 netns {netns} type dummy"),
+        "tap" => format!("nsenter --net={netns} ip tuntap add eth0 mode tap"),
         "ipvlan" => format!("ip link add link master0 name eth0 netns {netns} type ipvlan mode l2"),
         "vlan" => {
             let id = VLAN.fetch_add(1, Ordering::Relaxed);
@@ -302,7 +303,7 @@ pub fn gc_removes_invalid_links_in_named_namespaces(subject: &Subject) {
     let bin = subject.bin.display();
     let dir = host.dir().display();
     let plugin = &subject.plugin;
-    let foreign = foreign_link(&subject, "stranger");
+    let foreign = foreign_link(&subject, "/run/netns/stranger");
     let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' foreign='{foreign}'");
     let output = host.sh(&format!("{set}; {NAMED}"));
     assert_eq!(output, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nstranger 1\n");

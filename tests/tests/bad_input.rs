@@ -45,6 +45,7 @@ const ALL: &[&str] = &[
     "portmap",
     "dummy",
     "vlan",
+    "tap",
 ];
 /// They enter the container.
 const MAIN: &[&str] = &[
@@ -54,6 +55,7 @@ const MAIN: &[&str] = &[
     "ipvlan",
     "vlan",
     "dummy",
+    "tap",
     "loopback",
     "flannel",
     "tuning",
@@ -63,13 +65,13 @@ const MAIN: &[&str] = &[
     "portmap",
     "bandwidth",
 ];
-const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy"];
-const TAKING_AN_MTU: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan"];
+const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "tap"];
+const TAKING_AN_MTU: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap"];
 const TAKING_DNS: &[&str] = TAKING_AN_MTU;
 const MASQUERADING: &[&str] = &["bridge", "ptp"];
 const ON_A_MASTER: &[&str] = &["macvlan", "ipvlan", "vlan"];
 const OF_A_MODE: &[&str] = &["macvlan", "ipvlan"];
-const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tuning"];
+const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tap", "tuning"];
 const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
 const SBR: &[&str] = &["sbr"];
@@ -471,6 +473,14 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (&["macvlan"], "/mac", Text),
     (&["macvlan"], "/runtimeConfig/mac", Text),
     (&["macvlan"], "/args/cni/mac", Text),
+    (&["tap"], "/multiQueue", Bool),
+    (&["tap"], "/mac", Text),
+    (&["tap"], "/owner", Integer),
+    (&["tap"], "/group", Integer),
+    (&["tap"], "/vnetHdr", Bool),
+    (&["tap"], "/selinuxContext", Text),
+    (&["tap"], "/bridge", Text),
+    (&["tap"], "/runtimeConfig/mac", Text),
     (&["bridge"], "/bridge", Text),
     (&["bridge"], "/isGateway", Bool),
     (&["bridge"], "/isDefaultGateway", Bool),
@@ -687,6 +697,23 @@ fn values_of_vrf() -> Vec<Bad> {
     ]
 }
 
+/// Values of tap's keys that cannot be.
+fn values_of_tap() -> Vec<Bad> {
+    let tap = |pointer, value: Value, says: &str| bad(&["tap"], "ADD", [(pointer, value)], 7, says);
+    vec![
+        tap("/mac", json!("01:00:5e:00:00:01"), "cannot be the MAC of an interface"),
+        tap("/mtu", json!(-1), "invalid MTU -1, must be 0 or [68, 65521]"),
+        tap("/mtu", json!(67), "invalid MTU 67, must be 0 or [68, 65521]"),
+        tap("/owner", json!(-1), "owner"),
+        tap("/owner", json!(u32::MAX), "owner 4294967295 is -1, which is nobody"),
+        tap("/group", json!(u32::MAX), "group 4294967295 is -1, which is nobody"),
+        tap("/group", json!(1_u64 << 32), "group"),
+        tap("/bridge", json!("a/b"), "`bridge` \"a/b\": interface name contains"),
+        tap("/bridge", json!("sixteen-bytes-xx"), "interface name is too long"),
+        tap("/selinuxContext", json!("a\u{0}b"), "selinuxContext"),
+    ]
+}
+
 /// Values of bandwidth's keys that cannot be.
 fn values_of_bandwidth() -> Vec<Bad> {
     let bandwidth = |pointer, value: Value, says: &str| bad(BANDWIDTH, "ADD", [(pointer, value)], 7, says);
@@ -872,6 +899,7 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
         values_of_sbr(),
         values_of_vrf(),
         values_of_bandwidth(),
+        values_of_tap(),
         values_of_firewall(),
         values_of_portmap(),
     ];

@@ -55,6 +55,7 @@ fn documented() -> Vec<Documented> {
         of_interface::<ipvlan::IpvlanPlugin>("ipvlan", json!({})),
         of_interface::<vlan::VlanPlugin>("vlan", json!({"vlanId": 7})),
         of_interface::<dummy::DummyPlugin>("dummy", json!({})),
+        of_interface::<tap::TapPlugin>("tap", json!({})),
         // A directory for stored settings has an effect only if a setting is changed.
         of_chained::<tuning::TuningPlugin>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
         of_chained::<firewall::FirewallPlugin>("firewall", json!({})),
@@ -197,7 +198,7 @@ fn with(base: &Value, path: &[&str], value: Option<&Value>) -> Value {
 #[test]
 fn every_network_list_of_every_page_works() {
     let tried = examples(None);
-    assert!(tried.len() + 4 >= documented().len(), "each page but those of dummy, ipvlan, vlan and vrf has one");
+    assert!(tried.len() + 5 >= documented().len(), "each page but those of dummy, ipvlan, tap, vlan and vrf has one");
     tried.iter().for_each(Example::try_out);
 }
 

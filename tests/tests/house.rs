@@ -11,12 +11,13 @@ use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
-const ROWS: [(&str, u8); 23] = [
+const ROWS: [(&str, u8); 24] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
     ("crates/process", 0),
     ("crates/netlink", 1),
+    ("crates/tun", 1),
     ("crates/invoke", 1),
     ("crates/firewalld", 1),
     ("crates/reservations", 1),
@@ -41,7 +42,7 @@ const ROWS: [(&str, u8); 23] = [
 const DEV: u8 = 9;
 
 /// Crates that other projects can use: the first page of each has an example.
-const PUBLIC: [&str; 19] = [
+const PUBLIC: [&str; 20] = [
     "cnikit",
     "dhcp",
     "firewalld",
@@ -56,6 +57,7 @@ const PUBLIC: [&str; 19] = [
     "skel",
     "store",
     "testkit",
+    "tun",
     "types",
     "conntrack",
     "iptables",

@@ -94,6 +94,11 @@ fn macvlan_is_like_both() {
 }
 
 #[test]
+fn tap_is_like_the_newest_one() {
+    mixed::alike(UpstreamRelease::Newest, &of("tap"));
+}
+
+#[test]
 fn results_are_alike_in_every_version() {
     mixed::alike(UpstreamRelease::Packaged, &mixed::versions());
     mixed::alike(UpstreamRelease::Newest, &mixed::versions());

@@ -86,6 +86,7 @@ fn configuration(call: &Value) -> Option<Vec<u8>> {
         "sbr",
         "vrf",
         "bandwidth",
+        "tap",
     ]
     .iter()
     .position(|plugin| *plugin == text(call, &["plugin"]))?;

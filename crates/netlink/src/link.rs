@@ -5,7 +5,7 @@ use netlink_packet_route::link::{LinkFlags, LinkHeader, State};
 
 use crate::attribute::{attributes, value};
 use crate::frame::{HEADER, words};
-use crate::{Mac, UpperKind};
+use crate::{Mac, TunSettings, UpperKind};
 
 // The attributes that are read here, from `linux/if_link.h`.
 const ADDRESS: u16 = 1;
@@ -110,6 +110,8 @@ pub struct Link {
     pub port: Option<Port>,
     /// The settings of a macvlan, an ipvlan or a VLAN, if the link is one.
     pub upper: Option<UpperKind>,
+    /// The settings of a TUN or TAP device, if the link is one. Linux 4.18 and newer report them.
+    pub tun: Option<TunSettings>,
     /// VRFs only: the routing table for packets of the VRF's ports.
     #[doc(alias = "IFLA_VRF_TABLE")]
     pub vrf_table: Option<u32>,
@@ -199,6 +201,9 @@ impl Link {
         self.kind = find(INFO_KIND).map(words);
         let data = find(INFO_DATA).unwrap_or_default();
         self.upper = self.kind.as_deref().and_then(|kind| UpperKind::parse(kind, data));
+        if self.kind.as_deref() == Some("tun") {
+            self.tun = TunSettings::parse(data);
+        }
         if self.kind.as_deref() == Some("vrf") {
             self.vrf_table = value(data, VRF_TABLE).and_then(|table| parse_u32(table).ok());
         }

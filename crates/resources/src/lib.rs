@@ -7,6 +7,7 @@
 //! | [`ipvlan`] | an ipvlan link in the container | the attachment |
 //! | [`vlan`] | a VLAN link in the container | the attachment |
 //! | [`dummy`] | a dummy link in the container | the attachment |
+//! | [`tap`] | a TAP device in the container | the attachment |
 //! | [`bridge`] | a bridge on the host | never: it is shared |
 //! | [`bridge_port`] | a bridge port in forwarding state, and announcements to neighbours | the link |
 //! | [`layer3`] | addresses and routes of the container's interface | the link |
@@ -62,18 +63,20 @@ pub use address::{bridge_port, forwarding, gateway, host_route, layer3};
 pub use cnikit_netlink::{IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind, VlanProtocol};
 pub use identity::alias;
 pub use link::{
-    bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, veth, vlan, vlan_gateway, vlans,
+    bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, tap, veth, vlan, vlan_gateway,
+    vlans,
 };
 pub use routing::{source_routing, vrf};
 pub use shaper::{CountedTraffic, RateLimit, USUAL_LATENCY, egress_limit, ingress_limit};
 
 /// Every kind. Each has a file of its own.
-pub const ALL: [cnikit_plan::Kind; 21] = [
+pub const ALL: [cnikit_plan::Kind; 22] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
     vlan::KIND,
     dummy::KIND,
+    tap::KIND,
     bridge::KIND,
     layer3::KIND,
     loopback::KIND,

@@ -22,6 +22,7 @@ static ALL: &[Entry] = &[
     Entry::of::<InterfaceShape<ptp::PtpPlugin>>("ptp"),
     Entry::of::<Chained<sbr::SbrPlugin>>("sbr"),
     Entry::of::<Ipam<static_ipam::StaticPlugin>>("static"),
+    Entry::of::<InterfaceShape<tap::TapPlugin>>("tap"),
     Entry::of::<Chained<tuning::TuningPlugin>>("tuning"),
     Entry::of::<InterfaceShape<vlan::VlanPlugin>>("vlan"),
     Entry::of::<Chained<vrf::VrfPlugin>>("vrf"),

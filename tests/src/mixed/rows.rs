@@ -1,5 +1,5 @@
-//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, vlan, dummy, host-local,
-//! static, tuning, bandwidth, sbr, vrf, firewall, portmap and flannel.
+//! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, vlan, dummy, tap,
+//! host-local, static, tuning, bandwidth, sbr, vrf, firewall, portmap and flannel.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub(super) const SUBNET_ENV: &str =
     "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
 /// Of whom there are rows.
-const PLUGINS: [&str; 16] = [
+const PLUGINS: [&str; 17] = [
     "bandwidth",
     "loopback",
     "bridge",
@@ -65,6 +65,7 @@ const PLUGINS: [&str; 16] = [
     "portmap",
     "vlan",
     "dummy",
+    "tap",
     "vrf",
 ];
 
@@ -194,6 +195,7 @@ pub fn rows() -> Vec<Row> {
         bridge_requested(),
         ptp(),
         macvlan(),
+        tap(),
         host_local(),
         written_down(),
         tuning(),
@@ -400,6 +402,38 @@ fn macvlan() -> Vec<Row> {
     ];
     // Each link's own address is under detection for a second or two.
     rows.iter_mut().skip(3).for_each(|row| row.answers_only = true);
+    rows
+}
+
+/// Upstream's releases before 1.3.0 have no such plugin.
+fn tap() -> Vec<Row> {
+    let dns = json!({"type": "host-local", "subnet": "10.77.0.0/24", "resolvConf": "$DIR/resolv.conf"});
+    let owned = json!({"owner": 1000, "group": 1001});
+    let mut with_queues = owned.clone();
+    with_queues["multiQueue"] = json!(true);
+    let mut with_mac = owned.clone();
+    with_mac["mac"] = json!("0a:00:00:00:00:01");
+    with_mac["mtu"] = json!(1400);
+    let mut rows = vec![
+        row("tap/layer-2", json!({})),
+        row("tap/addresses", json!({"ipam": v4()})),
+        row("tap/mtu-and-mac", json!({"mtu": 1400, "mac": "0a:00:00:00:00:01"})),
+        row(
+            "tap/mac-in-runtime-config",
+            json!({"mac": "0a:00:00:00:00:01", "runtimeConfig": {"mac": "0a:00:00:00:00:03"}}),
+        )
+        .args("IgnoreUnknown=1;MAC=0a:00:00:00:00:02"),
+        row("tap/owner", json!({"owner": 0})),
+        row("tap/group", json!({"group": 0, "multiQueue": true})),
+        row("tap/owner-and-group", owned),
+        row("tap/owner-and-group-and-queues", with_queues),
+        row("tap/owner-and-group-with-mac", with_mac),
+        row("tap/bridge", json!({"bridge": "inner0"})).inside("ip link add inner0 type bridge"),
+        row("tap/name-taken", json!({})).inside("ip link add eth0 address 0a:00:00:00:00:09 type bridge"),
+        row("tap/dns", json!({"dns": {"nameservers": ["10.0.0.53"]}, "ipam": v4()})),
+        row("tap/dns-of-the-ipam-plugin", json!({"ipam": dns})),
+    ];
+    rows.iter_mut().for_each(|row| row.newest_only = true);
     rows
 }
 

@@ -11,6 +11,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(lists_with_vrfs_live needs Need::VRF),
     test!(lists_with_vlan_live needs Need::VLAN),
     test!(lists_with_dummy_live needs Need::DUMMY),
+    test!(lists_with_tap_live needs Need::TUN),
 ];
 
 fn lists_with_vlans_live() {
@@ -31,6 +32,10 @@ fn lists_with_vlan_live() {
 
 fn lists_with_dummy_live() {
     all_live(&Need::DUMMY);
+}
+
+fn lists_with_tap_live() {
+    all_live(&Need::TUN);
 }
 
 fn all_live(need: &Need) {

@@ -19,6 +19,7 @@ mod ipvlan;
 mod life;
 mod mixed;
 mod needs;
+mod tap;
 mod test;
 mod vlan;
 mod vlan_plugin;
@@ -40,6 +41,7 @@ fn main() -> ExitCode {
         ipvlan::TESTS,
         life::TESTS,
         mixed::TESTS,
+        tap::TESTS,
         vlan::TESTS,
         vlan_plugin::TESTS,
         vrf::TESTS,

@@ -19,7 +19,7 @@ use crate::output::text::Tone;
 
 /// The pages of our plugins, whose tables have the plugins' keys; tests compare them with the plugins. flannel is missing, because
 /// the keys and capabilities of its delegate are unknown.
-const PAGES: [(&str, &str); 15] = [
+const PAGES: [(&str, &str); 16] = [
     ("bandwidth", include_str!("../../../../docs/bandwidth.md")),
     ("bridge", include_str!("../../../../docs/bridge.md")),
     ("ptp", include_str!("../../../../docs/ptp.md")),
@@ -33,6 +33,7 @@ const PAGES: [(&str, &str); 15] = [
     ("static", include_str!("../../../../docs/static.md")),
     ("portmap", include_str!("../../../../docs/portmap.md")),
     ("sbr", include_str!("../../../../docs/sbr.md")),
+    ("tap", include_str!("../../../../docs/tap.md")),
     ("tuning", include_str!("../../../../docs/tuning.md")),
     ("firewall", include_str!("../../../../docs/firewall.md")),
 ];

@@ -309,7 +309,8 @@ pub fn on_no_segment(ifname: &str, ips: &[Ip], routes: &[cnikit_types::Route]) -
     }
 }
 
-/// The second plan of a macvlan, ipvlan or VLAN. An interface without addresses is only set up, unless it `is_up` already.
+/// The second plan of a macvlan, ipvlan, VLAN or TAP device. An interface without addresses is only set up, unless it `is_up`
+/// already.
 pub fn on_master(
     ifname: &str,
     ips: &[Ip],

@@ -1,4 +1,4 @@
-//! The common part of links that are made in the container and have no other end on the host: macvlan, ipvlan, VLAN, dummy.
+//! The common part of links that are made in the container and have no other end on the host: macvlan, ipvlan, VLAN, dummy, tap.
 //!
 //! Such a link is marked in two steps, because the kernel does not accept an alias in the message that makes a link: until the
 //! alias is written, the link is in a group whose number is made from the tag.
@@ -161,6 +161,10 @@ fn is_recorded(context: &ReleaseContext, container: &Netlink, link: &Link) -> Re
     let ifname = &context.tag.ifname;
     let record = context.prev.as_ref();
     if link.name != *ifname || !recorded::has_mac_of(record, ifname, link) {
+        return Ok(false);
+    }
+    // Upstream makes persistent TAP devices only.
+    if link.tun.is_some_and(|tun| !tun.tap || !tun.persistent) {
         return Ok(false);
     }
     if link.upper.is_some_and(UpperKind::shares_mac) {

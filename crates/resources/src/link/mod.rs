@@ -1,4 +1,5 @@
-//! Links: veth pairs, bridges and their ports, macvlan, ipvlan, VLAN, dummy, the VLANs of bridge ports, and the settings of a link.
+//! Links: veth pairs, bridges and their ports, macvlan, ipvlan, VLAN, dummy, tap, the VLANs of bridge ports, and the settings of a
+//! link.
 
 pub mod bridge;
 pub mod bring_up;
@@ -15,6 +16,7 @@ pub mod parent;
 pub(crate) mod random;
 pub mod stacked;
 pub(crate) mod stacked_links;
+pub mod tap;
 pub mod veth;
 pub(crate) mod veth_ends;
 pub mod vlan;

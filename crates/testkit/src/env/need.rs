@@ -60,6 +60,10 @@ impl Need {
     #[doc(alias = "CONFIG_DUMMY")]
     pub const DUMMY: Need = Need::new("dummy", "ip link add dummy0 type dummy && ip -d link show dummy0", " dummy ");
 
+    /// TAP and TUN devices: the module `tun`, and its file `/dev/net/tun`.
+    #[doc(alias = "CONFIG_TUN")]
+    pub const TUN: Need = Need::new("tun", "ip tuntap add tap0 mode tap && ip -d link show tap0", "tun type tap ");
+
     /// Links to which received packets are redirected, so that a shaper limits them: the module `ifb`.
     #[doc(alias = "CONFIG_IFB")]
     pub const IFB: Need = Need::new("ifb", "ip link add ifb7 type ifb && ip -d link show ifb7", " ifb ");
@@ -119,6 +123,7 @@ impl Need {
         Need::MACVLAN,
         Need::IPVLAN,
         Need::DUMMY,
+        Need::TUN,
         Need::IFB,
         Need::TBF,
         Need::HTB,
