@@ -14,7 +14,7 @@ pub const DHCP_BRIDGE: &str = "br-dhcp";
 pub const DHCP_SERVER: &str = "10.99.0.1";
 
 /// The longest time until it serves, and until it has ended.
-const START: Duration = Duration::from_secs(20);
+const START: Duration = Duration::from_secs(10);
 /// The time between two looks for its file.
 const PAUSE: Duration = Duration::from_millis(10);
 /// The longest that one may serve.
@@ -56,7 +56,6 @@ impl Dnsmasq {
             "--bind-interfaces".to_owned(),
             "--dhcp-authoritative".to_owned(),
             "--no-ping".to_owned(),
-            "--log-dhcp".to_owned(),
             format!("--interface={DHCP_BRIDGE}"),
             format!("--dhcp-range={range},255.255.255.0,2m"),
             format!("--pid-file={}", pid_file.display()),

@@ -11,6 +11,7 @@ pub mod dnsmasq;
 pub mod docs;
 pub mod guest;
 pub mod harmed;
+pub mod lease_daemon;
 pub mod mixed;
 pub mod runtimes;
 pub mod scene;
@@ -85,6 +86,12 @@ fn build_once() -> PathBuf {
 /// A program that this workspace builds.
 pub fn program(name: &str) -> PathBuf {
     build().join(name)
+}
+
+/// A program of the workspace's examples, built with the same profile as this test.
+pub fn example(name: &str) -> PathBuf {
+    build();
+    built().join("examples").join(name)
 }
 
 /// The plugins as they are installed: one binary, hard links.

@@ -11,7 +11,7 @@ use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
-const ROWS: [(&str, u8); 24] = [
+const ROWS: [(&str, u8); 25] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -26,6 +26,7 @@ const ROWS: [(&str, u8); 24] = [
     ("crates/dhcp", 2),
     ("crates/skel", 2),
     ("crates/libcni", 2),
+    ("crates/dhcp-daemon", 3),
     ("crates/plan", 3),
     ("crates/iptables", 3),
     ("crates/resources", 4),
@@ -42,9 +43,10 @@ const ROWS: [(&str, u8); 24] = [
 const DEV: u8 = 9;
 
 /// Crates that other projects can use: the first page of each has an example.
-const PUBLIC: [&str; 20] = [
+const PUBLIC: [&str; 21] = [
     "cnikit",
     "dhcp",
+    "dhcp-daemon",
     "firewalld",
     "invoke",
     "libcni",

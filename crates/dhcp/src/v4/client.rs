@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cnikit_netlink::Mac;
 use dhcproto::v4::MessageType;
+use ipnetwork::Ipv4Network;
 
 use super::hindrance::Hindrance;
 use super::lease::{Lease, LossReason};
@@ -171,14 +172,17 @@ impl Client {
     }
 
     /// Gives the lease back (DHCPRELEASE), if there is one, and stops. Returns whether there is a packet to send.
+    ///
+    /// No server answers, so nothing is sent again; but a server on the link gets it in a second frame too, which is for everyone:
+    /// its hardware address may have changed, as that of a bridge does with its ports.
     pub fn release(&mut self, now: Duration) -> bool {
-        let (server, server_mac, address) = match std::mem::replace(&mut self.state, State::Idle) {
-            State::Requesting { server, server_mac, address } => (server, server_mac, address),
+        let (server, server_mac, address, prefix) = match std::mem::replace(&mut self.state, State::Idle) {
+            State::Requesting { server, server_mac, address } => (server, server_mac, address, None),
             State::Rebooting { lease, .. }
             | State::Probing { lease, .. }
             | State::Bound { lease }
             | State::Renewing { lease }
-            | State::Rebinding { lease } => (lease.server, lease.server_mac, lease.address),
+            | State::Rebinding { lease } => (lease.server, lease.server_mac, lease.address, lease.parameters.prefix),
             State::Idle | State::Waiting | State::Selecting { .. } => {
                 self.stop();
                 return false;
@@ -188,7 +192,12 @@ impl Client {
         self.exchange = self.new_exchange(now);
         let request = Request { own: Some(address), server: Some(server), ..self.request(now, MessageType::Release) };
         let payload = self.encode(&request);
-        self.outbox.push_back(Transmit::Packet { to: server_mac, packet: frame::packet(address, server, &payload) });
+        let packet = frame::packet(address, server, &payload);
+        self.outbox.push_back(Transmit::Packet { to: server_mac, packet: packet.clone() });
+        let subnet = prefix.and_then(|prefix| Ipv4Network::new(address, prefix).ok());
+        if subnet.is_some_and(|subnet| subnet.contains(server)) {
+            self.outbox.push_back(Transmit::Packet { to: EVERYONE, packet });
+        }
         true
     }
 

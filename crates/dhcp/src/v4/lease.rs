@@ -4,12 +4,13 @@ use std::net::Ipv4Addr;
 use std::time::Duration;
 
 use cnikit_netlink::Mac;
+use serde::{Deserialize, Serialize};
 
 use super::parameters::Parameters;
 use super::reply::LeaseTimes;
 
 /// An address that a server has assigned, and what it configures.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease {
     /// The address.
     pub address: Ipv4Addr,

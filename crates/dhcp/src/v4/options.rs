@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fmt::{self, Write};
 
+use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 /// The codes of the options that this crate reads or writes (RFC 2132; others as noted).
@@ -103,7 +104,7 @@ pub fn client_id(text: &str) -> Vec<u8> {
 }
 
 /// The options that a client sends in addition to those of the protocol, and the list of those that it asks for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClientOptions {
     provided: BTreeMap<u8, Vec<u8>>,
     requested: Vec<u8>,

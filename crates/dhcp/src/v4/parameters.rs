@@ -5,6 +5,7 @@ use std::net::Ipv4Addr;
 use dhcproto::v4::borrowed::DhcpOptionIterator;
 use dhcproto::v4::{DhcpOption, OptionCode};
 use ipnetwork::Ipv4Network;
+use serde::{Deserialize, Serialize};
 
 use super::options::code;
 use super::reply::Options;
@@ -22,7 +23,7 @@ const MAX_LABEL: usize = 63;
 
 /// The parameters of a lease. Each value is one that can be used: what is not is left out, and its option is in
 /// [`Parameters::ignored`].
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Parameters {
     /// The length of the subnet's prefix (option 1).
     pub prefix: Option<u8>,
@@ -47,7 +48,7 @@ pub struct Parameters {
 }
 
 /// A route of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseRoute {
     /// The destination, without host bits.
     pub destination: Ipv4Network,

@@ -7,6 +7,7 @@ use std::time::Duration;
 use cnikit_netlink::Mac;
 use dhcproto::v4::borrowed::{DhcpOptionIterator, Message};
 use dhcproto::v4::{HType, MAGIC, MessageType, Opcode};
+use serde::{Deserialize, Serialize};
 
 use super::options::code;
 use super::parameters::{Parameters, address, is_host, seconds};
@@ -60,7 +61,7 @@ pub struct Reply {
 }
 
 /// The times of a lease, from when it was requested: renewal ≤ rebinding ≤ expiry.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LeaseTimes {
     /// When the client begins to renew the lease with its server (T1).
     pub renewal: Duration,

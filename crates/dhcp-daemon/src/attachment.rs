@@ -1,0 +1,380 @@
+//! One lease: its client, its sockets while an exchange runs, and what happens to its interface.
+
+use std::net::Ipv4Addr;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::time::Duration;
+
+use cnikit_dhcp::v4::{Client, ClientEvent, ClientOptions, ClientSettings, Lease, LossReason, Timing, Transmit};
+use cnikit_dhcp::{ArpSocket, LinkSocket, RoutedSocket};
+use cnikit_netns::Netns;
+
+use crate::log::log;
+use crate::protocol::{LeaseOrder, LeaseOwner, LeaseReply, LeaseReport};
+use crate::record::{LeaseRecords, Place, Record};
+use crate::{clock, interface};
+
+/// How long a reply to a renewal is listened for. A socket keeps a deleted namespace alive, and the next request may be hours away.
+const LISTENING: Duration = Duration::from_secs(10);
+/// How often a client may have something to do at one time; more would be a defect, and the loop goes on with the others.
+const STEPS: usize = 16;
+
+/// How clients behave: the daemon's flags.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Behaviour {
+    pub(crate) timing: Timing,
+    pub(crate) broadcast: bool,
+}
+
+/// What was ordered.
+pub(crate) struct Terms {
+    options: ClientOptions,
+    mtu: bool,
+    priority: Option<u32>,
+}
+
+/// An owner's lease, or the attempt to get one.
+pub(crate) struct Attachment {
+    pub(crate) owner: LeaseOwner,
+    pub(crate) place: Place,
+    terms: Terms,
+    client: Client,
+    /// The last lease that the client had.
+    lease: Option<Lease>,
+    link: Option<LinkSocket>,
+    arp: Option<ArpSocket>,
+    routed: Option<RoutedSocket>,
+    /// Until when the sockets are open.
+    listening: Duration,
+    /// Until when an order waits for its first lease; `None` once that was reported.
+    pub(crate) ordered: Option<Duration>,
+}
+
+/// What came of a step.
+#[derive(Debug, Default)]
+pub(crate) struct Step {
+    /// The reply to those who wait.
+    pub(crate) reply: Option<LeaseReply>,
+    /// Nothing is left to do: the attachment is to be forgotten.
+    pub(crate) is_over: bool,
+}
+
+impl Attachment {
+    /// Begins to get a lease, until this time. `wanted` is the address that the owner had elsewhere.
+    pub(crate) fn order(
+        order: LeaseOrder,
+        place: Place,
+        wanted: Option<Ipv4Addr>,
+        behaviour: Behaviour,
+        until: Duration,
+    ) -> Attachment {
+        let LeaseOrder { owner, options, mtu, priority, .. } = order;
+        let mut attachment = Attachment::new(owner, place, Terms { options, mtu, priority }, behaviour);
+        attachment.client.start(clock::now(), wanted);
+        attachment.ordered = Some(until);
+        attachment
+    }
+
+    /// Goes on with a lease of the disk (INIT-REBOOT). `has_address`: the interface has its address.
+    pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour) -> Attachment {
+        let Record { owner, place, options, mtu, priority, lease, .. } = record;
+        let mut attachment = Attachment::new(owner, place, Terms { options, mtu, priority }, behaviour);
+        attachment.client.reboot(clock::now(), lease.clone(), has_address);
+        attachment.lease = Some(lease);
+        attachment
+    }
+
+    fn new(owner: LeaseOwner, place: Place, terms: Terms, behaviour: Behaviour) -> Attachment {
+        let Behaviour { timing, broadcast } = behaviour;
+        let settings = ClientSettings { mac: place.mac, options: terms.options.clone(), timing, broadcast };
+        Attachment {
+            owner,
+            place,
+            terms,
+            // Where the kernel has no random numbers, nothing works.
+            client: Client::new(settings, || getrandom::u32().unwrap_or_default()),
+            lease: None,
+            link: None,
+            arp: None,
+            routed: None,
+            listening: Duration::ZERO,
+            ordered: None,
+        }
+    }
+
+    /// The lease, if the client has one now.
+    pub(crate) fn current(&self) -> Option<&Lease> {
+        self.client.lease()
+    }
+
+    /// The last lease, whether it still is one or not.
+    pub(crate) fn last(&self) -> Option<&Lease> {
+        self.lease.as_ref()
+    }
+
+    pub(crate) fn report(&self, now: Duration) -> LeaseReport {
+        let lease = self.client.lease();
+        let left = lease.and_then(Lease::expires_at).map(|end| end.saturating_sub(now).as_secs());
+        LeaseReport {
+            owner: self.owner.clone(),
+            netns: self.place.netns.clone(),
+            lease: lease.cloned(),
+            seconds_left: left,
+            hindrance: self.hindrance(now),
+        }
+    }
+
+    /// Each difference between the lease and the interface.
+    pub(crate) fn differences(&self, now: Duration) -> Result<Vec<String>, String> {
+        let Some(record) = self.record().filter(|_| self.client.lease().is_some()) else {
+            let why = self.hindrance(now).unwrap_or_default();
+            return Ok(vec![format!("{} has no lease at the moment: {why}", self.place.link)]);
+        };
+        match interface::reopen(&self.place)? {
+            Some(netns) => interface::differences(&netns, &record),
+            None => Ok(vec![format!("the network namespace {} is gone", self.place.netns)]),
+        }
+    }
+
+    /// What keeps it from having a lease, or from renewing it.
+    fn hindrance(&self, now: Duration) -> Option<String> {
+        Some(format!("{} on {}", self.client.hindrance(now)?, self.place.link))
+    }
+
+    /// When the next step is due.
+    pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
+        let mut deadline = self.client.deadline();
+        let mut sooner = |time: Option<Duration>| {
+            if let Some(time) = time {
+                deadline = Some(deadline.map_or(time, |earlier| earlier.min(time)));
+            }
+        };
+        sooner(self.ordered);
+        if self.link.is_some() {
+            sooner(Some(self.listening));
+            sooner(self.client.closed_until(now));
+        }
+        deadline
+    }
+
+    /// The sockets to wait for: none while packets are ignored because there were too many.
+    pub(crate) fn sockets(&self, now: Duration) -> Vec<BorrowedFd<'_>> {
+        if self.client.closed_until(now).is_some() {
+            return Vec::new();
+        }
+        let mut sockets = Vec::new();
+        if let Some(link) = &self.link {
+            sockets.push(link.as_fd());
+        }
+        if let Some(arp) = &self.arp {
+            sockets.push(arp.as_fd());
+        }
+        sockets
+    }
+
+    /// Passes what the sockets have received to the client.
+    pub(crate) fn receive(&mut self, now: Duration) {
+        while self.client.closed_until(now).is_none() {
+            match self.link.as_ref().map(LinkSocket::receive) {
+                Some(Ok(Some((from, packet)))) => self.client.receive(now, from, &packet),
+                Some(Err(_)) => self.link = None, // the link went down: the next request opens a new one
+                Some(Ok(None)) | None => break,
+            }
+        }
+        while self.client.closed_until(now).is_none() {
+            match self.arp.as_ref().map(ArpSocket::receive) {
+                Some(Ok(Some(packet))) => self.client.receive_arp(now, &packet),
+                Some(Err(_)) => self.arp = None,
+                Some(Ok(None)) | None => break,
+            }
+        }
+    }
+
+    /// Does what is due.
+    pub(crate) fn step(&mut self, now: Duration, records: &LeaseRecords) -> Step {
+        let mut step = Step::default();
+        for _ in 0..STEPS {
+            self.client.advance(now);
+            while let Some(event) = self.client.event() {
+                if !step.is_over {
+                    self.handle(event, now, records, &mut step);
+                }
+            }
+            if step.is_over || self.client.deadline().is_none_or(|deadline| deadline > now) {
+                break;
+            }
+        }
+        if !step.is_over && self.ordered.is_some_and(|until| until <= now) {
+            let why = self.hindrance(now).unwrap_or_else(|| "the address is still probed for".to_owned());
+            step = self.fail(now, format!("no lease for {}: {why}", self.place.link));
+        }
+        if !self.send(now) {
+            log(&self.owner, "its network namespace or interface is gone: the lease is forgotten");
+            step.is_over = true;
+            step.reply = Some(LeaseReply::Failed { message: format!("{} is gone", self.place.netns) });
+        }
+        step
+    }
+
+    fn handle(&mut self, event: ClientEvent, now: Duration, records: &LeaseRecords, step: &mut Step) {
+        match event {
+            ClientEvent::Bound(lease) => *step = self.bound(lease, now, records),
+            ClientEvent::Renewed(lease) => {
+                self.renewed(lease.clone(), records);
+                step.reply = Some(LeaseReply::Lease { lease: Box::new(lease) });
+            }
+            ClientEvent::Lost { lease, reason } => {
+                let why = match reason {
+                    LossReason::Expired => "no server renewed it in time".to_owned(),
+                    LossReason::Refused { server, message } => format!("{server} refused to renew it {message}"),
+                };
+                log(&self.owner, format!("{} is lost: {why}", lease.address));
+                self.lease = Some(lease);
+                self.change("take the address from the interface", interface::remove_address);
+            }
+            ClientEvent::Declined { address, by } => {
+                log(&self.owner, format!("{address} is declined: {by} already uses it"));
+            }
+        }
+    }
+
+    /// There is a lease. The first one of an order is reported, and its address is given to the interface by whoever ordered it;
+    /// later ones are given to it here.
+    fn bound(&mut self, lease: Lease, now: Duration, records: &LeaseRecords) -> Step {
+        let is_first = self.ordered.is_some();
+        if is_first && lease.parameters.prefix.is_none() {
+            return self.fail(now, "DHCP option Subnet Mask not found in DHCPACK".to_owned());
+        }
+        self.lease = Some(lease.clone());
+        if let Err(why) = self.store(records) {
+            if is_first {
+                return self.fail(now, format!("the lease cannot be recorded: {why}"));
+            }
+            log(&self.owner, format!("the lease is not recorded: {why}"));
+        }
+        if is_first {
+            self.ordered = None;
+            self.change("set the MTU of the interface", interface::lower_mtu);
+        } else {
+            log(&self.owner, format!("it has {} now", lease.address));
+            self.change("configure the interface", |netns, record| interface::configure(netns, record, None));
+        }
+        Step { reply: Some(LeaseReply::Lease { lease: Box::new(lease) }), is_over: false }
+    }
+
+    fn renewed(&mut self, lease: Lease, records: &LeaseRecords) {
+        let former = self.lease.replace(lease);
+        if let Err(why) = self.store(records) {
+            log(&self.owner, format!("the renewal is not recorded: {why}"));
+        }
+        let is_same =
+            former.as_ref().map(|former| &former.parameters) == self.lease.as_ref().map(|new| &new.parameters);
+        if !is_same {
+            log(&self.owner, "the server has changed its parameters: the interface gets them");
+            let configure = |netns: &Netns, record: &Record| interface::configure(netns, record, former.as_ref());
+            self.change("configure the interface", configure);
+        }
+    }
+
+    /// Gives up an order.
+    fn fail(&mut self, now: Duration, message: String) -> Step {
+        self.client.release(now);
+        Step { reply: Some(LeaseReply::Failed { message }), is_over: true }
+    }
+
+    /// Gives the lease back, if there is one.
+    pub(crate) fn release(&mut self, now: Duration) {
+        if self.client.release(now) && !self.send(now) {
+            log(&self.owner, "its interface is gone: the lease is not given back, and ends by itself");
+        }
+    }
+
+    fn record(&self) -> Option<Record> {
+        Some(Record {
+            version: Record::FORMAT,
+            owner: self.owner.clone(),
+            place: self.place.clone(),
+            options: self.terms.options.clone(),
+            mtu: self.terms.mtu,
+            priority: self.terms.priority,
+            lease: self.lease.clone()?,
+        })
+    }
+
+    fn store(&self, records: &LeaseRecords) -> Result<(), String> {
+        match self.record() {
+            Some(record) => records.write(&record).map_err(|error| error.to_string()),
+            None => Ok(()),
+        }
+    }
+
+    /// Changes the interface. A failure is logged: the lease is as good as before, and CHECK reports the difference.
+    fn change(&self, what: &str, work: impl FnOnce(&Netns, &Record) -> Result<(), String>) {
+        let Some(record) = self.record() else { return };
+        let changed = match interface::reopen(&self.place) {
+            Ok(Some(netns)) => work(&netns, &record),
+            Ok(None) => return,
+            Err(why) => Err(why),
+        };
+        if let Err(why) = changed {
+            log(&self.owner, format!("{what}: {why}"));
+        }
+    }
+
+    /// Opens the sockets that the client needs, sends, and closes those that it does not need any more. `false`: the namespace or
+    /// the interface is gone.
+    fn send(&mut self, now: Duration) -> bool {
+        let mut packets = Vec::new();
+        while let Some(packet) = self.client.transmit() {
+            packets.push(packet);
+        }
+        if !packets.is_empty() {
+            self.listening = now + LISTENING;
+            let netns = match interface::reopen(&self.place) {
+                Ok(Some(netns)) => netns,
+                Ok(None) => return false,
+                Err(why) => {
+                    log(&self.owner, why);
+                    return true;
+                }
+            };
+            for packet in packets {
+                match self.send_one(&netns, &packet) {
+                    Ok(()) => {}
+                    Err(error) if error.errno() == Some(libc::ENODEV) => return false,
+                    Err(error) => log(&self.owner, error),
+                }
+            }
+        }
+        if !self.client.is_listening() || self.listening <= now && self.lease.is_some() {
+            self.link = None;
+            self.routed = None;
+        }
+        if self.client.probed().is_none() {
+            self.arp = None;
+        }
+        true
+    }
+
+    fn send_one(&mut self, netns: &Netns, packet: &Transmit) -> cnikit_dhcp::Result<()> {
+        let Place { link: name, index, mac, .. } = &self.place;
+        if let Some(address) = self.client.probed()
+            && self.arp.is_none()
+        {
+            self.arp = Some(ArpSocket::open(netns, name, *index, address)?);
+        }
+        if self.link.is_none() {
+            self.link = Some(LinkSocket::open(netns, name, *index, *mac)?);
+        }
+        match (packet, &self.link, &self.arp) {
+            (Transmit::Packet { to, packet }, Some(link), _) => link.send(*to, packet),
+            (Transmit::Datagram { from, to, payload }, _, _) => {
+                let routed = RoutedSocket::open(netns, name, *from)?;
+                routed.send(*to, payload)?;
+                self.routed = Some(routed);
+                Ok(())
+            }
+            (Transmit::Arp(packet), _, Some(arp)) => arp.send(packet),
+            _ => Ok(()),
+        }
+    }
+}

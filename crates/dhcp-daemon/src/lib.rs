@@ -1,0 +1,150 @@
+//! A daemon that holds DHCP leases for containers.
+//!
+//! Parts, in reading order:
+//!
+//! - [`LeaseRequest`], [`LeaseReply`] and [`call`]: the protocol of its socket, and the side that calls it.
+//! - [`LeaseRecords`]: the leases on the disk. They survive the daemon; the next one goes on with them (INIT-REBOOT).
+//! - [`run`]: the daemon as a program; [`serve`]: its event loop.
+//!
+//! Design decisions. One thread serves all leases: it enters the namespace of a lease only to open a socket or to change the
+//! interface, and returns. Between exchanges no descriptor is open there, because an open socket keeps a deleted namespace and its
+//! links alive; the namespace is found again by its path, and recognised by its cookie. A lease is on the disk before it is
+//! reported, so a daemon that is killed loses none. A daemon that starts takes the socket over from the one that runs.
+//!
+//! # Example
+//!
+//! What a plugin does on STATUS:
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use cnikit_dhcp_daemon::{CallError, LeaseRequest, SOCKET, call};
+//!
+//! match call(SOCKET.as_ref(), &LeaseRequest::Status, Duration::from_secs(5)) {
+//!     Ok(_) => println!("a daemon serves"),
+//!     Err(CallError::NotRunning { .. }) => println!("start it: dhcp daemon"),
+//!     Err(other) => println!("{other}"),
+//! }
+//! ```
+
+mod attachment;
+mod clock;
+mod flags;
+mod interface;
+mod kernel;
+mod listener;
+mod log;
+mod protocol;
+mod record;
+mod server;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cnikit_dhcp::v4::Timing;
+use nix::sys::resource::{Resource, getrlimit, setrlimit};
+use nix::sys::signal::{SigSet, Signal};
+use nix::sys::signalfd::{SfdFlags, SignalFd};
+
+pub use protocol::{
+    CallError, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, PROTOCOL_VERSION, SOCKET, call,
+};
+pub use record::{LeaseRecords, RECORDS};
+pub use server::DaemonEnd;
+
+use crate::listener::Listener;
+use crate::log::log;
+use crate::server::Server;
+
+/// How the daemon is set up.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DaemonSettings {
+    /// The path of its socket.
+    pub socket: PathBuf,
+    /// The directory of its records.
+    pub records: PathBuf,
+    /// What is put in front of the paths of namespaces.
+    pub host_prefix: String,
+    /// Whether servers are asked to broadcast their replies.
+    pub broadcast: bool,
+    /// The waiting times of each client.
+    pub timing: Timing,
+    /// The longest time that an order for a lease waits.
+    pub patience: Duration,
+}
+
+impl Default for DaemonSettings {
+    fn default() -> Self {
+        Self {
+            socket: SOCKET.into(),
+            records: RECORDS.into(),
+            host_prefix: String::new(),
+            broadcast: false,
+            timing: Timing::default(),
+            patience: Duration::from_secs(208),
+        }
+    }
+}
+
+/// The daemon as a program; `arguments` are those after `daemon`.
+pub fn run(arguments: &[String]) -> ExitCode {
+    match flags::parse(arguments).and_then(|flags| start(&flags)) {
+        Ok(_) => ExitCode::SUCCESS,
+        Err(why) => {
+            log("daemon", why);
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn start(flags: &flags::Flags) -> Result<DaemonEnd, String> {
+    let mut signals = SigSet::empty();
+    signals.add(Signal::SIGINT);
+    signals.add(Signal::SIGTERM);
+    signals.thread_block().map_err(|errno| format!("block signals: {errno}"))?;
+    let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
+        .map_err(|errno| format!("signalfd: {errno}"))?;
+    // Each exchange has two sockets and a caller. What the kernel does not allow is not needed by most.
+    if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
+        let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
+    }
+    if let Some(file) = &flags.pid_file {
+        write_pid(file)?;
+    }
+    let ended = listen(&flags.settings).and_then(|listener| serve_with(&flags.settings, listener, Some(signals)));
+    if let (Some(file), Ok(DaemonEnd::Signal)) = (&flags.pid_file, &ended) {
+        let _ = std::fs::remove_file(file);
+    }
+    ended
+}
+
+/// The socket of systemd, or one of our own.
+#[expect(clippy::disallowed_methods, reason = "systemd says by the environment which socket it has opened")]
+fn listen(settings: &DaemonSettings) -> Result<Listener, String> {
+    let [pid, count] = ["LISTEN_PID", "LISTEN_FDS"].map(|name| std::env::var(name).ok());
+    match Listener::of_systemd(&settings.socket, pid.as_deref(), count.as_deref())? {
+        Some(listener) => Ok(listener),
+        None => Listener::bind(&settings.socket),
+    }
+}
+
+/// Binds the socket, or takes it over, and serves until another daemon takes it over.
+///
+/// # Errors
+/// The socket cannot be had, or the records cannot be read.
+pub fn serve(settings: &DaemonSettings) -> Result<DaemonEnd, String> {
+    serve_with(settings, Listener::bind(&settings.socket)?, None)
+}
+
+fn serve_with(settings: &DaemonSettings, listener: Listener, signals: Option<SignalFd>) -> Result<DaemonEnd, String> {
+    log("daemon", format!("serves on {}", settings.socket.display()));
+    let ended = Server::new(settings, listener, signals)?.serve()?;
+    log("daemon", format!("ends: {ended:?}"));
+    Ok(ended)
+}
+
+fn write_pid(file: &Path) -> Result<(), String> {
+    let failed = |error| format!("Error writing pidfile {:?}: {error}", file.display().to_string());
+    std::fs::write(file, std::process::id().to_string()).map_err(failed)
+}

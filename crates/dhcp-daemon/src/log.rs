@@ -1,0 +1,10 @@
+//! The daemon's log: lines on stderr, which systemd keeps.
+
+use std::fmt::Display;
+use std::io::Write;
+
+/// Logs a line about a lease, or about anything else that has a name.
+pub(crate) fn log(about: impl Display, what: impl Display) {
+    // Nobody is left to tell if this fails.
+    let _ = writeln!(std::io::stderr().lock(), "dhcp: {about}: {what}");
+}

@@ -1,0 +1,315 @@
+//! The protocol of the daemon's socket, version 1: one line of JSON as request, one as reply, and then the connection ends.
+
+use std::fmt;
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use cnikit_dhcp::v4::{ClientOptions, Lease};
+use cnikit_process::Deadline;
+use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
+use serde::{Deserialize, Serialize};
+
+/// The version of the protocol.
+pub const PROTOCOL_VERSION: u64 = 1;
+/// The default path of the socket, which is that of upstream's daemon.
+pub const SOCKET: &str = "/run/cni/dhcp.sock";
+/// The longest request or reply, in bytes.
+pub(crate) const LONGEST: usize = 4 << 20;
+/// How a reply of upstream's daemon begins, which speaks HTTP.
+const HTTP: &[u8] = b"HTTP/";
+
+/// Whose lease it is.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+pub struct LeaseOwner {
+    /// The container.
+    pub container: String,
+    /// The network.
+    pub network: String,
+    /// The interface in the container.
+    pub ifname: String,
+}
+
+/// A request.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseRequest {
+    /// Get a lease, or report the one that there is.
+    Add(LeaseOrder),
+    /// Give the lease back. There may be none.
+    Del {
+        /// Whose.
+        owner: LeaseOwner,
+    },
+    /// Compare the lease with the interface.
+    Check {
+        /// Whose.
+        owner: LeaseOwner,
+        /// The path of the namespace.
+        netns: String,
+    },
+    /// Give back the leases of this network whose owners are not valid.
+    Gc {
+        /// The network.
+        network: String,
+        /// Container and interface of each valid owner.
+        valid: Vec<(String, String)>,
+    },
+    /// Is the daemon there?
+    Status,
+    /// Report all leases.
+    List,
+    /// End, without giving any lease back, and pass the socket on to the caller.
+    End,
+}
+
+/// An order for a lease.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseOrder {
+    /// Whose it will be.
+    pub owner: LeaseOwner,
+    /// The path of the namespace that has the interface.
+    pub netns: String,
+    /// What is sent to the server and asked for.
+    pub options: ClientOptions,
+    /// Whether the interface gets the MTU that the server names, if it is smaller.
+    pub mtu: bool,
+    /// The metric of the lease's routes.
+    pub priority: Option<u32>,
+    /// How long the caller waits, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+/// A reply.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseReply {
+    /// It is done.
+    Done,
+    /// The lease.
+    Lease {
+        /// Its parameters.
+        lease: Box<Lease>,
+    },
+    /// All leases.
+    Leases {
+        /// One each, in the order of their owners.
+        leases: Vec<LeaseReport>,
+    },
+    /// It is refused or failed.
+    Failed {
+        /// Why.
+        message: String,
+    },
+    /// CHECK: the interface is not as the lease says.
+    Drift {
+        /// Each difference.
+        differences: Vec<String>,
+    },
+}
+
+/// A lease of the list.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LeaseReport {
+    /// Whose.
+    pub owner: LeaseOwner,
+    /// The path of the namespace.
+    pub netns: String,
+    /// The lease, if there is one now.
+    pub lease: Option<Lease>,
+    /// How long it lasts; `None` if for ever or if there is none.
+    pub seconds_left: Option<u64>,
+    /// What keeps it from being got or renewed.
+    pub hindrance: Option<String>,
+}
+
+/// A line: a request or a reply with the version of the protocol.
+#[derive(Serialize, Deserialize)]
+struct Versioned<T> {
+    version: u64,
+    message: T,
+}
+
+/// Why a call of the daemon failed.
+#[derive(Debug)]
+pub enum CallError {
+    /// No daemon listens on the socket.
+    NotRunning {
+        /// The socket.
+        socket: PathBuf,
+        /// The kernel's reason.
+        source: io::Error,
+    },
+    /// Another program listens there: upstream's daemon, or one of a user.
+    Foreign {
+        /// The socket.
+        socket: PathBuf,
+        /// Which program.
+        what: String,
+    },
+    /// The daemon did not answer in time.
+    Late(Duration),
+    /// The connection failed.
+    Broken(io::Error),
+    /// The reply cannot be read.
+    Unreadable(String),
+}
+
+impl LeaseOwner {
+    /// The text that the client identifier is made of. No part has a slash in it.
+    pub fn id(&self) -> String {
+        format!("{}/{}/{}", self.container, self.network, self.ifname)
+    }
+}
+
+impl fmt::Display for LeaseOwner {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.id())
+    }
+}
+
+/// The message as a line.
+pub(crate) fn line<T: Serialize>(message: T) -> Vec<u8> {
+    let mut line = serde_json::to_vec(&Versioned { version: PROTOCOL_VERSION, message }).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// The request in a line.
+pub(crate) fn parse_request(line: &[u8]) -> Result<LeaseRequest, String> {
+    let whole: serde_json::Value = serde_json::from_slice(line).map_err(|error| format!("it is not JSON: {error}"))?;
+    let version = whole.get("version").and_then(serde_json::Value::as_u64);
+    if version != Some(PROTOCOL_VERSION) {
+        let found = version.map_or_else(|| "no version".to_owned(), |version| format!("version {version}"));
+        return Err(format!(
+            "the request has {found} of the protocol, and this daemon speaks version {PROTOCOL_VERSION}"
+        ));
+    }
+    let request: Versioned<LeaseRequest> = serde_json::from_value(whole).map_err(|error| error.to_string())?;
+    Ok(request.message)
+}
+
+/// Connects to the daemon.
+///
+/// # Errors
+/// Nobody listens, or a program of another user.
+pub(crate) fn connect(socket: &Path) -> Result<UnixStream, CallError> {
+    let absent = |source| CallError::NotRunning { socket: socket.to_owned(), source };
+    let stream = UnixStream::connect(socket).map_err(absent)?;
+    let peer = getsockopt(&stream, PeerCredentials).map_err(|errno| CallError::Broken(errno.into()))?;
+    if peer.uid() != 0 {
+        let what = format!("a program of user {}, process {}", peer.uid(), peer.pid());
+        return Err(CallError::Foreign { socket: socket.to_owned(), what });
+    }
+    Ok(stream)
+}
+
+/// Sends a request to the daemon, and returns its reply.
+///
+/// # Errors
+/// There is no daemon, it is not ours, or it does not answer in time.
+pub fn call(socket: &Path, request: &LeaseRequest, timeout: Duration) -> Result<LeaseReply, CallError> {
+    let deadline = Deadline::after(timeout);
+    let mut stream = connect(socket)?;
+    let left = |deadline: Deadline| deadline.remaining().filter(|left| !left.is_zero()).ok_or(CallError::Late(timeout));
+    stream.set_write_timeout(Some(left(deadline)?)).map_err(CallError::Broken)?;
+    stream.write_all(&line(request)).map_err(|error| broken(error, timeout))?;
+    let mut reply = Vec::new();
+    let mut buffer = [0; 4_096];
+    while !reply.contains(&b'\n') {
+        stream.set_read_timeout(Some(left(deadline)?)).map_err(CallError::Broken)?;
+        let length = match stream.read(&mut buffer) {
+            Ok(0) => break,
+            Ok(length) => length,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+            Err(error) => return Err(broken(error, timeout)),
+        };
+        reply.extend(&buffer[..length]);
+        if reply.starts_with(HTTP) {
+            let what = "a daemon that speaks HTTP, as upstream's does".to_owned();
+            return Err(CallError::Foreign { socket: socket.to_owned(), what });
+        }
+        if reply.len() > LONGEST {
+            return Err(CallError::Unreadable(format!("the reply is longer than {LONGEST} bytes")));
+        }
+    }
+    parse_reply(&reply)
+}
+
+pub(crate) fn parse_reply(reply: &[u8]) -> Result<LeaseReply, CallError> {
+    if reply.is_empty() {
+        let ended = "the daemon ended the connection without an answer";
+        return Err(CallError::Broken(io::Error::new(io::ErrorKind::UnexpectedEof, ended)));
+    }
+    let unreadable = |error: serde_json::Error| CallError::Unreadable(error.to_string());
+    let reply: Versioned<LeaseReply> = serde_json::from_slice(reply).map_err(unreadable)?;
+    Ok(reply.message)
+}
+
+fn broken(error: io::Error, timeout: Duration) -> CallError {
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => CallError::Late(timeout),
+        _ => CallError::Broken(error),
+    }
+}
+
+impl fmt::Display for CallError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            CallError::NotRunning { socket, source } => {
+                write!(f, "no DHCP daemon listens on {}: {source}", socket.display())
+            }
+            CallError::Foreign { socket, what } => write!(f, "{} belongs to {what}", socket.display()),
+            CallError::Late(timeout) => {
+                write!(f, "the DHCP daemon did not answer within {:.0} s", timeout.as_secs_f64())
+            }
+            CallError::Broken(source) => write!(f, "the connection to the DHCP daemon failed: {source}"),
+            CallError::Unreadable(why) => write!(f, "the DHCP daemon's reply cannot be read: {why}"),
+        }
+    }
+}
+
+impl std::error::Error for CallError {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cnikit_dhcp::v4::client_id;
+
+    fn owner() -> LeaseOwner {
+        LeaseOwner { container: "c".into(), network: "n".into(), ifname: "eth0".into() }
+    }
+
+    #[test]
+    fn each_request_is_read_as_it_was_written() {
+        let mut options = ClientOptions::new(client_id(&owner().id()));
+        options.provide(60, vec![0, 255]).unwrap();
+        let netns = "/run/netns/a".to_owned();
+        let order =
+            LeaseOrder { owner: owner(), netns: netns.clone(), options, mtu: true, priority: Some(7), timeout_ms: 9 };
+        for request in [
+            LeaseRequest::Add(order),
+            LeaseRequest::Del { owner: owner() },
+            LeaseRequest::Check { owner: owner(), netns },
+            LeaseRequest::Gc { network: "n".into(), valid: vec![("c".into(), "eth0".into())] },
+            LeaseRequest::Status,
+            LeaseRequest::List,
+            LeaseRequest::End,
+        ] {
+            let line = line(&request);
+            assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
+            assert_eq!(parse_request(&line), Ok(request));
+        }
+    }
+
+    #[test]
+    fn another_version_is_refused_with_both() {
+        let text = |line: &str| parse_request(line.as_bytes()).unwrap_err();
+        let refused = "the request has version 2 of the protocol, and this daemon speaks version 1";
+        assert_eq!(text(r#"{"version":2,"message":"new"}"#), refused);
+        assert!(text(r#"{"message":"status"}"#).starts_with("the request has no version"));
+        assert!(text("GET / HTTP/1.0").starts_with("it is not JSON"));
+        assert!(text(r#"{"version":1,"message":"fly"}"#).contains("fly"));
+    }
+}

@@ -1,0 +1,210 @@
+//! Leases on the disk: one file each, which is there before the lease is reported, and until it is given back.
+
+use std::fmt::Write;
+use std::path::Path;
+
+use cnikit_dhcp::v4::{ClientOptions, Lease};
+use cnikit_netlink::Mac;
+use cnikit_store::{Directory, Error};
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
+
+use crate::protocol::LeaseOwner;
+
+/// The default directory of the records.
+pub const RECORDS: &str = "/var/lib/cni/dhcp";
+/// The version of the format that is written, and the only one that is read.
+const FORMAT: u64 = 1;
+/// The largest file that is read, in bytes.
+const LIMIT: usize = 1 << 20;
+const MODE: u32 = 0o600;
+const DIRECTORY_MODE: u32 = 0o700;
+/// The ends of the names of a record and of a note that its lease is to be given back.
+const RECORD: &str = ".json";
+const RELEASED: &str = ".released";
+
+/// A lease with what is needed to go on with it after a restart.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record {
+    pub(crate) version: u64,
+    pub(crate) owner: LeaseOwner,
+    pub(crate) place: Place,
+    pub(crate) options: ClientOptions,
+    pub(crate) mtu: bool,
+    pub(crate) priority: Option<u32>,
+    /// The last lease. Its times are those of the boot's clock.
+    pub(crate) lease: Lease,
+}
+
+/// Where the interface is.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Place {
+    /// The path of the namespace.
+    pub(crate) netns: String,
+    /// The namespace's cookie, and the boot in which it exists.
+    pub(crate) cookie: u64,
+    pub(crate) boot: String,
+    /// The interface.
+    pub(crate) link: String,
+    pub(crate) index: u32,
+    pub(crate) mac: Mac,
+}
+
+/// The content of the directory.
+#[derive(Debug)]
+pub(crate) struct StoredLeases {
+    /// Every record, with whether its lease is to be given back.
+    pub(crate) records: Vec<(Record, bool)>,
+    /// For each file that cannot be used, why.
+    pub(crate) unusable: Vec<String>,
+}
+
+/// The directory of the records.
+#[derive(Debug)]
+pub struct LeaseRecords {
+    directory: Directory,
+}
+
+impl LeaseRecords {
+    /// Opens the directory, and makes it if it does not exist.
+    ///
+    /// # Errors
+    /// It cannot be opened or made.
+    pub fn open(path: &Path) -> Result<LeaseRecords, Error> {
+        let directory = Directory::make(path, DIRECTORY_MODE)?;
+        directory.discard_unfinished()?;
+        Ok(LeaseRecords { directory })
+    }
+
+    /// Notes that the owner's lease is to be given back as soon as a daemon runs. Without a lease nothing is noted.
+    ///
+    /// # Errors
+    /// The note cannot be written.
+    pub fn note_release(&self, owner: &LeaseOwner) -> Result<(), Error> {
+        let name = name(owner);
+        if self.directory.facts(&format!("{name}{RECORD}"))?.is_some() {
+            self.directory.replace_durably(&format!("{name}{RELEASED}"), b"", MODE)?;
+        }
+        Ok(())
+    }
+
+    /// Writes the record; a power cut after this does not take it back.
+    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+        let text = serde_json::to_vec(record).unwrap_or_default();
+        self.directory.replace_durably(&format!("{}{RECORD}", name(&record.owner)), &text, MODE)
+    }
+
+    /// Removes the record and a note about it.
+    pub(crate) fn remove(&self, owner: &LeaseOwner) -> Result<(), Error> {
+        let name = name(owner);
+        self.directory.remove(&format!("{name}{RECORD}"))?;
+        self.directory.remove(&format!("{name}{RELEASED}"))?;
+        Ok(())
+    }
+
+    /// All records.
+    pub(crate) fn read_all(&self) -> Result<StoredLeases, Error> {
+        let mut records = Vec::new();
+        let mut unusable = Vec::new();
+        for file in self.directory.list()? {
+            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(RECORD)) else { continue };
+            match self.read(name) {
+                Ok(Some(record)) => {
+                    let is_released = self.directory.facts(&format!("{name}{RELEASED}"))?.is_some();
+                    records.push((record, is_released));
+                }
+                Ok(None) => {}
+                Err(why) => unusable.push(format!("{name}{RECORD} is not used: {why}")),
+            }
+        }
+        Ok(StoredLeases { records, unusable })
+    }
+
+    fn read(&self, name: &str) -> Result<Option<Record>, String> {
+        let found = self.directory.read(&format!("{name}{RECORD}"), LIMIT).map_err(|error| error.to_string())?;
+        let Some((content, _)) = found else { return Ok(None) };
+        let whole: serde_json::Value = serde_json::from_slice(&content).map_err(|error| error.to_string())?;
+        let version = whole.get("version").and_then(serde_json::Value::as_u64);
+        if version != Some(FORMAT) {
+            return Err(format!("it has version {version:?}, and this release reads version {FORMAT}"));
+        }
+        serde_json::from_value(whole).map(Some).map_err(|error| error.to_string())
+    }
+}
+
+impl Record {
+    pub(crate) const FORMAT: u64 = FORMAT;
+}
+
+/// The name of an owner's files, without their end.
+fn name(owner: &LeaseOwner) -> String {
+    let mut name = String::new();
+    for byte in &Sha256::digest(owner.id())[..16] {
+        let _ = write!(name, "{byte:02x}"); // writing to a text does not fail
+    }
+    name
+}
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+    use std::net::Ipv4Addr;
+    use std::time::Duration;
+
+    use cnikit_dhcp::v4::{LeaseTimes, Parameters, client_id};
+
+    pub(crate) fn record(container: &str) -> Record {
+        let owner = LeaseOwner { container: container.into(), network: "n".into(), ifname: "eth0".into() };
+        let mac = Mac([2, 0, 0, 0, 0, 1]);
+        let times = LeaseTimes { renewal: Duration::MAX, rebinding: Duration::MAX, expiry: None };
+        let (netns, boot, link) = ("/run/netns/x".into(), "b".into(), "eth0".into());
+        Record {
+            version: FORMAT,
+            options: ClientOptions::new(client_id(&owner.id())),
+            owner,
+            place: Place { netns, cookie: u64::MAX, boot, link, index: 2, mac },
+            mtu: true,
+            priority: None,
+            lease: Lease {
+                address: Ipv4Addr::new(10, 0, 0, 5),
+                server: Ipv4Addr::new(10, 0, 0, 1),
+                server_mac: mac,
+                since: Duration::from_millis(1_234_567),
+                times,
+                parameters: Parameters { dns: vec![Ipv4Addr::new(10, 0, 0, 53)], ..Parameters::default() },
+            },
+        }
+    }
+
+    #[test]
+    fn a_record_is_read_as_it_was_written_until_it_is_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = LeaseRecords::open(dir.path()).unwrap();
+        let [one, two] = ["one", "two"].map(record);
+        records.write(&one).unwrap();
+        records.write(&two).unwrap();
+        records.note_release(&two.owner).unwrap();
+        records.note_release(&record("none").owner).unwrap();
+        let StoredLeases { records: mut found, unusable } = records.read_all().unwrap();
+        found.sort_by_key(|(record, _)| record.owner.clone());
+        assert_eq!(found, [(one.clone(), false), (two.clone(), true)]);
+        assert!(unusable.is_empty());
+        records.remove(&one.owner).unwrap();
+        records.remove(&two.owner).unwrap();
+        records.remove(&two.owner).unwrap();
+        assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    #[test]
+    fn what_cannot_be_read_is_named_and_hides_nothing() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = LeaseRecords::open(dir.path()).unwrap();
+        records.write(&record("one")).unwrap();
+        std::fs::write(dir.path().join("a.json"), "{").unwrap();
+        std::fs::write(dir.path().join("b.json"), r#"{"version":2}"#).unwrap();
+        std::fs::create_dir(dir.path().join("c.json")).unwrap();
+        std::fs::write(dir.path().join("notes"), "").unwrap();
+        let StoredLeases { records: found, unusable } = records.read_all().unwrap();
+        assert_eq!((found.len(), unusable.len()), (1, 3), "{unusable:?}");
+    }
+}

@@ -1,0 +1,187 @@
+//! The DHCP daemon as a program on a test's host.
+
+use std::fs;
+use std::path::PathBuf;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use cnikit_dhcp::v4::{ClientOptions, Lease, client_id};
+use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, call};
+use cnikit_netns::Netns;
+use cnikit_process::{CancellationToken, Deadline, Ended, Env, How, Program, run_while};
+use cnikit_testkit::{Container, Host};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+
+/// The longest that a call may take on a busy machine.
+const LATE: Duration = Duration::from_mins(1);
+/// The longest that a daemon may run.
+const LIFE: Duration = Duration::from_mins(5);
+/// The time between two looks.
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// A running daemon. It ends with the value, and with the process.
+pub struct LeaseDaemon {
+    cancel: CancellationToken,
+    thread: Option<JoinHandle<Ended>>,
+    socket: PathBuf,
+    pid_file: PathBuf,
+}
+
+impl LeaseDaemon {
+    /// Starts one for this host, with further flags, and waits until it serves. Its files stay in the host's directory, so the next
+    /// one knows the leases of this one.
+    pub fn start(host: &Host, flags: &[&str]) -> LeaseDaemon {
+        let daemon = LeaseDaemon::begin(host, flags);
+        let deadline = Deadline::after(LATE);
+        // While one daemon takes over from another, the socket is that of both.
+        while daemon.pid().is_none() || daemon.try_call(&LeaseRequest::Status).is_err() {
+            assert!(!daemon.has_ended(), "it ended: {:?}", daemon.finish());
+            assert!(deadline.pause(PAUSE), "it does not serve");
+        }
+        daemon
+    }
+
+    /// Starts one, and does not wait for it.
+    pub fn begin(host: &Host, flags: &[&str]) -> LeaseDaemon {
+        let dir = host.dir().join("dhcp");
+        fs::create_dir_all(&dir).unwrap();
+        let number = fs::read_dir(&dir).unwrap().count();
+        let pid_file = dir.join(format!("pid-{number}"));
+        let socket = host.dir().join("dhcp.sock");
+        let mut args =
+            vec!["-pidfile".into(), pid_file.clone().into(), "-socketpath".into(), socket.clone().into_os_string()];
+        args.extend(["-datadir".into(), host.dir().join("leases").into_os_string()]);
+        args.extend(flags.iter().map(Into::into));
+        let program = Program {
+            path: crate::example("lease-daemon"),
+            args,
+            env: Env::Clean(&[]),
+            stdin: Vec::new(),
+            limit: 1 << 20,
+            grace: Duration::from_secs(10),
+        };
+        let cancel = CancellationToken::new().unwrap();
+        let token = cancel.clone();
+        let netns: Netns = host.netns().clone();
+        let work = move || {
+            let ended = netns.enter(|_| run_while(&program, Deadline::after(LIFE), &token)).unwrap();
+            match ended {
+                Ok(ended) => ended,
+                Err(cnikit_process::Error::Cancelled { stderr, .. }) => {
+                    Ended { how: How::Signal(Signal::SIGTERM as i32), stdout: Vec::new(), stderr }
+                }
+                Err(other) => panic!("{other}"),
+            }
+        };
+        LeaseDaemon { cancel, thread: Some(std::thread::spawn(work)), socket, pid_file }
+    }
+
+    /// The process's number, once it has started.
+    pub fn pid(&self) -> Option<i32> {
+        fs::read_to_string(&self.pid_file).ok()?.parse().ok()
+    }
+
+    /// Whether its process has ended.
+    pub fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// `SIGKILL`.
+    pub fn kill(self) {
+        kill(Pid::from_raw(self.pid().unwrap()), Signal::SIGKILL).unwrap();
+        assert_eq!(self.finish().how, How::Signal(Signal::SIGKILL as i32));
+    }
+
+    /// Waits until it has ended by itself.
+    pub fn finish(mut self) -> Ended {
+        self.thread.take().unwrap().join().unwrap()
+    }
+
+    /// Ends it by a signal, and returns its log.
+    pub fn stop(self) -> String {
+        self.cancel.cancel();
+        String::from_utf8_lossy(&self.finish().stderr).into_owned()
+    }
+
+    /// Its reply.
+    pub fn call(&self, request: &LeaseRequest) -> LeaseReply {
+        self.try_call(request).unwrap()
+    }
+
+    /// Its reply.
+    ///
+    /// # Errors
+    /// As [`call`].
+    pub fn try_call(&self, request: &LeaseRequest) -> Result<LeaseReply, CallError> {
+        call(&self.socket, request, LATE)
+    }
+
+    /// The lease of a container's interface, which the daemon may have to get first.
+    pub fn add(&self, container: &Container, id: &str) -> Lease {
+        match self.call(&LeaseRequest::Add(order(container, id))) {
+            LeaseReply::Lease { lease } => *lease,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Gives a container's lease back.
+    pub fn del(&self, id: &str) {
+        assert_eq!(self.call(&LeaseRequest::Del { owner: owner(id) }), LeaseReply::Done);
+    }
+
+    /// All that it has.
+    pub fn list(&self) -> Vec<LeaseReport> {
+        match self.call(&LeaseRequest::List) {
+            LeaseReply::Leases { leases } => leases,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// What CHECK finds.
+    pub fn check(&self, container: &Container, id: &str) -> Vec<String> {
+        match self.call(&LeaseRequest::Check { owner: owner(id), netns: container.path() }) {
+            LeaseReply::Done => Vec::new(),
+            LeaseReply::Drift { differences } => differences,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    /// Waits until its leases are so.
+    pub fn await_list(&self, what: &str, is_so: impl Fn(&[LeaseReport]) -> bool) {
+        let deadline = Deadline::after(LATE);
+        while !is_so(&self.list()) {
+            assert!(deadline.pause(PAUSE), "{what}: {:?}", self.list());
+        }
+    }
+}
+
+impl Drop for LeaseDaemon {
+    fn drop(&mut self) {
+        self.cancel.cancel();
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+/// The owner of the lease of a container's `eth0`.
+pub fn owner(id: &str) -> LeaseOwner {
+    LeaseOwner { container: id.to_owned(), network: "net".to_owned(), ifname: "eth0".to_owned() }
+}
+
+/// An order for a container's `eth0`.
+pub fn order(container: &Container, id: &str) -> LeaseOrder {
+    let owner = owner(id);
+    let options = ClientOptions::new(client_id(&owner.id()));
+    LeaseOrder { owner, netns: container.path(), options, mtu: true, priority: None, timeout_ms: 60_000 }
+}
+
+/// Gives the container's `eth0` the address of the lease, and its routes, as the plugin does that ordered it.
+pub fn configure(container: &Container, lease: &Lease) {
+    let prefix = lease.parameters.prefix.unwrap();
+    container.sh(&format!("ip address add {}/{prefix} dev eth0", lease.address));
+    for route in &lease.parameters.routes {
+        container.sh(&format!("ip route add {} via {}", route.destination, route.gateway.unwrap()));
+    }
+}

@@ -1,0 +1,320 @@
+//! The DHCP daemon against dnsmasq: its leases, what they survive, and its socket.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::io::{Read, Write};
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::thread;
+use std::time::Duration;
+
+use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseRecords, LeaseReply, LeaseRequest, call};
+use cnikit_process::{Deadline, How};
+use cnikit_testkit::{Container, Host};
+use cnikit_tests::dnsmasq::{Dnsmasq, connect, dhcp_bridge};
+use cnikit_tests::lease_daemon::{LeaseDaemon, configure, order, owner};
+
+const RANGE: &str = "10.99.0.10,10.99.0.200";
+
+fn host() -> Host {
+    let host = Host::new();
+    dhcp_bridge(&host);
+    host
+}
+
+fn container(host: &Host, number: usize) -> Container {
+    let container = host.container();
+    connect(host, &container, &format!("port{number}"), "eth0");
+    container
+}
+
+/// How many descriptors a process has open that are sockets.
+fn sockets(pid: i32) -> usize {
+    let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+    let links = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+    links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
+}
+
+/// Waits until the daemon has its own socket only: no caller any more, and none in a namespace.
+fn await_one_socket(daemon: &LeaseDaemon) {
+    let deadline = Deadline::after(Duration::from_secs(30));
+    while sockets(daemon.pid().unwrap()) != 1 {
+        assert!(deadline.pause(Duration::from_millis(10)), "{} sockets", sockets(daemon.pid().unwrap()));
+    }
+}
+
+#[test]
+fn a_lease_is_got_checked_and_given_back() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &["--dhcp-option=option:mtu,1400"]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    container.sh("ip link set eth0 down");
+    let lease = daemon.add(&container, "one");
+    assert!(container.sh("ip link show eth0").contains("mtu 1400"), "the MTU of the server");
+    assert_eq!(daemon.add(&container, "one"), lease, "a second ADD reports the same lease");
+    let found = daemon.check(&container, "one");
+    assert_eq!(found, [format!("eth0 does not have {}/24, the address of the lease", lease.address)]);
+    configure(&container, &lease);
+    assert_eq!(daemon.check(&container, "one"), [] as [String; 0]);
+    container.sh("ip link set eth0 mtu 1500");
+    assert_eq!(daemon.check(&container, "one"), ["eth0 has an MTU of 1500, and the server of the lease wants 1400"]);
+    let other = host.container();
+    let found = daemon.check(&other, "one");
+    assert!(found.iter().any(|one| one.contains("another network namespace")), "{found:?}");
+
+    let list = daemon.list();
+    assert_eq!((list.len(), list[0].lease.as_ref(), &list[0].owner), (1, Some(&lease), &owner("one")));
+    assert!(list[0].seconds_left.is_some_and(|left| left <= 120) && list[0].hindrance.is_none(), "{list:?}");
+    await_one_socket(&daemon);
+
+    daemon.del("one");
+    daemon.del("one");
+    server.await_leases("the lease is given back", <[String]>::is_empty);
+    assert!(daemon.list().is_empty());
+    assert_eq!(daemon.check(&container, "one"), ["the DHCP daemon has no lease of one/net/eth0"]);
+    let records = host.dir().join("leases");
+    assert_eq!(std::fs::read_dir(records).unwrap().count(), 0);
+}
+
+#[test]
+fn leases_survive_a_kill_and_are_renewed_by_the_next_daemon() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let containers: Vec<Container> = (0..3).map(|number| container(&host, number)).collect();
+    let leases: Vec<_> = (0..3).map(|number| daemon.add(&containers[number], &format!("c{number}"))).collect();
+    containers.iter().zip(&leases).for_each(|(container, lease)| configure(container, lease));
+    daemon.kill();
+    assert!(host.dir().join("dhcp.sock").exists(), "the socket of a daemon that was killed is still there");
+
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let is_renewed = |number: usize, report: &cnikit_dhcp_daemon::LeaseReport| {
+        report
+            .lease
+            .as_ref()
+            .is_some_and(|lease| lease.address == leases[number].address && lease.since > leases[number].since)
+    };
+    daemon.await_list("all leases are confirmed by the server", |list| {
+        list.len() == 3 && list.iter().enumerate().all(|(number, report)| is_renewed(number, report))
+    });
+    assert_eq!(server.log().matches("DHCPDISCOVER(").count(), 3, "no lease was got anew: {}", server.log());
+    assert_eq!(daemon.check(&containers[0], "c0"), [] as [String; 0]);
+    (0..3).for_each(|number| daemon.del(&format!("c{number}")));
+    server.await_leases("the leases are given back", <[String]>::is_empty);
+}
+
+#[test]
+fn what_is_gone_while_no_daemon_runs_is_made_good() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let [released, removed, deleted] = [0, 1, 2].map(|number| container(&host, number));
+    for (container, id) in [(&released, "released"), (&removed, "removed"), (&deleted, "deleted")] {
+        configure(container, &daemon.add(container, id));
+    }
+    daemon.kill();
+    let records = LeaseRecords::open(&host.dir().join("leases")).unwrap();
+    records.note_release(&owner("released")).unwrap();
+    removed.sh("ip link delete eth0");
+    drop(deleted);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    assert!(daemon.list().is_empty(), "{:?}", daemon.list());
+    assert_eq!(std::fs::read_dir(host.dir().join("leases")).unwrap().count(), 0);
+    let log = daemon.stop();
+    assert!(log.contains("released/net/eth0: its DEL came while no daemon ran"), "{log}");
+    assert!(log.contains("removed/net/eth0: its network namespace or interface is gone"), "{log}");
+    assert!(log.contains("deleted/net/eth0: its network namespace or interface is gone"), "{log}");
+    server.await_leases("one lease is given back; two have no interface any more", |leases| leases.len() == 2);
+}
+
+#[test]
+fn a_daemon_takes_over_from_another_and_no_call_fails() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let first = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    let lease = first.add(&container, "one");
+    configure(&container, &lease);
+    let socket = host.dir().join("dhcp.sock");
+    let second = thread::scope(|scope| {
+        let calls = scope.spawn(|| {
+            for _ in 0..200 {
+                assert_eq!(call(&socket, &LeaseRequest::Status, Duration::from_secs(30)).unwrap(), LeaseReply::Done);
+            }
+        });
+        let second = LeaseDaemon::start(&host, &[]);
+        calls.join().unwrap();
+        second
+    });
+    let ended = first.finish();
+    assert!(ended.how.is_success(), "{}", String::from_utf8_lossy(&ended.stderr));
+    second.await_list("the lease is there", |list| list.len() == 1 && list[0].lease.is_some());
+    assert_eq!(second.add(&container, "one").address, lease.address);
+}
+
+#[test]
+fn an_order_without_an_answer_names_packet_and_link() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &["-timeout", "200ms"]);
+    let container = container(&host, 1);
+    let order = LeaseOrder { timeout_ms: 1_500, ..order(&container, "one") };
+    let LeaseReply::Failed { message } = daemon.call(&LeaseRequest::Add(order)) else { panic!("a lease") };
+    assert!(message.starts_with("no lease for eth0: DHCPDISCOVER got no answer: it was sent "), "{message}");
+    assert!(message.ends_with(" on eth0"), "{message}");
+    assert!(daemon.list().is_empty());
+}
+
+#[test]
+fn an_order_whose_caller_is_gone_is_given_up() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    let mut caller = UnixStream::connect(host.dir().join("dhcp.sock")).unwrap();
+    let request = serde_json::json!({"version": 1, "message": LeaseRequest::Add(order(&container, "one"))});
+    caller.write_all(format!("{request}\n").as_bytes()).unwrap();
+    daemon.await_list("the order is there", |list| list.len() == 1);
+    assert!(daemon.list()[0].hindrance.as_ref().unwrap().contains("DHCPDISCOVER"), "{:?}", daemon.list());
+    drop(caller);
+    daemon.await_list("it is given up", <[_]>::is_empty);
+    await_one_socket(&daemon);
+}
+
+#[test]
+fn an_order_that_cannot_be_served_says_why() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let failed = |order: LeaseOrder| match daemon.call(&LeaseRequest::Add(order)) {
+        LeaseReply::Failed { message } => message,
+        other => panic!("{other:?}"),
+    };
+    let with = |netns: &str| LeaseOrder { netns: netns.to_owned(), ..order(&container, "one") };
+    assert!(failed(order(&container, "one")).contains("eth0"), "there is no such link");
+    assert_eq!(failed(with("/nowhere")), "there is no network namespace at /nowhere");
+    assert!(failed(with("/etc/passwd")).starts_with("/etc/passwd is not a network namespace"));
+    assert_eq!(failed(with("")), "no network namespace is named");
+    assert!(failed(with("/proc/self/ns/net")).contains("is the daemon's own network namespace"));
+}
+
+#[test]
+fn garbage_collection_gives_back_what_is_not_valid() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let containers = [0, 1].map(|number| container(&host, number));
+    daemon.add(&containers[0], "valid");
+    daemon.add(&containers[1], "stale");
+    let gc = |network: &str, valid: &[&str]| {
+        let valid = valid.iter().map(|id| ((*id).to_owned(), "eth0".to_owned())).collect();
+        assert_eq!(daemon.call(&LeaseRequest::Gc { network: network.to_owned(), valid }), LeaseReply::Done);
+    };
+    gc("other", &[]);
+    assert_eq!(daemon.list().len(), 2, "they are of another network");
+    gc("net", &["valid"]);
+    assert_eq!(daemon.list().iter().map(|one| one.owner.clone()).collect::<Vec<_>>(), [owner("valid")]);
+    server.await_leases("the stale one is given back", |leases| leases.len() == 1);
+}
+
+#[test]
+fn a_lost_address_is_replaced_on_the_interface() {
+    let host = host();
+    let server = Dnsmasq::start(&host, "10.99.0.10,10.99.0.20", &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    let lease = daemon.add(&container, "one");
+    configure(&container, &lease);
+    daemon.kill();
+    drop(server);
+    std::fs::remove_file(host.dir().join("dnsmasq/leases")).unwrap();
+    let _server = Dnsmasq::start(&host, "10.99.0.30,10.99.0.40", &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    daemon.await_list("it has an address of the new range", |list| {
+        list[0].lease.as_ref().is_some_and(|lease| (30..=40).contains(&lease.address.octets()[3]))
+    });
+    assert_eq!(daemon.check(&container, "one"), [] as [String; 0]);
+    let addresses = container.sh("ip -4 -o address show dev eth0");
+    assert!(!addresses.contains(&format!("{}/", lease.address)) && addresses.lines().count() == 1, "{addresses}");
+    assert!(container.sh("ip route").contains("default via 10.99.0.1"));
+    let log = daemon.stop();
+    assert!(log.contains(&format!("one/net/eth0: {} is lost: 10.99.0.1 refused to renew it", lease.address)), "{log}");
+}
+
+#[test]
+fn thirty_orders_at_once_get_thirty_addresses_from_one_thread() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let containers: Vec<Container> = (0..30).map(|number| container(&host, number)).collect();
+    let mut addresses = thread::scope(|scope| {
+        let add = |number: usize| daemon.add(&containers[number], &format!("c{number}")).address;
+        let threads: Vec<_> = (0..30).map(|number| scope.spawn(move || add(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
+    });
+    addresses.sort();
+    addresses.dedup();
+    assert_eq!((addresses.len(), server.leases().len(), daemon.list().len()), (30, 30, 30));
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
+    assert!(status.contains("Threads:\t1\n"), "{status}");
+}
+
+#[test]
+fn only_root_is_served_and_a_stranger_on_the_socket_is_named() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let socket = host.dir().join("dhcp.sock");
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o777, 0o600);
+    std::fs::set_permissions(host.dir(), PermissionsExt::from_mode(0o755)).unwrap();
+    std::fs::set_permissions(&socket, PermissionsExt::from_mode(0o666)).unwrap();
+    let reply = host.sh(&format!(
+        "setpriv --reuid 65534 --clear-groups /usr/bin/python3 -c '
+import socket
+s = socket.socket(socket.AF_UNIX)
+s.connect(\"{}\")
+print(s.recv(1000).decode())'",
+        socket.display()
+    ));
+    assert!(reply.contains("only root may call the DHCP daemon, not user 65534"), "{reply}");
+    daemon.stop();
+    assert!(!socket.exists());
+    assert!(matches!(call(&socket, &LeaseRequest::Status, Duration::from_secs(1)), Err(CallError::NotRunning { .. })));
+
+    // A daemon that answers as an HTTP server answers what is not HTTP.
+    let listener = UnixListener::bind(&socket).unwrap();
+    let upstream = thread::spawn(move || {
+        for _ in 0..2 {
+            let (mut stream, _) = listener.accept().unwrap();
+            let _ = stream.read(&mut [0; 1_000]);
+            stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n400 Bad Request").unwrap();
+        }
+    });
+    let error = call(&socket, &LeaseRequest::Status, Duration::from_secs(30)).unwrap_err();
+    assert!(error.to_string().contains("a daemon that speaks HTTP, as upstream's does"), "{error}");
+    let ended = LeaseDaemon::begin(&host, &[]).finish();
+    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.how, How::Exit(1));
+    assert!(log.contains("it speaks HTTP, as upstream's does; hint: stop it (`systemctl disable --now"), "{log}");
+    upstream.join().unwrap();
+}
+
+#[test]
+fn requests_that_are_none_are_refused_and_harm_nothing() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let socket = host.dir().join("dhcp.sock");
+    let say = |text: &[u8]| {
+        let mut stream = UnixStream::connect(&socket).unwrap();
+        stream.write_all(text).unwrap();
+        let mut reply = String::new();
+        stream.read_to_string(&mut reply).unwrap();
+        reply
+    };
+    assert!(say(b"GET / HTTP/1.0\n").contains("it is not JSON"));
+    assert!(say(b"{\"version\":9}\n").contains("version 9 of the protocol"));
+    assert!(say(b"{\"version\":1,\"message\":{\"add\":{}}}\n").contains("missing field"));
+    let mut endless = UnixStream::connect(&socket).unwrap();
+    let chunk = vec![b' '; 1 << 20];
+    while endless.write_all(&chunk).is_ok() {}
+    let silent: Vec<UnixStream> = (0..600).map(|_| UnixStream::connect(&socket).unwrap()).collect();
+    assert_eq!(daemon.call(&LeaseRequest::Status), LeaseReply::Done, "silent callers are dropped after a while");
+    drop(silent);
+}
