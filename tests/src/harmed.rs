@@ -5,7 +5,7 @@ use std::path::Path;
 use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
-use crate::{apart, bin, dual_stack, flannel, installed, macvlan, written_down};
+use crate::{apart, bin, dual_stack, flannel, installed, macvlan, tap, written_down};
 
 /// Calls the macro `$tests` for every subject, one line each: the name of its tests, the subject, and what is tried besides kills
 /// and faults (`moments` and `limits`). A new plugin is a new line.
@@ -33,6 +33,7 @@ macro_rules! each_harmed {
             portmap_with_nftables: published("nftables"), moments, limits;
             portmap_with_iptables: published("iptables"), moments, limits;
             macvlan: on_master(), moments, limits;
+            tap: without_a_guest(), moments, limits;
         }
     };
     ($tests:ident: $($name:ident: $subject:ident($($argument:literal),*) $(, $more:ident)*;)+) => {
@@ -291,6 +292,14 @@ pub fn spoof_checking_bridge() -> Subject {
 /// A macvlan with both families.
 pub fn on_master() -> Subject {
     Subject { bin: installed().into(), ..macvlan() }
+}
+
+/// A TAP device with both families. There is no gateway: the campaigns have another container talk to it, which no device without
+/// a guest can.
+pub fn without_a_guest() -> Subject {
+    let addresses = json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]);
+    let subject = Subject { bin: installed().into(), ..tap() };
+    subject.with("ipam", json!({"type": "static", "addresses": addresses}))
 }
 
 /// A bridge with a gateway in a VLAN, whose port carries tagged frames of other networks too. It is not the installed binary: in

@@ -11,6 +11,7 @@ use ipvlan::IpvlanPlugin;
 use macvlan::MacvlanPlugin;
 use ptp::PtpPlugin;
 use serde_json::{Value, json};
+use tap::TapPlugin;
 use vlan::VlanPlugin;
 
 fn conf(mut keys: Value) -> NetConf {
@@ -570,5 +571,31 @@ fn a_dummy_is_planned_with_and_without_addresses() {
     assert_eq!(
         made::<DummyPlugin>(json!({}), Addresses::default()).unwrap().0,
         ["dummy eth0 in the container", "eth0 up, deaf to router advertisements"]
+    );
+}
+
+#[test]
+fn a_tap_is_planned_with_every_key() {
+    let device = |keys: Value| made::<TapPlugin>(keys, Addresses::default()).unwrap().0[0].clone();
+    assert_eq!(
+        on_master::<TapPlugin>(json!({"ipam": {"type": "some-ipam"}})),
+        ["tap eth0 in the container", "eth0 up with 10.1.0.2/24; duplicate address detection"]
+    );
+    let all = json!({"multiQueue": true, "mtu": 1400, "mac": "0a:00:00:00:00:01", "owner": 0, "group": 7, "vnetHdr": true,
+                     "bridge": "br0"});
+    assert_eq!(
+        made::<TapPlugin>(all, Addresses::default()).unwrap().0,
+        [
+            "tap eth0 in the container, owner 0, group 7, multi_queue, vnet_hdr, mac 0a:00:00:00:00:01, mtu 1400, \
+             a port of bridge br0 of the container",
+            "eth0 up, deaf to router advertisements",
+        ]
+    );
+    // virtio_net_hdr is upstream's default with owner and group.
+    assert_eq!(device(json!({"owner": 0})), "tap eth0 in the container, owner 0");
+    assert_eq!(device(json!({"owner": 0, "group": 0})), "tap eth0 in the container, owner 0, group 0, vnet_hdr");
+    assert_eq!(
+        device(json!({"owner": 0, "group": 0, "vnetHdr": false})),
+        "tap eth0 in the container, owner 0, group 0"
     );
 }

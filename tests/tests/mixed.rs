@@ -9,7 +9,7 @@ use cnikit_testkit::{Container, HostSnapshot, Subject};
 use cnikit_tests::harmed::{connected, crowded_firewall, crowded_ports};
 use cnikit_tests::mixed::{self, Row, UpstreamRelease};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
-use cnikit_tests::{MASTER_OF_MACVLANS, bin, dual_stack, flannel, subject, subnet_file, wrapped};
+use cnikit_tests::{MASTER_OF_MACVLANS, bin, dual_stack, flannel, subject, subnet_file, tap, wrapped};
 use serde_json::{Value, json};
 
 fn of(plugin: &str) -> Vec<Row> {
@@ -261,6 +261,15 @@ fn exchange_and_back(release: UpstreamRelease, ours: &Subject) {
     let subject = if ours.after.is_some() { connected(ours) } else { ours.clone() };
     replaced(&subject, first, &second, true, stays(&subject));
     replaced(&subject, first, &second, false, stays(&subject));
+}
+
+/// Not among the others: no packets pass a device without a guest.
+#[test]
+fn random_calls_of_our_tap_and_upstreams_leave_nothing() {
+    let release = UpstreamRelease::Newest;
+    let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
+    let ours = tap().with("cniVersion", json!(release.speaks())).with("ipam", ipam).called("tap beside 1.9.1");
+    interleave(release, &ours);
 }
 
 /// It leaves a route that names neither a container nor a link.

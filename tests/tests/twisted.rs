@@ -23,6 +23,7 @@ twisted! {
     bridge: subject("bridge", json!({}));
     ptp: subject("ptp", json!({}));
     macvlan: subject("macvlan", json!({"master": "master0", "enabledad": false})).on(MASTER_OF_MACVLANS);
+    tap: subject("tap", json!({}));
     flannel: subject("flannel", json!({}));
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));

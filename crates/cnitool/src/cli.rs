@@ -321,6 +321,8 @@ pub(crate) enum MainPlugin {
     Vlan,
     /// By nothing: an interface that has addresses and leads nowhere
     Dummy,
+    /// By programs: a TAP device for a virtual machine
+    Tap,
 }
 
 impl MainPlugin {

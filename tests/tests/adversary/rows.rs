@@ -55,7 +55,7 @@ const fn cve(name: &'static str, row: Row) -> Row {
     Row { cve: Some(name), ..row }
 }
 
-pub(crate) const ROWS: [Row; 55] = [
+pub(crate) const ROWS: [Row; 56] = [
     row(
         1,
         &[OtherUser],
@@ -564,6 +564,12 @@ pub(crate) const ROWS: [Row; 55] = [
             "bandwidth/a_burst_smaller_than_a_frame_lets_frames_pass",
         ]),
     ),
+    row(
+        56,
+        &[OtherUser],
+        "as the owner of a TAP device change its flags, give it away, remove it, or hold a queue of it open; as no owner attach to it",
+        By(&["ring/tap::what_the_owner_does_is_reported_and_stops_no_del", "ring/tap::only_owner_and_group_attach"]),
+    ),
 ];
 
 /// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
@@ -625,6 +631,7 @@ row bandwidth bridge dummy firewall flannel host-local ipvlan loopback macvlan p
 53  x x x x x x x x x x x x x x x x x
 54  x x x x x x x x x x x x x x x x x
 55  x - - - - - - - - - - - - - - - -  no other takes rates
+56  - - - - - - - - - - - - - x - - -  no other makes a device with an owner
 ";
 
 /// The plugins that a row is about.
@@ -703,7 +710,7 @@ fn every_plugin_has_a_column_in_the_matrix() {
 #[test]
 fn every_row_has_its_number_and_every_actor_a_row() {
     let numbers: Vec<u8> = ROWS.iter().map(|row| row.number).collect();
-    assert_eq!(numbers, (1..=55).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=56).collect::<Vec<_>>());
     assert!(ROWS.iter().all(|row| !row.by.is_empty() && !row.experiment.is_empty()));
     assert!(ROWS.iter().filter_map(|row| row.cve).all(|name| name.starts_with("CVE-")));
     let actors: BTreeSet<Actor> = ROWS.iter().flat_map(|row| row.by).copied().collect();

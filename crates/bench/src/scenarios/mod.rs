@@ -304,6 +304,8 @@ const DUMMY: Scenario = Scenario {
     before: "ip link add sibling0 type dummy || { echo this kernel lacks dummy >&2; exit 1; }",
     ..ONE
 };
+const TAP: Scenario =
+    Scenario { plugin: "tap", conf: concat!(r#"{"owner":1000,"multiQueue":true,"mtu":1400,"#, ipam!(), "}"), ..ONE };
 
 macro_rules! tuning {
     ($dir:literal) => {
@@ -542,6 +544,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "ipvlan, chained", conf: chained!(), ..IPVLAN },
     Scenario { name: "vlan", ..VLAN },
     Scenario { name: "dummy", ..DUMMY },
+    Scenario { name: "tap", ..TAP },
     Scenario { name: "host-local, empty", ..HOST_LOCAL },
     Scenario { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scenario { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
@@ -691,6 +694,7 @@ pub(crate) const TARGETS: &[Target] = &[
     target("ipvlan, chained ADD", 5.0, 2.0),
     target("vlan ADD", 5.0, 2.0),
     target("dummy ADD", 5.0, 2.0),
+    target("tap ADD", 5.0, 2.0),
     target("host-local, empty ADD", 4.0, 5.0),
     target("host-local, 10,000 taken ADD", 100.0, 48.0),
     target("host-local, 65,000 taken ADD", 500.0, 30.0),

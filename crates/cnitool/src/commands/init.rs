@@ -128,13 +128,16 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
     check_network_name(&name).map_err(|why| format!("--name: {why}: {name:?}"))?;
     let plugin = match args.plugin.or(args.plugin_argument) {
         Some(plugin) => plugin,
-        None => match questions.ask("Containers are connected by (bridge, ptp, vlan, dummy)", "bridge")?.as_str() {
-            "bridge" => MainPlugin::Bridge,
-            "ptp" => MainPlugin::Ptp,
-            "vlan" => MainPlugin::Vlan,
-            "dummy" => MainPlugin::Dummy,
-            other => return Err(format!("\"{other}\" is not one of bridge, ptp, vlan and dummy").into()),
-        },
+        None => {
+            match questions.ask("Containers are connected by (bridge, ptp, vlan, dummy, tap)", "bridge")?.as_str() {
+                "bridge" => MainPlugin::Bridge,
+                "ptp" => MainPlugin::Ptp,
+                "vlan" => MainPlugin::Vlan,
+                "dummy" => MainPlugin::Dummy,
+                "tap" => MainPlugin::Tap,
+                other => return Err(format!("\"{other}\" is not one of bridge, ptp, vlan, dummy and tap").into()),
+            }
+        }
     };
     check_fits(plugin, args)?;
     let bridge = match (plugin, &args.bridge) {
@@ -300,6 +303,7 @@ impl NewNetwork {
                 }
                 vlan
             }
+            MainPlugin::Tap => json!({"type": "tap", "ipam": {"type": "host-local", "ranges": ranges}}),
             MainPlugin::Dummy => json!({"type": "dummy", "ipam": {"type": "host-local", "ranges": ranges}}),
         }
     }
@@ -332,6 +336,10 @@ impl NewNetwork {
             MainPlugin::Vlan => vec![
                 "vlan: each container has an interface in this VLAN of the master; without one, of the link of the default route.",
                 "ranges: other hosts in the VLAN do not see these reservations, so each host needs a range of its own.",
+            ],
+            MainPlugin::Tap => vec![
+                "tap: each container has a TAP device, which a virtual machine monitor in its namespace attaches to.",
+                "owner, group: without them, every process there that can open /dev/net/tun may attach to it.",
             ],
             MainPlugin::Dummy => vec!["dummy: each container has an interface that leads nowhere, for its addresses."],
         };

@@ -101,12 +101,15 @@ fn init_writes_valid_configurations_of_the_other_plugins() {
         ("--plugin vlan --vlan-id 7 --source-routing", vec!["vlan", "sbr"]),
         ("--plugin vlan --vlan-id 0 --vrf red", vec!["vlan", "vrf"]),
         ("--plugin dummy", vec!["dummy"]),
+        ("--plugin tap", vec!["tap"]),
         ("--plugin bridge --ports --limits", vec!["bridge", "portmap", "bandwidth"]),
         ("--plugin ptp --limits --source-routing", vec!["ptp", "bandwidth", "sbr"]),
     ] {
         let bench = Bench::new();
-        // Upstream's packaged release does not have it.
-        bench.plugin("dummy", "VERSION) echo '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"1.0.0\"]}';;");
+        // Upstream's packaged release does not have these.
+        for missing in ["dummy", "tap"] {
+            bench.plugin(missing, "VERSION) echo '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"1.0.0\"]}';;");
+        }
         bench.says(0, &format!("init --name pods --subnet 10.94.0.0/24 {flags} --yes"));
         let document = json(&fs::read_to_string(bench.path("net.d/10-pods.conflist")).unwrap());
         let chain = document["plugins"].as_array().unwrap();
@@ -155,7 +158,8 @@ fn on_a_terminal_init_asks_for_missing_options() {
     let bench = Bench::new();
     let printed = bench.on_terminal("init --subnet 10.94.0.0/24", "mine\nptp\nno\n\n\n");
     assert!(
-        printed.contains("Name of the network [pods]: ") && printed.contains("(bridge, ptp, vlan, dummy) [bridge]: "),
+        printed.contains("Name of the network [pods]: ")
+            && printed.contains("(bridge, ptp, vlan, dummy, tap) [bridge]: "),
         "{printed}"
     );
     let document = json(&fs::read_to_string(bench.path("net.d/10-mine.conflist")).expect(&printed));
