@@ -2,11 +2,12 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
-use cnikit_process::{CancellationToken, Deadline, Env, Program, find_program, run_while};
+use cnikit_process::{Deadline, Env, Error, Program, find_program};
 use cnikit_testkit::{Container, Host};
+
+use crate::background::Background;
 
 /// The bridge.
 pub const DHCP_BRIDGE: &str = "br-dhcp";
@@ -17,13 +18,10 @@ pub const DHCP_SERVER: &str = "10.99.0.1";
 const START: Duration = Duration::from_secs(10);
 /// The time between two looks for its file.
 const PAUSE: Duration = Duration::from_millis(10);
-/// The longest that one may serve.
-const LIFE: Duration = Duration::from_mins(5);
 
 /// A running dnsmasq. It ends with the value, and with the process.
 pub struct Dnsmasq {
-    cancel: CancellationToken,
-    thread: Option<JoinHandle<()>>,
+    running: Option<Background>,
     dir: PathBuf,
 }
 
@@ -71,14 +69,7 @@ impl Dnsmasq {
             limit: 1 << 20,
             grace: Duration::from_secs(1),
         };
-        let cancel = CancellationToken::new().unwrap();
-        let token = cancel.clone();
-        let netns = host.netns().clone();
-        let serve = move || {
-            let ended = netns.enter(|_| run_while(&program, Deadline::after(LIFE), &token)).unwrap();
-            assert!(token.is_cancelled(), "dnsmasq ended by itself: {ended:?}");
-        };
-        let server = Dnsmasq { cancel, thread: Some(std::thread::spawn(serve)), dir };
+        let server = Dnsmasq { running: Some(Background::start(host, program)), dir };
         server.await_file(&pid_file);
         server
     }
@@ -87,7 +78,7 @@ impl Dnsmasq {
     fn await_file(&self, file: &Path) {
         let deadline = Deadline::after(START);
         while !file.exists() {
-            let has_ended = self.thread.as_ref().is_none_or(JoinHandle::is_finished);
+            let has_ended = self.running.as_ref().is_none_or(Background::has_ended);
             assert!(!has_ended && deadline.pause(PAUSE), "dnsmasq does not serve: {}", self.log());
         }
     }
@@ -114,10 +105,9 @@ impl Dnsmasq {
 
 impl Drop for Dnsmasq {
     fn drop(&mut self) {
-        self.cancel.cancel();
-        let ended = self.thread.take().map(JoinHandle::join);
+        let ended = self.running.take().map(Background::stop);
         if !std::thread::panicking() {
-            assert!(matches!(ended, Some(Ok(()))), "dnsmasq failed: {}", self.log());
+            assert!(matches!(ended, Some(Err(Error::Cancelled { .. }))), "dnsmasq ended by itself: {}", self.log());
         }
     }
 }

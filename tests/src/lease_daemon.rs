@@ -2,28 +2,25 @@
 
 use std::fs;
 use std::path::PathBuf;
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease, client_id};
 use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, call};
-use cnikit_netns::Netns;
-use cnikit_process::{CancellationToken, Deadline, Ended, Env, How, Program, run_while};
+use cnikit_process::{Deadline, Ended, Env, Error, How, Program};
 use cnikit_testkit::{Container, Host};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::background::Background;
+
 /// The longest that a call may take on a busy machine.
 const LATE: Duration = Duration::from_mins(1);
-/// The longest that a daemon may run.
-const LIFE: Duration = Duration::from_mins(5);
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
 /// A running daemon. It ends with the value, and with the process.
 pub struct LeaseDaemon {
-    cancel: CancellationToken,
-    thread: Option<JoinHandle<Ended>>,
+    running: Background,
     socket: PathBuf,
     pid_file: PathBuf,
 }
@@ -61,20 +58,7 @@ impl LeaseDaemon {
             limit: 1 << 20,
             grace: Duration::from_secs(10),
         };
-        let cancel = CancellationToken::new().unwrap();
-        let token = cancel.clone();
-        let netns: Netns = host.netns().clone();
-        let work = move || {
-            let ended = netns.enter(|_| run_while(&program, Deadline::after(LIFE), &token)).unwrap();
-            match ended {
-                Ok(ended) => ended,
-                Err(cnikit_process::Error::Cancelled { stderr, .. }) => {
-                    Ended { how: How::Signal(Signal::SIGTERM as i32), stdout: Vec::new(), stderr }
-                }
-                Err(other) => panic!("{other}"),
-            }
-        };
-        LeaseDaemon { cancel, thread: Some(std::thread::spawn(work)), socket, pid_file }
+        LeaseDaemon { running: Background::start(host, program), socket, pid_file }
     }
 
     /// The process's number, once it has started.
@@ -84,7 +68,7 @@ impl LeaseDaemon {
 
     /// Whether its process has ended.
     pub fn has_ended(&self) -> bool {
-        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+        self.running.has_ended()
     }
 
     /// `SIGKILL`.
@@ -94,14 +78,17 @@ impl LeaseDaemon {
     }
 
     /// Waits until it has ended by itself.
-    pub fn finish(mut self) -> Ended {
-        self.thread.take().unwrap().join().unwrap()
+    pub fn finish(self) -> Ended {
+        self.running.finish()
     }
 
     /// Ends it by a signal, and returns its log.
     pub fn stop(self) -> String {
-        self.cancel.cancel();
-        String::from_utf8_lossy(&self.finish().stderr).into_owned()
+        let stderr = match self.running.stop() {
+            Err(Error::Cancelled { stderr, .. }) => stderr,
+            other => panic!("it ended by itself: {other:?}"),
+        };
+        String::from_utf8_lossy(&stderr).into_owned()
     }
 
     /// Its reply.
@@ -120,7 +107,7 @@ impl LeaseDaemon {
     /// The lease of a container's interface, which the daemon may have to get first.
     pub fn add(&self, container: &Container, id: &str) -> Lease {
         match self.call(&LeaseRequest::Add(order(container, id))) {
-            LeaseReply::Lease { lease } => *lease,
+            LeaseReply::Lease { lease, .. } => *lease,
             other => panic!("{other:?}"),
         }
     }
@@ -152,15 +139,6 @@ impl LeaseDaemon {
         let deadline = Deadline::after(LATE);
         while !is_so(&self.list()) {
             assert!(deadline.pause(PAUSE), "{what}: {:?}", self.list());
-        }
-    }
-}
-
-impl Drop for LeaseDaemon {
-    fn drop(&mut self) {
-        self.cancel.cancel();
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
         }
     }
 }

@@ -6,6 +6,7 @@
 #![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
 
 pub mod attached;
+pub mod background;
 pub mod chain;
 pub mod dnsmasq;
 pub mod docs;
@@ -18,6 +19,7 @@ pub mod scene;
 pub mod served;
 pub mod tampering;
 pub mod transcripts;
+pub mod udhcpd;
 pub mod upper;
 pub mod way;
 pub mod world;

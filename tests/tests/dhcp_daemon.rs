@@ -12,6 +12,7 @@ use cnikit_process::{Deadline, How};
 use cnikit_testkit::{Container, Host};
 use cnikit_tests::dnsmasq::{Dnsmasq, connect, dhcp_bridge};
 use cnikit_tests::lease_daemon::{LeaseDaemon, configure, order, owner};
+use cnikit_tests::udhcpd::udhcpd;
 
 const RANGE: &str = "10.99.0.10,10.99.0.200";
 
@@ -317,4 +318,30 @@ fn requests_that_are_none_are_refused_and_harm_nothing() {
     let silent: Vec<UnixStream> = (0..600).map(|_| UnixStream::connect(&socket).unwrap()).collect();
     assert_eq!(daemon.call(&LeaseRequest::Status), LeaseReply::Done, "silent callers are dropped after a while");
     drop(silent);
+}
+
+#[test]
+fn a_lease_of_seconds_is_renewed_and_its_address_goes_with_the_server_and_comes_back() {
+    let host = host();
+    let server = udhcpd(&host, 8);
+    let daemon = LeaseDaemon::start(&host, &["-timeout", "500ms", "-resendmax", "2s"]);
+    let container = container(&host, 1);
+    let lease = daemon.add(&container, "one");
+    configure(&container, &lease);
+    let end = lease.expires_at().unwrap();
+    daemon.await_list("it is renewed beyond its end", |list| {
+        list[0].lease.as_ref().is_some_and(|lease| lease.since >= end)
+    });
+    assert_eq!(daemon.check(&container, "one"), [] as [String; 0]);
+    drop(server);
+    daemon.await_list("it ends", |list| list[0].lease.is_none());
+    assert_eq!(container.sh("ip -4 -o address show dev eth0"), "", "the address may not be used any more");
+    let found = daemon.check(&container, "one");
+    assert!(found[0].starts_with("eth0 has no lease at the moment: DHCPDISCOVER got no answer"), "{found:?}");
+    let _server = udhcpd(&host, 8);
+    daemon.await_list("it has a lease again", |list| list[0].lease.is_some());
+    assert_eq!(daemon.check(&container, "one"), [] as [String; 0]);
+    assert!(container.sh("ip route").contains("default via 10.99.0.1"));
+    let log = daemon.stop();
+    assert!(log.contains("is lost: no server renewed it in time"), "{log}");
 }

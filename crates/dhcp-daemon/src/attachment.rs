@@ -205,7 +205,7 @@ impl Attachment {
         }
         if !step.is_over && self.ordered.is_some_and(|until| until <= now) {
             let why = self.hindrance(now).unwrap_or_else(|| "the address is still probed for".to_owned());
-            step = self.fail(now, format!("no lease for {}: {why}", self.place.link));
+            step = self.expire(now, format!("no lease for {}: {why}", self.place.link));
         }
         if !self.send(now) {
             log(&self.owner, "its network namespace or interface is gone: the lease is forgotten");
@@ -219,8 +219,9 @@ impl Attachment {
         match event {
             ClientEvent::Bound(lease) => *step = self.bound(lease, now, records),
             ClientEvent::Renewed(lease) => {
+                self.ordered = None;
                 self.renewed(lease.clone(), records);
-                step.reply = Some(LeaseReply::Lease { lease: Box::new(lease) });
+                step.reply = Some(LeaseReply::Lease { lease: Box::new(lease), is_new: false });
             }
             ClientEvent::Lost { lease, reason } => {
                 let why = match reason {
@@ -258,7 +259,7 @@ impl Attachment {
             log(&self.owner, format!("it has {} now", lease.address));
             self.change("configure the interface", |netns, record| interface::configure(netns, record, None));
         }
-        Step { reply: Some(LeaseReply::Lease { lease: Box::new(lease) }), is_over: false }
+        Step { reply: Some(LeaseReply::Lease { lease: Box::new(lease), is_new: is_first }), is_over: false }
     }
 
     fn renewed(&mut self, lease: Lease, records: &LeaseRecords) {
@@ -273,6 +274,15 @@ impl Attachment {
             let configure = |netns: &Netns, record: &Record| interface::configure(netns, record, former.as_ref());
             self.change("configure the interface", configure);
         }
+    }
+
+    /// Nobody waits for the order any more. If the interface had a lease before, the client goes on.
+    fn expire(&mut self, now: Duration, message: String) -> Step {
+        if self.lease.is_none() {
+            return self.fail(now, message);
+        }
+        self.ordered = None;
+        Step { reply: Some(LeaseReply::Failed { message }), is_over: false }
     }
 
     /// Gives up an order.

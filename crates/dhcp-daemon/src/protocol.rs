@@ -91,6 +91,8 @@ pub enum LeaseReply {
     Lease {
         /// Its parameters.
         lease: Box<Lease>,
+        /// Whether there was none before this order.
+        is_new: bool,
     },
     /// All leases.
     Leases {

@@ -398,7 +398,7 @@ impl Server {
                 if existing.ordered.is_none()
                     && let Some(lease) = existing.current()
                 {
-                    return Ok(Some(LeaseReply::Lease { lease: Box::new(lease.clone()) }));
+                    return Ok(Some(LeaseReply::Lease { lease: Box::new(lease.clone()), is_new: false }));
                 }
                 existing.ordered = Some(until);
                 self.await_lease(number, id);

@@ -1,0 +1,222 @@
+//! The plugin dhcp behind bridge and macvlan, with its daemon, against dnsmasq.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::path::PathBuf;
+
+use cnikit_testkit::{Container, Host, Subject};
+use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge};
+use cnikit_tests::lease_daemon::LeaseDaemon;
+use cnikit_tests::world::ping;
+use cnikit_tests::{bin, example, subject};
+use serde_json::{Value, json};
+
+const RANGE: &str = "10.99.0.10,10.99.0.50";
+/// What the server configures beside addresses.
+const OPTIONS: [&str; 4] = [
+    "--dhcp-option=option:dns-server,10.99.0.53",
+    "--dhcp-option=option:domain-name,example.com",
+    "--dhcp-option=option:domain-search,a.example.com,b.example.com",
+    "--dhcp-option=option:mtu,1400",
+];
+
+/// A host with the bridge of the server, and the plugins beside the program of dhcp.
+fn host() -> Host {
+    let host = Host::new();
+    dhcp_bridge(&host);
+    let plugins = plugins(&host);
+    std::fs::create_dir(&plugins).unwrap();
+    for name in ["bridge", "macvlan"] {
+        std::os::unix::fs::symlink(bin().join(name), plugins.join(name)).unwrap();
+    }
+    std::os::unix::fs::symlink(example("dhcp"), plugins.join("dhcp")).unwrap();
+    host
+}
+
+fn plugins(host: &Host) -> PathBuf {
+    host.dir().join("bin")
+}
+
+/// The plugin on this host with these keys, and these under `ipam`.
+fn with_dhcp(host: &Host, plugin: &str, keys: &Value, ipam: &Value) -> Subject {
+    let mut subject = subject(plugin, keys.clone());
+    subject.bin = plugins(host);
+    subject.conf["ipam"] = ipam.clone();
+    subject.conf["ipam"]["type"] = json!("dhcp");
+    subject.conf["ipam"]["daemonSocketPath"] = json!(host.dir().join("dhcp.sock"));
+    subject.conf["ipam"]["dataDir"] = json!(host.dir().join("leases"));
+    subject
+}
+
+fn on_bridge(host: &Host) -> Subject {
+    with_dhcp(host, "bridge", &json!({"bridge": DHCP_BRIDGE}), &json!({}))
+}
+
+fn address(result: &Value) -> &str {
+    result["ips"][0]["address"].as_str().unwrap()
+}
+
+/// The file of notes and records has none.
+fn has_no_record(host: &Host) -> bool {
+    std::fs::read_dir(host.dir().join("leases")).unwrap().next().is_none()
+}
+
+#[test]
+fn bridge_gets_address_routes_dns_and_mtu_of_the_server() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &OPTIONS);
+    let _daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let bridge = on_bridge(&host);
+    let result = bridge.add(&host, "c-one", &container);
+    assert!(address(&result).starts_with("10.99.0.") && address(&result).ends_with("/24"), "{result}");
+    assert_eq!(result["ips"][0]["gateway"], json!(DHCP_SERVER));
+    assert_eq!(result["routes"], json!([{"dst": "0.0.0.0/0", "gw": DHCP_SERVER}]));
+    let dns =
+        json!({"nameservers": ["10.99.0.53"], "domain": "example.com", "search": ["a.example.com", "b.example.com"]});
+    assert_eq!(result["dns"], dns);
+    let interfaces = result["interfaces"].as_array().unwrap();
+    let own = interfaces.iter().find(|one| one["name"] == "eth0").unwrap();
+    assert_eq!(own["mtu"], json!(1400));
+    container.sh(&ping(DHCP_SERVER));
+    assert!(container.sh("ip route").contains("default via 10.99.0.1"));
+    bridge.call(&host, "CHECK", "c-one", &container.path(), &[("prevResult", result.clone())]).ok();
+    container.sh("ip link set eth0 mtu 1300; ip address flush dev eth0");
+    let checked = bridge.call(&host, "CHECK", "c-one", &container.path(), &[("prevResult", result)]);
+    assert!(checked.json()["msg"].as_str().unwrap().contains("the address of the lease"), "{checked:?}");
+    bridge.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+    bridge.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+    server.await_leases("the lease is given back", <[String]>::is_empty);
+    assert!(has_no_record(&host) && !container.sh("ip -o link").contains("eth0"));
+}
+
+#[test]
+fn a_configured_mtu_is_not_replaced() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &OPTIONS);
+    let _daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE, "mtu": 1450}), &json!({}));
+    bridge.add(&host, "c-one", &container);
+    assert!(container.sh("ip link show eth0").contains("mtu 1450"));
+}
+
+#[test]
+fn macvlan_gets_an_address_and_provided_options_reach_the_server() {
+    let host = host();
+    host.sh(
+        "ip link add uplink type veth peer name uport && ip link set uport master br-dhcp up && ip link set uplink up",
+    );
+    let server = Dnsmasq::start(&host, RANGE, &["--dhcp-option=66,boot.example.com"]);
+    let _daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let ipam = json!({"priority": 77,
+        "provide": [{"option": "host-name", "value": "x", "fromArg": "K8S_POD_NAME"}],
+        "request": [{"option": "66"}]});
+    let mut macvlan = with_dhcp(&host, "macvlan", &json!({"master": "uplink"}), &ipam);
+    macvlan.env.push(("CNI_ARGS".into(), "IgnoreUnknown=1;K8S_POD_NAME=pod-7".into()));
+    let result = macvlan.add(&host, "c-one", &container);
+    assert_eq!(result["routes"][0]["priority"], json!(77));
+    assert!(container.sh("ip route").contains("metric 77"));
+    container.sh(&ping(DHCP_SERVER));
+    let leases = server.leases();
+    assert!(leases[0].contains(" pod-7 "), "{leases:?}");
+    macvlan.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+    server.await_leases("the lease is given back", <[String]>::is_empty);
+}
+
+#[test]
+fn del_succeeds_without_a_daemon_and_the_next_one_makes_it_good() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let [one, two] = [host.container(), host.container()];
+    let bridge = on_bridge(&host);
+    bridge.add(&host, "c-one", &one);
+    let kept = bridge.add(&host, "c-two", &two);
+    daemon.kill();
+    two.sh(&ping(DHCP_SERVER));
+    bridge.call(&host, "DEL", "c-one", &one.path(), &[]).ok();
+    bridge.call(&host, "DEL", "c-one", "", &[]).ok();
+    let refused = bridge.call(&host, "ADD", "c-one", &one.path(), &[]).json();
+    let msg = refused["msg"].as_str().unwrap();
+    assert!(msg.contains("no DHCP daemon listens on"), "{refused}");
+    assert!(refused["details"].as_str().unwrap().contains("start it: `dhcp daemon -socketpath "), "{refused}");
+    assert!(!one.sh("ip -o link").contains("eth0"), "the ADD that failed leaves nothing");
+
+    let daemon = LeaseDaemon::start(&host, &[]);
+    daemon.await_list("the other lease is there", |list| list.len() == 1 && list[0].lease.is_some());
+    bridge.call(&host, "CHECK", "c-two", &two.path(), &[("prevResult", kept.clone())]).ok();
+    two.sh(&ping(DHCP_SERVER));
+    bridge.call(&host, "DEL", "c-two", &two.path(), &[("prevResult", kept)]).ok();
+    assert!(has_no_record(&host));
+}
+
+#[test]
+fn an_add_without_a_server_names_packet_and_link_and_leaves_nothing() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &["-timeout", "300ms"]);
+    let container = host.container();
+    let bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE}), &json!({"timeout": 2}));
+    let refused = bridge.call(&host, "ADD", "c-one", &container.path(), &[]).json();
+    let msg = refused["msg"].as_str().unwrap();
+    assert!(msg.contains("no lease for eth0: DHCPDISCOVER got no answer: it was sent "), "{refused}");
+    assert!(!container.sh("ip -o link").contains("eth0") && !host.sh("ip -o link").contains("veth"));
+    assert!(daemon.list().is_empty() && has_no_record(&host));
+}
+
+#[test]
+fn a_lease_is_given_back_if_the_add_fails_later() {
+    let host = host();
+    // The gateway of the route is the broadcast address: the kernel refuses it when the lease is there already.
+    let own = ["--dhcp-option=option:classless-static-route,10.98.0.0/16,10.99.0.255"];
+    let server = Dnsmasq::start(&host, "10.99.0.10,10.99.0.10", &own);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let bridge = on_bridge(&host);
+    let refused = bridge.call(&host, "ADD", "c-one", &container.path(), &[]);
+    assert_ne!(refused.exit, 0, "{refused:?}");
+    server.await_leases("the lease is given back", <[String]>::is_empty);
+    assert!(daemon.list().is_empty() && has_no_record(&host), "{refused:?}");
+}
+
+/// A call of dhcp itself, as its caller makes it.
+fn call(host: &Host, verb: &str, container: &Container, keys: &[(&str, Value)]) -> cnikit_testkit::CallOutput {
+    with_dhcp(host, "dhcp", &json!({}), &json!({})).call(host, verb, "c-one", &container.path(), keys)
+}
+
+#[test]
+fn status_says_whether_a_daemon_runs_and_gc_gives_back_what_is_not_valid() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let container = host.container();
+    let down = call(&host, "STATUS", &container, &[]).json();
+    assert_eq!(down["code"], json!(50), "{down}");
+    assert!(down["msg"].as_str().unwrap().contains("no DHCP daemon listens on"), "{down}");
+    let daemon = LeaseDaemon::start(&host, &[]);
+    call(&host, "STATUS", &container, &[]).ok();
+    let bridge = on_bridge(&host);
+    bridge.add(&host, "c-one", &container);
+    let valid = json!([{"containerID": "c-one", "ifname": "eth0"}]);
+    call(&host, "GC", &container, &[("cni.dev/valid-attachments", valid)]).ok();
+    assert_eq!(daemon.list().len(), 1);
+    call(&host, "GC", &container, &[("cni.dev/valid-attachments", json!([]))]).ok();
+    assert!(daemon.list().is_empty());
+    server.await_leases("the lease is given back", <[String]>::is_empty);
+    let drift = call(&host, "CHECK", &container, &[("prevResult", json!({"cniVersion": "1.1.0", "ips": []}))]).json();
+    assert_eq!(drift["code"], json!(102), "{drift}");
+    assert!(drift["msg"].as_str().unwrap().contains("the DHCP daemon has no lease of c-one/"), "{drift}");
+}
+
+#[test]
+fn an_option_that_cannot_be_sent_is_refused_before_anything_is_made() {
+    let host = host();
+    let container = host.container();
+    let ipam = json!({"provide": [{"option": "nonsense"}]});
+    let refused =
+        with_dhcp(&host, "dhcp", &json!({}), &ipam).call(&host, "ADD", "c-one", &container.path(), &[]).json();
+    assert_eq!(refused["code"], json!(7), "{refused}");
+    assert!(
+        refused["msg"].as_str().unwrap().contains("ipam.provide[0].option: \"nonsense\" is no option"),
+        "{refused}"
+    );
+}
