@@ -7,7 +7,7 @@ mod hindrance;
 mod lease;
 mod options;
 mod parameters;
-mod rate;
+pub(crate) mod rate;
 mod reply;
 mod request;
 mod timing;

@@ -1,0 +1,233 @@
+//! Messages to and from servers.
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, ORO, OptionCode, Status, StatusCode};
+use dhcproto::{Decodable, Decoder, Encodable, Encoder};
+
+use super::lease::Lease6Address;
+
+/// The most addresses that are used of a reply. A server assigns as many as it has prefixes for the link.
+pub const MAX_ADDRESSES: usize = 8;
+/// The most DNS servers, and the most domains, that are used of a reply.
+const MAX_NAMES: usize = 32;
+/// The longest DUID in bytes (RFC 8415, section 11.1).
+const MAX_DUID: usize = 130;
+/// The longest message that is parsed, in bytes. The parser calls itself for each nested option, and a longer message could hold
+/// very many.
+const MAX_MESSAGE: usize = 4_096;
+/// The longest explanation of a server that is shown, in characters.
+const MAX_TEXT: usize = 200;
+/// The lifetime that means for ever.
+const INFINITE: u32 = u32::MAX;
+/// The type of the message and the number of its exchange.
+const HEADER: usize = 4;
+
+/// What a server's message is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reply6Kind {
+    /// An offer.
+    Advertise,
+    /// The answer to a request.
+    Reply,
+}
+
+/// A status that is not success, in the server's words.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ServerStatus {
+    /// Its code (RFC 8415, section 21.13).
+    pub code: u16,
+    /// Its name and the server's explanation, in printable characters.
+    pub text: String,
+}
+
+/// A message of a server to a client.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reply6 {
+    /// What it is.
+    pub kind: Reply6Kind,
+    /// The number of the exchange, of 24 bits.
+    pub xid: u32,
+    /// The DUID of the client that it is for.
+    pub client: Vec<u8>,
+    /// The DUID of the server.
+    pub server: Vec<u8>,
+    /// Whether it ends an exchange that had only two messages.
+    pub rapid: bool,
+    /// The status of the whole message, or of the client's association; `None` for success.
+    pub status: Option<ServerStatus>,
+    /// The time until T1 that the server names; zero if it leaves the choice to the client.
+    pub renewal: Duration,
+    /// The time until T2.
+    pub rebinding: Duration,
+    /// The addresses of the client's association that can be used.
+    pub addresses: Vec<Lease6Address>,
+    /// The DNS servers.
+    pub dns: Vec<Ipv6Addr>,
+    /// The domains that are searched.
+    pub search: Vec<String>,
+}
+
+impl Reply6 {
+    /// Parses the payload of a UDP datagram. `iaid` is the number of the client's association; others are ignored. `None` if it is
+    /// not a message that a client has any use for.
+    pub fn parse(payload: &[u8], iaid: u32) -> Option<Reply6> {
+        if payload.len() > MAX_MESSAGE || payload.len() < HEADER {
+            return None;
+        }
+        let message = Message::decode(&mut Decoder::new(payload)).ok()?;
+        let kind = match message.msg_type() {
+            MessageType::Advertise => Reply6Kind::Advertise,
+            MessageType::Reply => Reply6Kind::Reply,
+            _ => return None,
+        };
+        let options = message.opts();
+        let client = match options.get(OptionCode::ClientId)? {
+            DhcpOption::ClientId(duid) => duid.clone(),
+            _ => return None,
+        };
+        let server = match options.get(OptionCode::ServerId)? {
+            DhcpOption::ServerId(duid) if (1..=MAX_DUID).contains(&duid.len()) => duid.clone(),
+            _ => return None,
+        };
+        let mut reply = Reply6 {
+            kind,
+            xid: message.xid_num(),
+            client,
+            server,
+            rapid: options.get(OptionCode::RapidCommit).is_some(),
+            status: status(options),
+            renewal: Duration::ZERO,
+            rebinding: Duration::ZERO,
+            addresses: Vec::new(),
+            dns: Vec::new(),
+            search: Vec::new(),
+        };
+        for option in options.iter() {
+            match option {
+                DhcpOption::IANA(association) if association.id == iaid => reply.read(association),
+                DhcpOption::DomainNameServers(servers) => {
+                    reply.dns.extend(servers.iter().filter(|one| is_host(**one)).take(MAX_NAMES));
+                }
+                DhcpOption::DomainSearchList(names) => {
+                    let texts = names.iter().map(ToString::to_string).filter(|name| is_domain(name));
+                    reply.search.extend(texts.map(|name| name.trim_end_matches('.').to_owned()).take(MAX_NAMES));
+                }
+                _ => {}
+            }
+        }
+        Some(reply)
+    }
+
+    fn read(&mut self, association: &IANA) {
+        // The client has to ignore such an association (RFC 8415, section 21.4).
+        if association.t1 > association.t2 && association.t2 > 0 {
+            return;
+        }
+        self.renewal = lifetime(association.t1);
+        self.rebinding = lifetime(association.t2);
+        if self.status.is_none() {
+            self.status = status(&association.opts);
+        }
+        for option in association.opts.iter() {
+            if let DhcpOption::IAAddr(address) = option
+                && self.addresses.len() < MAX_ADDRESSES
+                && is_usable(address)
+            {
+                self.addresses.push(Lease6Address {
+                    address: address.addr,
+                    preferred: lifetime(address.preferred_life),
+                    valid: lifetime(address.valid_life),
+                });
+            }
+        }
+    }
+}
+
+/// Whether the address can be used, and is valid for some time.
+fn is_usable(address: &IAAddr) -> bool {
+    let is_refused = status(&address.opts).is_some();
+    !is_refused && address.valid_life > 0 && address.preferred_life <= address.valid_life && is_host(address.addr)
+}
+
+/// Whether the address can be one host's on more than its link.
+fn is_host(address: Ipv6Addr) -> bool {
+    let is_special = address.is_unspecified() || address.is_loopback() || address.is_multicast();
+    !is_special && !address.is_unicast_link_local() && address.to_ipv4_mapped().is_none()
+}
+
+/// Whether the text is a domain that a resolver can search, of letters, digits, hyphens and underscores.
+fn is_domain(name: &str) -> bool {
+    let name = name.trim_end_matches('.');
+    let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
+    let is_label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(is_letter);
+    name.len() <= 253 && name.split('.').all(is_label)
+}
+
+fn lifetime(seconds: u32) -> Duration {
+    if seconds == INFINITE { Duration::MAX } else { Duration::from_secs(seconds.into()) }
+}
+
+/// The status among these options, if it is not success.
+fn status(options: &DhcpOptions) -> Option<ServerStatus> {
+    let Some(DhcpOption::StatusCode(StatusCode { status, msg })) = options.get(OptionCode::StatusCode) else {
+        return None;
+    };
+    if *status == Status::Success {
+        return None;
+    }
+    let printable = |letter: char| if letter == ' ' || letter.is_ascii_graphic() { letter } else { '?' };
+    let explanation: String = msg.chars().take(MAX_TEXT).map(printable).collect();
+    let text = if explanation.is_empty() { format!("{status:?}") } else { format!("{status:?}: {explanation}") };
+    Some(ServerStatus { code: u16::from(*status), text })
+}
+
+/// A message to servers.
+#[derive(Clone, Debug)]
+pub(crate) struct Request6<'a> {
+    pub(crate) kind: MessageType,
+    pub(crate) xid: u32,
+    /// The time since the first message of the exchange.
+    pub(crate) elapsed: Duration,
+    pub(crate) duid: &'a [u8],
+    pub(crate) iaid: u32,
+    /// The DUID of the server that is meant; `None` for every server.
+    pub(crate) server: Option<&'a [u8]>,
+    /// The addresses that the message is about.
+    pub(crate) addresses: &'a [Ipv6Addr],
+}
+
+impl Request6<'_> {
+    /// The payload of the datagram.
+    pub(crate) fn encode(&self) -> Vec<u8> {
+        let [_, first, second, third] = self.xid.to_be_bytes();
+        let mut message = Message::new_with_id(self.kind, [first, second, third]);
+        let options = message.opts_mut();
+        options.insert(DhcpOption::ClientId(self.duid.to_vec()));
+        if let Some(server) = self.server {
+            options.insert(DhcpOption::ServerId(server.to_vec()));
+        }
+        // In hundredths of a second.
+        let elapsed = u16::try_from(self.elapsed.as_millis() / 10).unwrap_or(u16::MAX);
+        options.insert(DhcpOption::ElapsedTime(elapsed));
+        let mut association = DhcpOptions::new();
+        for addr in self.addresses {
+            let opts = DhcpOptions::new();
+            association.insert(DhcpOption::IAAddr(IAAddr { addr: *addr, preferred_life: 0, valid_life: 0, opts }));
+        }
+        options.insert(DhcpOption::IANA(IANA { id: self.iaid, t1: 0, t2: 0, opts: association }));
+        if self.kind == MessageType::Solicit {
+            options.insert(DhcpOption::RapidCommit);
+        }
+        if !matches!(self.kind, MessageType::Release | MessageType::Decline) {
+            let opts = vec![OptionCode::DomainNameServers, OptionCode::DomainSearchList];
+            options.insert(DhcpOption::ORO(ORO { opts }));
+        }
+        let mut payload = Vec::new();
+        // Writing to memory does not fail, and no option is longer than its length field says.
+        let encoded = message.encode(&mut Encoder::new(&mut payload));
+        debug_assert!(encoded.is_ok(), "{encoded:?}");
+        payload
+    }
+}

@@ -1,0 +1,366 @@
+//! The client for IPv6 in virtual time, with messages that a server could send.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::net::Ipv6Addr;
+use std::time::Duration;
+
+use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, MAX_ADDRESSES, Reply6};
+use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, OptionCode, Status, StatusCode};
+use dhcproto::{Decodable, Decoder, Encodable, Encoder};
+use proptest::prelude::*;
+
+const DUID: [u8; 4] = [0, 4, 1, 2];
+const SERVER: [u8; 4] = [0, 3, 9, 9];
+const IAID: u32 = 77;
+
+fn seconds(number: u64) -> Duration {
+    Duration::from_secs(number)
+}
+
+fn address(last: u16) -> Ipv6Addr {
+    Ipv6Addr::new(0xfd00, 0, 0, 0, 0, 0, 0, last)
+}
+
+fn client() -> Client6 {
+    let mut number = 0_u32;
+    let random = move || {
+        number = number.wrapping_add(0x4000_0001);
+        number
+    };
+    Client6::new(Client6Settings { duid: DUID.to_vec(), iaid: IAID }, random)
+}
+
+/// The next message of a client, which must be of this type and have its DUID and association.
+fn sent(client: &mut Client6, kind: MessageType) -> Message {
+    let payload = client.transmit().unwrap_or_else(|| panic!("no {kind:?} was sent"));
+    let message = Message::decode(&mut Decoder::new(&payload)).unwrap();
+    assert_eq!(message.msg_type(), kind);
+    assert_eq!(message.opts().get(OptionCode::ClientId), Some(&DhcpOption::ClientId(DUID.to_vec())));
+    assert!(matches!(message.opts().get(OptionCode::IANA), Some(DhcpOption::IANA(IANA { id: IAID, .. }))));
+    message
+}
+
+/// The addresses of the association in a message.
+fn addresses(message: &Message) -> Vec<Ipv6Addr> {
+    let Some(DhcpOption::IANA(association)) = message.opts().get(OptionCode::IANA) else { return Vec::new() };
+    let one = |option: &DhcpOption| if let DhcpOption::IAAddr(one) = option { Some(one.addr) } else { None };
+    association.opts.iter().filter_map(one).collect()
+}
+
+/// What a server says.
+struct Answer {
+    kind: MessageType,
+    server: Vec<u8>,
+    client: Vec<u8>,
+    iaid: u32,
+    times: [u32; 2],
+    /// Address, preferred and valid lifetime.
+    addresses: Vec<(Ipv6Addr, u32, u32)>,
+    status: Option<Status>,
+    more: Vec<DhcpOption>,
+}
+
+impl Answer {
+    fn new(kind: MessageType) -> Answer {
+        Answer {
+            kind,
+            server: SERVER.to_vec(),
+            client: DUID.to_vec(),
+            iaid: IAID,
+            times: [100, 160],
+            addresses: vec![(address(5), 200, 300)],
+            status: None,
+            more: Vec::new(),
+        }
+    }
+
+    /// The payload that answers a message.
+    fn to(&self, request: &Message) -> Vec<u8> {
+        let mut message = Message::new_with_id(self.kind, request.xid());
+        let options = message.opts_mut();
+        options.insert(DhcpOption::ClientId(self.client.clone()));
+        options.insert(DhcpOption::ServerId(self.server.clone()));
+        let mut association = DhcpOptions::new();
+        for (addr, preferred_life, valid_life) in self.addresses.iter().copied() {
+            let opts = DhcpOptions::new();
+            association.insert(DhcpOption::IAAddr(IAAddr { addr, preferred_life, valid_life, opts }));
+        }
+        if let Some(status) = self.status {
+            association.insert(DhcpOption::StatusCode(StatusCode { status, msg: "because".to_owned() }));
+        }
+        let [t1, t2] = self.times;
+        options.insert(DhcpOption::IANA(IANA { id: self.iaid, t1, t2, opts: association }));
+        self.more.iter().for_each(|option| options.insert(option.clone()));
+        let mut payload = Vec::new();
+        message.encode(&mut Encoder::new(&mut payload)).unwrap();
+        payload
+    }
+}
+
+/// A client that got its lease at this time.
+fn bound(now: Duration) -> (Client6, Lease6) {
+    let mut client = client();
+    client.start(now);
+    let solicit = sent(&mut client, MessageType::Solicit);
+    client.receive(now, &Answer::new(MessageType::Advertise).to(&solicit));
+    let request = sent(&mut client, MessageType::Request);
+    client.receive(now, &Answer::new(MessageType::Reply).to(&request));
+    let Some(Client6Event::Bound(lease)) = client.event() else { panic!("there is no lease") };
+    (client, lease)
+}
+
+#[test]
+fn an_offer_is_requested_and_becomes_a_lease() {
+    let mut client = client();
+    client.start(seconds(10));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    assert!(
+        solicit.opts().get(OptionCode::ServerId).is_none() && solicit.opts().get(OptionCode::RapidCommit).is_some()
+    );
+    client.receive(seconds(11), &Answer::new(MessageType::Advertise).to(&solicit));
+    let request = sent(&mut client, MessageType::Request);
+    assert_eq!(request.opts().get(OptionCode::ServerId), Some(&DhcpOption::ServerId(SERVER.to_vec())));
+    assert_eq!(addresses(&request), [address(5)]);
+    assert_ne!(request.xid(), solicit.xid());
+    let servers = vec![address(1), Ipv6Addr::UNSPECIFIED];
+    let reply = Answer { more: vec![DhcpOption::DomainNameServers(servers)], ..Answer::new(MessageType::Reply) };
+    client.receive(seconds(12), &reply.to(&request));
+    let Some(Client6Event::Bound(lease)) = client.event() else { panic!("there is no lease") };
+    assert_eq!((lease.addresses[0].address, &lease.dns[..]), (address(5), &[address(1)][..]));
+    assert_eq!((lease.since, lease.renewal, lease.rebinding), (seconds(11), seconds(100), seconds(160)));
+    assert_eq!((client.deadline(), client.is_listening()), (Some(seconds(111)), false));
+    assert_eq!((client.lease(), client.hindrance(seconds(12))), (Some(&lease), None));
+}
+
+#[test]
+fn two_messages_are_enough_for_a_server_that_commits_at_once() {
+    let mut client = client();
+    client.start(seconds(0));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    let slow = Answer::new(MessageType::Reply);
+    client.receive(seconds(0), &slow.to(&solicit));
+    assert_eq!(client.event(), None, "a reply to SOLICIT has to say that it commits");
+    let rapid = Answer { more: vec![DhcpOption::RapidCommit], ..slow };
+    client.receive(seconds(0), &rapid.to(&solicit));
+    assert!(matches!(client.event(), Some(Client6Event::Bound(_))));
+}
+
+#[test]
+fn messages_are_repeated_with_growing_waits_and_one_number() {
+    let mut client = client();
+    client.start(seconds(0));
+    let first = sent(&mut client, MessageType::Solicit);
+    let mut waits = Vec::new();
+    for _ in 0..4 {
+        let due = client.deadline().unwrap();
+        client.advance(due.saturating_sub(Duration::from_millis(1)));
+        assert!(client.transmit().is_none(), "nothing is due yet");
+        client.advance(due);
+        assert_eq!(sent(&mut client, MessageType::Solicit).xid(), first.xid());
+        waits.push(client.deadline().unwrap().saturating_sub(due));
+    }
+    assert!(waits.windows(2).all(|pair| pair[1] > pair[0] * 3 / 2), "{waits:?}");
+    let why = client.hindrance(seconds(20)).unwrap().to_string();
+    assert_eq!(why, "SOLICIT got no answer: it was sent 5 times in 20.0 s");
+}
+
+#[test]
+fn a_lease_is_renewed_with_its_server_then_with_any_and_then_lost() {
+    let (mut client, lease) = bound(seconds(0));
+    client.advance(seconds(100));
+    let renew = sent(&mut client, MessageType::Renew);
+    assert_eq!(renew.opts().get(OptionCode::ServerId), Some(&DhcpOption::ServerId(SERVER.to_vec())));
+    let other = Answer { server: vec![0, 3, 1, 1], ..Answer::new(MessageType::Reply) };
+    client.receive(seconds(101), &other.to(&renew));
+    assert_eq!(client.event(), None, "another server does not renew it yet");
+    client.receive(seconds(101), &Answer::new(MessageType::Reply).to(&renew));
+    let Some(Client6Event::Renewed(renewed)) = client.event() else { panic!("it was not renewed") };
+    assert_eq!((renewed.since, renewed.addresses), (seconds(100), lease.addresses));
+
+    let mut now = client.deadline().unwrap();
+    while now < seconds(260) {
+        client.advance(now);
+        while client.transmit().is_some() {}
+        now = client.deadline().unwrap();
+    }
+    client.advance(now);
+    let rebind = sent(&mut client, MessageType::Rebind);
+    assert!(rebind.opts().get(OptionCode::ServerId).is_none());
+    client.receive(now, &other.to(&rebind));
+    let Some(Client6Event::Renewed(renewed)) = client.event() else { panic!("another server did not renew it") };
+    assert_eq!(renewed.server, [0, 3, 1, 1]);
+
+    while client.event().is_none() {
+        let due = client.deadline().unwrap();
+        client.advance(due);
+        assert!(due <= renewed.expires_at().unwrap());
+    }
+    assert_eq!(client.lease(), None);
+    let last = std::iter::from_fn(|| client.transmit()).last().unwrap();
+    assert_eq!(Message::decode(&mut Decoder::new(&last)).unwrap().msg_type(), MessageType::Solicit);
+}
+
+#[test]
+fn a_server_that_does_not_know_the_lease_ends_it() {
+    let (mut client, lease) = bound(seconds(0));
+    client.advance(seconds(100));
+    let renew = sent(&mut client, MessageType::Renew);
+    let unknown = Answer { addresses: Vec::new(), status: Some(Status::NoBinding), ..Answer::new(MessageType::Reply) };
+    client.receive(seconds(101), &unknown.to(&renew));
+    let reason = Lease6Loss::Refused { status: "NoBinding: because".to_owned() };
+    assert_eq!(client.event(), Some(Client6Event::Lost { lease, reason }));
+    sent(&mut client, MessageType::Solicit);
+    assert_eq!(client.hindrance(seconds(101)).unwrap().to_string(), "the server refused: NoBinding: because");
+}
+
+#[test]
+fn a_server_without_addresses_is_named_and_the_next_one_is_taken() {
+    let mut client = client();
+    client.start(seconds(0));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    let full =
+        Answer { addresses: Vec::new(), status: Some(Status::NoAddrsAvail), ..Answer::new(MessageType::Advertise) };
+    client.receive(seconds(0), &full.to(&solicit));
+    assert!(client.transmit().is_none());
+    assert_eq!(client.hindrance(seconds(1)).unwrap().to_string(), "the server refused: NoAddrsAvail: because");
+    let other = Answer { server: vec![0, 3, 1, 1], ..Answer::new(MessageType::Advertise) };
+    client.receive(seconds(0), &other.to(&solicit));
+    let request = sent(&mut client, MessageType::Request);
+    let refusal = Answer { server: vec![0, 3, 1, 1], kind: MessageType::Reply, ..full };
+    client.receive(seconds(0), &refusal.to(&request));
+    assert!(client.transmit().is_none(), "it waits before it begins again");
+    client.advance(client.deadline().unwrap());
+    sent(&mut client, MessageType::Solicit);
+}
+
+#[test]
+fn a_release_is_repeated_until_it_is_confirmed_or_four_were_sent() {
+    let (mut client, _) = bound(seconds(0));
+    assert!(client.release(seconds(5)));
+    let release = sent(&mut client, MessageType::Release);
+    assert_eq!(addresses(&release), [address(5)]);
+    let confirmed = Answer { addresses: Vec::new(), status: Some(Status::Success), ..Answer::new(MessageType::Reply) };
+    client.receive(seconds(5), &confirmed.to(&release));
+    assert_eq!((client.event(), client.deadline()), (Some(Client6Event::Released), None));
+
+    let (mut client, _) = bound(seconds(0));
+    client.release(seconds(5));
+    let mut messages = 0;
+    while client.event() != Some(Client6Event::Released) {
+        messages += std::iter::from_fn(|| client.transmit()).count();
+        client.advance(client.deadline().unwrap());
+    }
+    assert_eq!(messages, 4);
+    assert!(!client.release(seconds(60)), "there is nothing to release any more");
+}
+
+#[test]
+fn an_address_that_another_host_uses_is_declined() {
+    let (mut client, _) = bound(seconds(0));
+    client.decline(seconds(1), address(6));
+    assert!(client.transmit().is_none(), "that address is not of the lease");
+    client.decline(seconds(1), address(5));
+    let decline = sent(&mut client, MessageType::Decline);
+    assert_eq!((addresses(&decline), client.lease()), (vec![address(5)], None));
+    client.receive(seconds(1), &Answer { addresses: Vec::new(), ..Answer::new(MessageType::Reply) }.to(&decline));
+    sent(&mut client, MessageType::Solicit);
+}
+
+#[test]
+fn after_a_restart_the_lease_is_renewed_at_once() {
+    let (_, lease) = bound(seconds(0));
+    for (now, kind) in [(50, MessageType::Renew), (200, MessageType::Rebind)] {
+        let mut client = client();
+        client.reboot(seconds(now), lease.clone());
+        assert_eq!(addresses(&sent(&mut client, kind)), [address(5)]);
+        assert_eq!(client.lease(), Some(&lease), "it is in use meanwhile");
+    }
+    let mut client = client();
+    client.reboot(seconds(300), lease.clone());
+    assert_eq!(client.event(), Some(Client6Event::Lost { lease, reason: Lease6Loss::Expired }));
+    sent(&mut client, MessageType::Solicit);
+}
+
+#[test]
+fn messages_for_others_are_ignored() {
+    let mut client = client();
+    client.start(seconds(0));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    let good = || Answer::new(MessageType::Advertise);
+    let mut other_number = good().to(&solicit);
+    other_number[3] ^= 1;
+    let ignored = [
+        other_number,
+        Answer { client: vec![0, 4, 9, 9], ..good() }.to(&solicit),
+        Answer { server: Vec::new(), ..good() }.to(&solicit),
+        Answer { server: vec![1; 131], ..good() }.to(&solicit),
+        Answer { iaid: IAID + 1, ..good() }.to(&solicit),
+        Answer { times: [200, 100], ..good() }.to(&solicit),
+        Answer { kind: MessageType::Reconfigure, ..good() }.to(&solicit),
+        Answer { addresses: Vec::new(), ..good() }.to(&solicit),
+        vec![0; 5_000],
+        Vec::new(),
+    ];
+    for payload in ignored {
+        client.receive(seconds(0), &payload);
+        assert!(client.transmit().is_none() && client.event().is_none(), "{payload:?}");
+    }
+    client.receive(seconds(0), &good().to(&solicit));
+    sent(&mut client, MessageType::Request);
+}
+
+#[test]
+fn only_addresses_that_a_host_can_have_are_used_and_not_too_many() {
+    let mut answer = Answer::new(MessageType::Reply);
+    let bad = ["::", "::1", "ff02::1", "fe80::1", "::ffff:10.0.0.1"].map(|text| (text.parse().unwrap(), 100, 200));
+    answer.addresses = bad.to_vec();
+    answer.addresses.extend([(address(1), 300, 200), (address(2), 0, 0)]);
+    let request = Message::new(MessageType::Request);
+    assert_eq!(Reply6::parse(&answer.to(&request), IAID).unwrap().addresses, []);
+    answer.addresses = (1..100).map(|last| (address(last), 100, u32::MAX)).collect();
+    let reply = Reply6::parse(&answer.to(&request), IAID).unwrap();
+    assert_eq!((reply.addresses.len(), reply.addresses[0].valid), (MAX_ADDRESSES, Duration::MAX));
+}
+
+#[test]
+fn a_server_cannot_make_a_client_renew_without_a_pause() {
+    let mut client = client();
+    client.start(seconds(0));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    let rapid = Answer {
+        times: [0, 0],
+        addresses: vec![(address(5), 0, 9)],
+        more: vec![DhcpOption::RapidCommit],
+        ..Answer::new(MessageType::Reply)
+    };
+    client.receive(seconds(0), &rapid.to(&solicit));
+    assert_eq!(client.deadline(), Some(seconds(1)));
+}
+
+#[test]
+fn a_flood_is_not_parsed() {
+    let mut client = client();
+    client.start(seconds(1));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    (0..64).for_each(|_| client.receive(seconds(1), b"x"));
+    assert_eq!(client.closed_until(seconds(1)), Some(seconds(2)));
+    client.receive(seconds(1), &Answer::new(MessageType::Advertise).to(&solicit));
+    assert!(client.transmit().is_none());
+    client.receive(seconds(2), &Answer::new(MessageType::Advertise).to(&solicit));
+    sent(&mut client, MessageType::Request);
+}
+
+proptest! {
+    /// Bytes of any kind, and a good message with bytes changed, cause neither a panic nor a lease of addresses that cannot be used.
+    #[test]
+    fn no_message_breaks_the_parser(noise in prop::collection::vec(any::<u8>(), 0..300), at in 0_usize..120, byte: u8) {
+        let _ = Reply6::parse(&noise, IAID);
+        let mut payload = Answer::new(MessageType::Reply).to(&Message::new(MessageType::Request));
+        let length = payload.len();
+        payload[at % length] = byte;
+        if let Some(reply) = Reply6::parse(&payload, IAID) {
+            let bad = |one: &Ipv6Addr| one.is_unspecified() || one.is_multicast() || one.is_loopback();
+            prop_assert!(!reply.addresses.iter().any(|one| bad(&one.address) || one.valid.is_zero()));
+        }
+    }
+}
