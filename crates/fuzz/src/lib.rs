@@ -16,6 +16,7 @@ mod conversion;
 mod dbus;
 mod delegate;
 mod dhcp;
+mod dhcp6;
 mod dictionary;
 mod host_local;
 mod iptables;
@@ -69,6 +70,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "nftables-sent", run: nftables::sent, words: &[], longest: 4 << 10 },
     Target { name: "conntrack", run: conntrack::run, words: dictionary::NUMBERS, longest: DATAGRAM },
     Target { name: "dhcp", run: dhcp::run, words: dictionary::DHCP, longest: DHCP_PACKET },
+    Target { name: "dhcp6", run: dhcp6::run, words: dictionary::DHCP6, longest: DHCP_PACKET },
     Target { name: "iptables", run: iptables::run, words: dictionary::IPTABLES, longest: 64 << 20 },
     Target { name: "conditions", run: conditions::run, words: dictionary::CONDITIONS, longest: VARIABLE },
     Target { name: "dbus", run: dbus::run, words: dictionary::DBUS, longest: 1 << 20 },

@@ -3,10 +3,11 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, ORO, OptionCode, Status, StatusCode};
+use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, ORO, OptionCode, Status};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 
 use super::lease::Lease6Address;
+use super::raw_options::{RawOptions, address, number};
 
 /// The most addresses that are used of a reply. A server assigns as many as it has prefixes for the link.
 pub const MAX_ADDRESSES: usize = 8;
@@ -14,15 +15,15 @@ pub const MAX_ADDRESSES: usize = 8;
 const MAX_NAMES: usize = 32;
 /// The longest DUID in bytes (RFC 8415, section 11.1).
 const MAX_DUID: usize = 130;
-/// The longest message that is parsed, in bytes. The parser calls itself for each nested option, and a longer message could hold
-/// very many.
-const MAX_MESSAGE: usize = 4_096;
 /// The longest explanation of a server that is shown, in characters.
 const MAX_TEXT: usize = 200;
 /// The lifetime that means for ever.
 const INFINITE: u32 = u32::MAX;
-/// The type of the message and the number of its exchange.
+/// The length of the type of the message and the number of its exchange, in bytes.
 const HEADER: usize = 4;
+/// The lengths of the fields before the options of an association and of an address, in bytes.
+const ASSOCIATION: usize = 12;
+const ADDRESS: usize = 24;
 
 /// What a server's message is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,82 +74,101 @@ impl Reply6 {
     /// Parses the payload of a UDP datagram. `iaid` is the number of the client's association; others are ignored. `None` if it is
     /// not a message that a client has any use for.
     pub fn parse(payload: &[u8], iaid: u32) -> Option<Reply6> {
-        if payload.len() > MAX_MESSAGE || payload.len() < HEADER {
-            return None;
-        }
-        let message = Message::decode(&mut Decoder::new(payload)).ok()?;
-        let kind = match message.msg_type() {
+        let (header, options) = payload.split_at_checked(HEADER)?;
+        let kind = match MessageType::from(header[0]) {
             MessageType::Advertise => Reply6Kind::Advertise,
             MessageType::Reply => Reply6Kind::Reply,
             _ => return None,
         };
-        let options = message.opts();
-        let client = match options.get(OptionCode::ClientId)? {
-            DhcpOption::ClientId(duid) => duid.clone(),
-            _ => return None,
-        };
-        let server = match options.get(OptionCode::ServerId)? {
-            DhcpOption::ServerId(duid) if (1..=MAX_DUID).contains(&duid.len()) => duid.clone(),
-            _ => return None,
-        };
+        let options = RawOptions::new(options);
+        let server = options.value_of(OptionCode::ServerId)?;
+        if !(1..=MAX_DUID).contains(&server.len()) {
+            return None;
+        }
         let mut reply = Reply6 {
             kind,
-            xid: message.xid_num(),
-            client,
-            server,
-            rapid: options.get(OptionCode::RapidCommit).is_some(),
-            status: status(options),
+            xid: u32::from_be_bytes([0, header[1], header[2], header[3]]),
+            client: options.value_of(OptionCode::ClientId)?.to_vec(),
+            server: server.to_vec(),
+            rapid: options.value_of(OptionCode::RapidCommit).is_some(),
+            status: status(&options),
             renewal: Duration::ZERO,
             rebinding: Duration::ZERO,
             addresses: Vec::new(),
             dns: Vec::new(),
             search: Vec::new(),
         };
-        for option in options.iter() {
-            match option {
-                DhcpOption::IANA(association) if association.id == iaid => reply.read(association),
-                DhcpOption::DomainNameServers(servers) => {
-                    reply.dns.extend(servers.iter().filter(|one| is_host(**one)).take(MAX_NAMES));
-                }
-                DhcpOption::DomainSearchList(names) => {
-                    let texts = names.iter().map(ToString::to_string).filter(|name| is_domain(name));
-                    reply.search.extend(texts.map(|name| name.trim_end_matches('.').to_owned()).take(MAX_NAMES));
-                }
+        for (code, value) in options {
+            match code {
+                OptionCode::IANA => reply.read(value, iaid),
+                OptionCode::DomainNameServers => reply.dns.extend(dns_servers(value)),
+                OptionCode::DomainSearchList => reply.search.extend(domains(value)),
                 _ => {}
             }
         }
+        reply.dns.truncate(MAX_NAMES);
+        reply.search.truncate(MAX_NAMES);
         Some(reply)
     }
 
-    fn read(&mut self, association: &IANA) {
-        // The client has to ignore such an association (RFC 8415, section 21.4).
-        if association.t1 > association.t2 && association.t2 > 0 {
+    /// Reads an association. One of another number is ignored, and one whose times are out of order has to be (RFC 8415, section
+    /// 21.4).
+    fn read(&mut self, value: &[u8], iaid: u32) {
+        let Some((fields, options)) = value.split_at_checked(ASSOCIATION) else { return };
+        let [id, renewal, rebinding] = [0, 4, 8].map(|at| number(&fields[at..]));
+        if id != iaid || (renewal > rebinding && rebinding > 0) {
             return;
         }
-        self.renewal = lifetime(association.t1);
-        self.rebinding = lifetime(association.t2);
+        self.renewal = lifetime(renewal);
+        self.rebinding = lifetime(rebinding);
+        let options = RawOptions::new(options);
         if self.status.is_none() {
-            self.status = status(&association.opts);
+            self.status = status(&options);
         }
-        for option in association.opts.iter() {
-            if let DhcpOption::IAAddr(address) = option
+        for (code, value) in options {
+            if code == OptionCode::IAAddr
                 && self.addresses.len() < MAX_ADDRESSES
-                && is_usable(address)
+                && let Some(address) = leased_address(value)
             {
-                self.addresses.push(Lease6Address {
-                    address: address.addr,
-                    preferred: lifetime(address.preferred_life),
-                    valid: lifetime(address.valid_life),
-                });
+                self.addresses.push(address);
             }
         }
     }
 }
 
-/// Whether the address can be used, and is valid for some time.
-fn is_usable(address: &IAAddr) -> bool {
-    let is_refused = status(&address.opts).is_some();
-    !is_refused && address.valid_life > 0 && address.preferred_life <= address.valid_life && is_host(address.addr)
+/// The address of an option of an association, if it can be used and is valid for some time.
+fn leased_address(value: &[u8]) -> Option<Lease6Address> {
+    let (fields, options) = value.split_at_checked(ADDRESS)?;
+    let address = address(fields);
+    let [preferred, valid] = [16, 20].map(|at| number(&fields[at..]));
+    let is_refused = status(&RawOptions::new(options)).is_some();
+    if is_refused || valid == 0 || preferred > valid || !is_host(address) {
+        return None;
+    }
+    Some(Lease6Address { address, preferred: lifetime(preferred), valid: lifetime(valid) })
+}
+
+/// The DNS servers of option 23 that can be asked.
+fn dns_servers(value: &[u8]) -> Vec<Ipv6Addr> {
+    value.chunks_exact(size_of::<Ipv6Addr>()).map(address).filter(|one| is_host(*one)).collect()
+}
+
+/// The domains of option 24 that a resolver can search.
+fn domains(value: &[u8]) -> Vec<String> {
+    let code = u16::from(OptionCode::DomainSearchList).to_be_bytes();
+    let Ok(length) = u16::try_from(value.len()) else { return Vec::new() };
+    let option = [&code[..], &length.to_be_bytes(), value].concat();
+    let Ok(DhcpOption::DomainSearchList(names)) = DhcpOption::decode(&mut Decoder::new(&option)) else {
+        return Vec::new();
+    };
+    let mut domains = Vec::new();
+    for name in names {
+        let text = name.to_string().trim_end_matches('.').to_owned();
+        if is_domain(&text) {
+            domains.push(text);
+        }
+    }
+    domains
 }
 
 /// Whether the address can be one host's on more than its link.
@@ -159,7 +179,6 @@ fn is_host(address: Ipv6Addr) -> bool {
 
 /// Whether the text is a domain that a resolver can search, of letters, digits, hyphens and underscores.
 fn is_domain(name: &str) -> bool {
-    let name = name.trim_end_matches('.');
     let is_letter = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     let is_label = |label: &str| (1..=63).contains(&label.len()) && label.bytes().all(is_letter);
     name.len() <= 253 && name.split('.').all(is_label)
@@ -170,17 +189,17 @@ fn lifetime(seconds: u32) -> Duration {
 }
 
 /// The status among these options, if it is not success.
-fn status(options: &DhcpOptions) -> Option<ServerStatus> {
-    let Some(DhcpOption::StatusCode(StatusCode { status, msg })) = options.get(OptionCode::StatusCode) else {
-        return None;
-    };
-    if *status == Status::Success {
+fn status(options: &RawOptions<'_>) -> Option<ServerStatus> {
+    let (code, explanation) = options.value_of(OptionCode::StatusCode)?.split_at_checked(2)?;
+    let code = u16::from_be_bytes([code[0], code[1]]);
+    let status = Status::from(code);
+    if status == Status::Success {
         return None;
     }
     let printable = |letter: char| if letter == ' ' || letter.is_ascii_graphic() { letter } else { '?' };
-    let explanation: String = msg.chars().take(MAX_TEXT).map(printable).collect();
+    let explanation: String = String::from_utf8_lossy(explanation).chars().take(MAX_TEXT).map(printable).collect();
     let text = if explanation.is_empty() { format!("{status:?}") } else { format!("{status:?}: {explanation}") };
-    Some(ServerStatus { code: u16::from(*status), text })
+    Some(ServerStatus { code, text })
 }
 
 /// A message to servers.

@@ -3,6 +3,7 @@
 mod client;
 mod lease;
 mod message;
+mod raw_options;
 mod timing;
 
 pub use client::{ALL_SERVERS, Client6, Client6Event, Client6Hindrance, Client6Settings};
