@@ -7,7 +7,7 @@ use cnikit_process::{CancellationToken, Deadline, Ended, Error, Program, run_whi
 use cnikit_testkit::Host;
 
 /// The longest that a server may run.
-const LIFE: Duration = Duration::from_mins(5);
+const LIFE: Duration = Duration::from_hours(3);
 
 /// A running program. It ends with the value, and with the process.
 pub struct Background {

@@ -1,9 +1,13 @@
 //! The plugin dhcp behind bridge and macvlan, with its daemon, against dnsmasq.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
+use std::time::Duration;
 
-use cnikit_testkit::{Container, Host, Subject};
+use cnikit_process::Deadline;
+use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
+use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge};
 use cnikit_tests::lease_daemon::LeaseDaemon;
 use cnikit_tests::world::ping;
@@ -180,7 +184,7 @@ fn a_lease_is_given_back_if_the_add_fails_later() {
 }
 
 /// A call of dhcp itself, as its caller makes it.
-fn call(host: &Host, verb: &str, container: &Container, keys: &[(&str, Value)]) -> cnikit_testkit::CallOutput {
+fn call(host: &Host, verb: &str, container: &Container, keys: &[(&str, Value)]) -> CallOutput {
     with_dhcp(host, "dhcp", &json!({}), &json!({})).call(host, verb, "c-one", &container.path(), keys)
 }
 
@@ -219,4 +223,138 @@ fn an_option_that_cannot_be_sent_is_refused_before_anything_is_made() {
         refused["msg"].as_str().unwrap().contains("ipam.provide[0].option: \"nonsense\" is no option"),
         "{refused}"
     );
+}
+
+/// The containers of [`Model`].
+const CONTAINERS: usize = 4;
+/// The calls that it makes unless more are asked for, and the most of them.
+const CALLS: usize = 30;
+const MOST_CALLS: usize = 10_000;
+
+/// Containers on the bridge, what is known of each, and a daemon that is there at times.
+struct Model {
+    host: Host,
+    bridge: Subject,
+    containers: Vec<Container>,
+    results: Vec<Option<Value>>,
+    daemon: Option<LeaseDaemon>,
+    /// The ADDs during which the daemon was killed: the server may have given them leases that nobody knows.
+    killed: usize,
+}
+
+impl Model {
+    fn new() -> Model {
+        let host = host();
+        let bridge = on_bridge(&host);
+        let containers = (0..CONTAINERS).map(|_| host.container()).collect();
+        Model { bridge, containers, results: vec![None; CONTAINERS], daemon: None, killed: 0, host }
+    }
+
+    fn call(&self, verb: &str, number: usize, keys: &[(&str, Value)]) -> CallOutput {
+        self.bridge.call(&self.host, verb, &format!("c-{number}"), &self.containers[number].path(), keys)
+    }
+
+    fn start(&mut self) {
+        if self.daemon.is_none() {
+            self.daemon = Some(LeaseDaemon::start(&self.host, &[]));
+        }
+    }
+
+    fn kill(&mut self) {
+        if let Some(daemon) = self.daemon.take() {
+            daemon.kill();
+        }
+    }
+
+    fn add(&mut self, number: usize) {
+        let added = self.call("ADD", number, &[]);
+        if self.daemon.is_some() {
+            self.results[number] = Some(added.ok());
+        } else {
+            assert!(added.json()["msg"].as_str().unwrap().contains("no DHCP daemon listens on"), "{added:?}");
+        }
+    }
+
+    /// The daemon is killed this long after the call has begun.
+    fn add_while_it_is_killed(&mut self, number: usize, after: Duration) {
+        let Some(daemon) = self.daemon.take() else { return };
+        let added = std::thread::scope(|scope| {
+            scope.spawn(move || {
+                Deadline::after(after).pause(after);
+                daemon.kill();
+            });
+            self.call("ADD", number, &[])
+        });
+        self.killed += 1;
+        if added.exit == 0 {
+            self.results[number] = Some(added.ok());
+        } else {
+            self.del(number);
+        }
+    }
+
+    fn del(&mut self, number: usize) {
+        let prev = self.results[number].take().map(|result| ("prevResult", result));
+        self.call("DEL", number, prev.as_slice()).ok();
+    }
+
+    fn check(&self, number: usize) {
+        if let (Some(result), Some(_)) = (&self.results[number], &self.daemon) {
+            self.call("CHECK", number, &[("prevResult", result.clone())]).ok();
+        }
+    }
+
+    fn gc(&self) {
+        let held = (0..CONTAINERS).filter(|number| self.results[*number].is_some());
+        let valid: Vec<Value> =
+            held.map(|number| json!({"containerID": format!("c-{number}"), "ifname": "eth0"})).collect();
+        if self.daemon.is_some() {
+            self.call("GC", 0, &[("cni.dev/valid-attachments", json!(valid))]).ok();
+        }
+    }
+
+    /// Each container has the lease that its ADD reported, no two the same, and the daemon has no other.
+    fn audit(&self) {
+        let daemon = self.daemon.as_ref().unwrap();
+        let held: BTreeSet<String> = self.results.iter().flatten().map(|result| address(result).to_owned()).collect();
+        assert_eq!(held.len(), self.results.iter().flatten().count(), "an address was assigned twice");
+        daemon.await_list("the leases are those of the containers", |list| {
+            let found = list.iter().filter_map(|one| Some(format!("{}/24", one.lease.as_ref()?.address)));
+            list.len() == held.len() && found.collect::<BTreeSet<_>>() == held
+        });
+        for (container, result) in self.containers.iter().zip(&self.results) {
+            if result.is_some() {
+                container.sh(&ping(DHCP_SERVER));
+            }
+        }
+    }
+}
+
+#[test]
+fn no_lease_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again() {
+    let mut model = Model::new();
+    let server = Dnsmasq::start(&model.host, RANGE, &[]);
+    let mut rng = seeded_rng("kill the DHCP daemon");
+    let calls = case_limit(CALLS).min(MOST_CALLS);
+    model.start();
+    for _ in 0..calls {
+        let number = rng.usize(..CONTAINERS);
+        let is_free = model.results[number].is_none();
+        match rng.u8(..10) {
+            0 => model.kill(),
+            1 | 2 => model.start(),
+            3 | 4 if is_free => model.add(number),
+            5 if is_free => model.add_while_it_is_killed(number, Duration::from_millis(rng.u64(..1_200))),
+            3..=6 => model.del(number),
+            7 => model.gc(),
+            _ => model.check(number),
+        }
+    }
+    model.start();
+    model.audit();
+    (0..CONTAINERS).for_each(|number| model.del(number));
+    assert!(model.daemon.as_ref().unwrap().list().is_empty() && has_no_record(&model.host));
+    server.await_leases("all leases that anybody knows are given back", |leases| leases.len() <= model.killed);
+    let line = SummaryLine::new("kill the DHCP daemon", "calls").with_seed();
+    SummaryLine { tried: calls, of: MOST_CALLS, ..line }.print();
 }
