@@ -7,7 +7,7 @@ use std::time::Duration;
 use cnikit_process::{Deadline, Env, Error, Program, find_program};
 use cnikit_testkit::{Container, Host};
 
-use crate::background::Background;
+use crate::running_server::RunningServer;
 
 /// The bridge.
 pub const DHCP_BRIDGE: &str = "br-dhcp";
@@ -21,7 +21,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A running dnsmasq. It ends with the value, and with the process.
 pub struct Dnsmasq {
-    running: Option<Background>,
+    running: Option<RunningServer>,
     dir: PathBuf,
 }
 
@@ -69,7 +69,7 @@ impl Dnsmasq {
             limit: 1 << 20,
             grace: Duration::from_secs(1),
         };
-        let server = Dnsmasq { running: Some(Background::start(host, program)), dir };
+        let server = Dnsmasq { running: Some(RunningServer::start(host, program)), dir };
         server.await_file(&pid_file);
         server
     }
@@ -78,7 +78,7 @@ impl Dnsmasq {
     fn await_file(&self, file: &Path) {
         let deadline = Deadline::after(START);
         while !file.exists() {
-            let has_ended = self.running.as_ref().is_none_or(Background::has_ended);
+            let has_ended = self.running.as_ref().is_none_or(RunningServer::has_ended);
             assert!(!has_ended && deadline.pause(PAUSE), "dnsmasq does not serve: {}", self.log());
         }
     }
@@ -105,7 +105,7 @@ impl Dnsmasq {
 
 impl Drop for Dnsmasq {
     fn drop(&mut self) {
-        let ended = self.running.take().map(Background::stop);
+        let ended = self.running.take().map(RunningServer::stop);
         if !std::thread::panicking() {
             assert!(matches!(ended, Some(Err(Error::Cancelled { .. }))), "dnsmasq ended by itself: {}", self.log());
         }

@@ -11,7 +11,7 @@ use cnikit_testkit::{Container, Host};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-use crate::background::Background;
+use crate::running_server::RunningServer;
 
 /// The longest that a call may take on a busy machine.
 const LATE: Duration = Duration::from_mins(1);
@@ -20,7 +20,7 @@ const PAUSE: Duration = Duration::from_millis(10);
 
 /// A running daemon. It ends with the value, and with the process.
 pub struct LeaseDaemon {
-    running: Background,
+    running: RunningServer,
     socket: PathBuf,
     pid_file: PathBuf,
 }
@@ -58,7 +58,7 @@ impl LeaseDaemon {
             limit: 1 << 20,
             grace: Duration::from_secs(10),
         };
-        LeaseDaemon { running: Background::start(host, program), socket, pid_file }
+        LeaseDaemon { running: RunningServer::start(host, program), socket, pid_file }
     }
 
     /// The process's number, once it has started.

@@ -6,7 +6,6 @@
 #![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
 
 pub mod attached;
-pub mod background;
 pub mod chain;
 pub mod dnsmasq;
 pub mod docs;
@@ -14,6 +13,7 @@ pub mod guest;
 pub mod harmed;
 pub mod lease_daemon;
 pub mod mixed;
+pub mod running_server;
 pub mod runtimes;
 pub mod scene;
 pub mod served;

@@ -5,12 +5,12 @@ use std::fs;
 use cnikit_process::{Env, Program, find_program};
 use cnikit_testkit::Host;
 
-use crate::background::Background;
 use crate::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER};
+use crate::running_server::RunningServer;
 
 /// Starts one for leases of so many seconds of the addresses from 10.99.0.10 to 10.99.0.20. A client asks again, so nobody has to
 /// wait until it serves.
-pub fn udhcpd(host: &Host, seconds: u32) -> Background {
+pub fn udhcpd(host: &Host, seconds: u32) -> RunningServer {
     let dir = host.dir().join("udhcpd");
     fs::create_dir_all(&dir).unwrap();
     let file = |name: &str| dir.join(name).display().to_string();
@@ -30,5 +30,5 @@ pub fn udhcpd(host: &Host, seconds: u32) -> Background {
         limit: 1 << 20,
         grace: std::time::Duration::from_secs(1),
     };
-    Background::start(host, program)
+    RunningServer::start(host, program)
 }

@@ -351,7 +351,7 @@ fn a_flood_is_not_parsed() {
 }
 
 proptest! {
-    /// Bytes of any kind, and a good message with bytes changed, cause neither a panic nor a lease of addresses that cannot be used.
+    /// Bytes of any kind, and a good message with bytes changed, cause no panic and no lease of addresses that no host can have.
     #[test]
     fn no_message_breaks_the_parser(noise in prop::collection::vec(any::<u8>(), 0..300), at in 0_usize..120, byte: u8) {
         let _ = Reply6::parse(&noise, IAID);

@@ -161,8 +161,8 @@ impl Client6 {
         }
     }
 
-    /// Gives the lease back (RELEASE). The caller keeps the link until [`Client6Event::Released`]. Returns whether there is a message
-    /// to send.
+    /// Gives the lease back (RELEASE). The caller keeps the link until [`Client6Event::Released`]. Returns whether there is a
+    /// message to send.
     pub fn release(&mut self, now: Duration) -> bool {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease } => {
@@ -177,7 +177,8 @@ impl Client6 {
         }
     }
 
-    /// Gives back an address that another host uses (DECLINE), and asks for another one. Does nothing if the lease does not have it.
+    /// Gives back an address that another host uses (DECLINE), and asks for another one. Does nothing if the lease does not have
+    /// it.
     pub fn decline(&mut self, now: Duration, address: Ipv6Addr) {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease }

@@ -10,19 +10,19 @@ use cnikit_testkit::Host;
 const LIFE: Duration = Duration::from_hours(3);
 
 /// A running program. It ends with the value, and with the process.
-pub struct Background {
+pub struct RunningServer {
     cancel: CancellationToken,
     thread: Option<JoinHandle<Result<Ended, Error>>>,
 }
 
-impl Background {
+impl RunningServer {
     /// Starts the program on this host.
-    pub fn start(host: &Host, program: Program) -> Background {
+    pub fn start(host: &Host, program: Program) -> RunningServer {
         let cancel = CancellationToken::new().unwrap();
         let token = cancel.clone();
         let netns = host.netns().clone();
         let work = move || netns.enter(|_| run_while(&program, Deadline::after(LIFE), &token)).unwrap();
-        Background { cancel, thread: Some(std::thread::spawn(work)) }
+        RunningServer { cancel, thread: Some(std::thread::spawn(work)) }
     }
 
     /// Whether it has ended.
@@ -49,7 +49,7 @@ impl Background {
     }
 }
 
-impl Drop for Background {
+impl Drop for RunningServer {
     fn drop(&mut self) {
         self.cancel.cancel();
         if let Some(thread) = self.thread.take() {
