@@ -19,8 +19,18 @@ use serde_json::{Value, json};
 
 use keys::Key;
 
-/// The headings that a plugin's page must have.
-const HEADINGS: [&str; 8] = ["Example", "Keys", "What it creates", "CHECK", "DEL", "GC and STATUS", "Errors", "Limits"];
+/// The headings that a plugin's page must have, in this order. The paragraph before them says what the plugin does and when to use it.
+const HEADINGS: [&str; 9] = [
+    "Example",
+    "Keys",
+    "What it creates",
+    "CHECK",
+    "DEL",
+    "GC and STATUS",
+    "Differences from upstream",
+    "Limits",
+    "Errors",
+];
 
 /// A plugin whose page is tested.
 struct Documented {
