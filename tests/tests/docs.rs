@@ -19,7 +19,8 @@ use serde_json::{Value, json};
 
 use keys::Key;
 
-/// The headings that a plugin's page must have, in this order. The paragraph before them says what the plugin does and when to use it.
+/// The headings that a plugin's page must have, in this order. The paragraph before them says what the plugin does and when to
+/// use it.
 const HEADINGS: [&str; 9] = [
     "Example",
     "Keys",
