@@ -245,7 +245,7 @@ pub const BANDWIDTH: [Tampering; 7] = [
     Tampering::on_host("ip link set $(ip -o link | grep -o 'bwp[0-9a-f]*') down", "wanted up, found down"),
     Tampering::on_host(
         "ip link del $(ip -o link | grep -o 'bwp[0-9a-f]*')",
-        "limit of what eth0 sends: wanted an ifb of its own",
+        "limit of traffic from eth0: wanted an ifb of its own",
     ),
 ];
 

@@ -108,10 +108,7 @@ pub fn a_taken_address_is_refused_unless_detection_is_off(subject: &Subject) {
             continue;
         }
         let (code, text) = output.refused();
-        assert!(
-            code == 101 && text.contains("somebody else on the segment of eth0 has fd00:77::2/64"),
-            "{code} {text}"
-        );
+        assert!(code == 101 && text.contains("another host on the segment of eth0 has fd00:77::2/64"), "{code} {text}");
         assert_eq!(container.links(), [""; 0]);
         HostSnapshot::of(&lan.host).assert_unchanged_since(&before, &SHARED, "after the refusal");
     }

@@ -691,7 +691,7 @@ fn check_names_each_thing_that_was_changed() {
         ),
         ("tc qdisc del dev $IFB root", "qdisc of $IFB: wanted tbf, found none"),
         ("ip link set $IFB down", "$IFB: wanted up, found down"),
-        ("ip link del $IFB", "limit of what eth0 sends: wanted an ifb of its own, found none"),
+        ("ip link del $IFB", "limit of traffic from eth0: wanted an ifb of its own, found none"),
         ("tc qdisc del dev $END ingress", "filters of $END: wanted first one that redirects all to $IFB, found []"),
         ("tc filter del dev $END ingress", "filters of $END: wanted first one that redirects all to $IFB, found []"),
     ] {

@@ -298,7 +298,7 @@ fn a_file_in_place_of_a_cache_directory_refuses_add_but_not_del() {
         let error = runtime.add(&list(), &at()).unwrap_err();
         let text = error.to_string();
         assert!(error.code() == 5 && text.contains(misplaced.to_str().unwrap()), "{place}: {text}");
-        assert!(text.contains("something else stands where the directory should be: move it away"), "{place}: {text}");
+        assert!(text.contains("something else exists at the path of the directory: move it away"), "{place}: {text}");
         runtime.cache.attachments().unwrap_err();
         let warnings = runtime.del(&list(), &at()).unwrap().warnings;
         assert!(warnings.iter().any(|warning| warning.contains(misplaced.to_str().unwrap())), "{place}: {warnings:?}");

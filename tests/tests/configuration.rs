@@ -107,7 +107,7 @@ fn every_key_of_bridge_is_seen_in_the_plan() {
     assert_eq!(line(json!({"mtu": 1400}), 1), pair);
     assert_eq!(line(json!({"hairpinMode": true}), 1), format!("{PAIR}, hairpin"));
     assert_eq!(line(json!({"portIsolation": true}), 1), format!("{PAIR}, isolated"));
-    assert_eq!(line(json!({"slaac": false}), 2), "eth0 up, deaf to router advertisements");
+    assert_eq!(line(json!({"slaac": false}), 2), "eth0 up, ignoring router advertisements");
     assert_eq!(bridge(json!({"disableContainerInterface": true}), &[]), [BRIDGE, PAIR]);
 }
 
@@ -128,7 +128,7 @@ fn every_key_of_bridge_that_layer_3_adds_is_seen_in_the_plan() {
         let keys = json!({"ipMasq": true, "ipMasqBackend": backend});
         assert_eq!(with(keys), [&masquerade(backend), ADDRESSED, TOLD]);
     }
-    let either = masquerade("iptables where it works, else nftables");
+    let either = masquerade("iptables if it works, otherwise nftables");
     assert_eq!(with(json!({"ipMasq": true})), [&either, ADDRESSED, TOLD]);
     let detecting = format!("{ADDRESSED}; duplicate address detection");
     assert_eq!(with(json!({"enabledad": true})), [&detecting, TOLD]);
@@ -242,7 +242,7 @@ fn every_key_of_ptp_is_seen_in_the_plan() {
     let up = "eth0 up with 10.77.0.2/24; \
               routes 10.77.0.1/32 src 10.77.0.2 scope 253, 10.77.0.0/24 via 10.77.0.1 src 10.77.0.2";
     assert_eq!(ptp(json!({}), &given), [pair, forwarding, end, up]);
-    let masquerade = "masquerade 10.77.0.2 on the host (iptables where it works, else nftables)";
+    let masquerade = "masquerade 10.77.0.2 on the host (iptables if it works, otherwise nftables)";
     assert_eq!(ptp(json!({"ipMasq": true}), &given), [pair, forwarding, end, masquerade, up]);
     let narrow = "veth pair: eth0 in the container, mtu 1400, the other end routed on the host";
     assert_eq!(ptp(json!({"mtu": 1400}), &given), [narrow, forwarding, end, up]);
@@ -310,10 +310,13 @@ fn preview<P: InterfacePlugin>(plugin: &str, keys: Value, args: &str) -> Result<
 fn macs_are_checked_before_there_is_a_link_to_send_by() {
     let all = bridge(json!({"macspoofchk": true}), &[]);
     let guarded = format!("{BRIDGE}, learning nothing from link-local groups");
-    assert_eq!(all[..3], [&guarded, "drop what the container sends under another MAC than its own (nftables)", PAIR]);
+    assert_eq!(
+        all[..3],
+        [&guarded, "drop frames from the container with another source MAC than its own (nftables)", PAIR]
+    );
     let keys = json!({"macspoofchk": true, "runtimeConfig": {"mac": "02:00:00:00:00:01"}});
     let asked = preview::<BridgePlugin>("bridge", keys, "").unwrap();
-    assert_eq!(asked[1], "drop what the container sends under another MAC than 02:00:00:00:00:01 (nftables)");
+    assert_eq!(asked[1], "drop frames from the container with another source MAC than 02:00:00:00:00:01 (nftables)");
 }
 
 /// The MAC in the plan.
@@ -467,7 +470,7 @@ fn a_macvlan_is_planned_with_every_key() {
         on_master::<MacvlanPlugin>(json!({"ipam": ipam})),
         [
             "macvlan eth0 in the container, mode bridge, on what has the default route on the host",
-            "eth0 up with 10.1.0.2/24; duplicate address detection; router advertisements are followed",
+            "eth0 up with 10.1.0.2/24; duplicate address detection; router advertisements are accepted",
         ]
     );
     let all = json!({"master": "eth1", "linkInContainer": true, "mode": "vepa", "mtu": 1400, "mac": "0a:00:00:00:00:01",
@@ -491,7 +494,7 @@ fn without_addresses_a_link_on_a_master_is_just_up() {
     );
     assert_eq!(
         planned(json!({"master": "eth1", "slaac": false})),
-        ["macvlan eth0 in the container, mode bridge, on eth1 on the host", "eth0 up, deaf to router advertisements",]
+        ["macvlan eth0 in the container, mode bridge, on eth1 on the host", "eth0 up, ignoring router advertisements",]
     );
     assert_eq!(
         made::<IpvlanPlugin>(json!({"master": "eth1"}), Addresses::default()).unwrap().0,
@@ -528,7 +531,7 @@ fn a_vlan_is_planned_with_every_key() {
         on_master::<VlanPlugin>(json!({"vlanId": 7, "ipam": ipam})),
         [
             "vlan eth0 in the container, VLAN 7, on what has the default route on the host",
-            "eth0 up with 10.1.0.2/24; duplicate address detection; router advertisements are followed",
+            "eth0 up with 10.1.0.2/24; duplicate address detection; router advertisements are accepted",
         ]
     );
     let all = json!({"master": "eth1", "linkInContainer": true, "vlanId": 4094, "protocol": "802.1AD", "mtu": 1400,
@@ -570,7 +573,7 @@ fn a_dummy_is_planned_with_and_without_addresses() {
     );
     assert_eq!(
         made::<DummyPlugin>(json!({}), Addresses::default()).unwrap().0,
-        ["dummy eth0 in the container", "eth0 up, deaf to router advertisements"]
+        ["dummy eth0 in the container", "eth0 up, ignoring router advertisements"]
     );
 }
 

@@ -82,7 +82,7 @@ fn bad_files() -> Vec<Bad> {
     vec![
         bad("empty", 6, "the file is empty", |path| put(path, "")).at(1, 1),
         bad("white", 6, "the file is empty", |path| put(path, " \n\n")).at(3, 1),
-        bad("torn", 6, "ends in its middle", |path| put(path, &list("bad")[..60])).at(1, 60),
+        bad("torn", 6, "unexpected end of file", |path| put(path, &list("bad")[..60])).at(1, 60),
         bad("NULs", 6, "not JSON", |path| put(path, [0; 4096])).at(1, 1),
         bad("marked", 6, "byte order mark", |path| put(path, format!("\u{feff}{}", list("bad")))).at(1, 1),
         bad("YAML", 6, "not JSON", |path| put(path, "name: bad\n")).at(1, 2),
@@ -604,7 +604,7 @@ fn a_network_can_be_used_as_soon_as_its_plugins_are_there_and_speak_its_version(
     fs::rename(watched.path("draft"), watched.path("bin/a-plugin")).unwrap();
     watched.is_silent();
     let why = watched.watcher.last().unwrap().skipped[0].to_string();
-    assert!(why.contains("does not speak") && why.contains("0.4.0, 1.0.0"), "{why}");
+    assert!(why.contains("does not support") && why.contains("0.4.0, 1.0.0"), "{why}");
     speaking(&watched.path("draft"), r#""1.1.0""#);
     fs::rename(watched.path("draft"), watched.path("bin/a-plugin")).unwrap();
     watched.says(Some("a"));
@@ -721,7 +721,7 @@ fn every_finding_has_its_line_column_and_hint() {
         "warning: 10-pods.conflist:8:7: plugins[0].isGatway: no key of bridge; hint: did you mean `isGateway`?",
         "warning: 10-pods.conflist:10:48: plugins[0].vlanTrunk[1].mindID: no key of bridge; hint: did you \
          mean `minID`?",
-        "warning: 10-pods.conflist:11:37: plugins[0].capabilities.portMappings: bridge takes no such capability",
+        "warning: 10-pods.conflist:11:37: plugins[0].capabilities.portMappings: bridge does not support this capability",
         "warning: 10-pods.conflist:12:51: plugins[0].ipam.ranges[0][0].subnet: 10.88.0.0/16 overlaps the host's \
          route to 10.88.4.128/25 over tun0",
         "warning: 10-pods.conflist:12:77: plugins[0].ipam.ranges[0][0].gatway: no key of host-local; hint: \
@@ -733,11 +733,11 @@ fn every_finding_has_its_line_column_and_hint() {
          \"pods\" in 10-pods.conflist",
         "warning: 20-other.conflist:2:68: plugins[0].ipam.subnet: 10.88.4.0/24 overlaps the host's route to \
          10.88.4.128/25 over tun0",
-        "error: 20-other.conflist:3:4: plugins[1].type: old does not speak version 1.1.0, but 0.4.0; hint: set \
+        "error: 20-other.conflist:3:4: plugins[1].type: old does not support version 1.1.0, only 0.4.0; hint: set \
          `cniVersion` to one of these",
         "warning: 30-pods.conf:1:1: plugins: no plugin of the network takes the capability \"mac\"",
         "warning: 30-pods.conf:1:25: name: network \"pods\" is also in 10-pods.conflist, which is found first",
-        "error: 40-torn.json:1:1: the document ends in its middle",
+        "error: 40-torn.json:1:1: unexpected end of file",
     ];
     for words in expected {
         assert!(text.contains(words), "{words} is not said:\n{text}");

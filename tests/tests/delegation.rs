@@ -160,7 +160,7 @@ fn a_failed_delegate_gets_a_del_unless_its_code_is_101() {
     let container = Host::new().container();
     let always = over_script(&host, "echo '{\"code\":999,\"msg\":\"no\"}'; exit 1");
     let (_, text) = always.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-    assert!(text.contains("not all could be undone"), "{text}");
+    assert!(text.contains("not everything could be undone"), "{text}");
     assert_eq!(stored_files(&host), ["c-one"], "DEL will need it");
 }
 
@@ -269,7 +269,7 @@ fn gc_deletes_only_invalid_attachments() {
     let valid = ("cni.dev/valid-attachments", json!([{"containerID": "c-kept", "ifname": "eth0"}]));
     let logging = Subject { env: vec![("CNI_LOG".into(), "info".into())], ..subject.clone() };
     let output = logging.call(&host, "GC", "", "", &[valid]);
-    assert!(output.stderr.contains("flannel/c-worse stays, for it does not say the interface"), "{output:?}");
+    assert!(output.stderr.contains("flannel/c-worse stays: it does not name the interface"), "{output:?}");
     output.ok();
     assert!(stored_files(&host).contains(&"c-worse".to_owned()));
     fs::remove_file(&file).unwrap();

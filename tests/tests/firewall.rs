@@ -811,7 +811,7 @@ fn with_firewalld_the_addresses_are_sources_of_a_zone_and_what_they_send_passes(
         let address: IpAddr = one.addresses()[1].parse().unwrap();
         asked.remove_source(zone, address.into()).unwrap();
         let (code, text) = net.check(&one).refused();
-        assert!(code == 102 && text.contains(&format!("{address} is no source of zone {zone}")), "{code} {text}");
+        assert!(code == 102 && text.contains(&format!("{address} is not a source of zone {zone}")), "{code} {text}");
         add().ok();
         net.check(&one).ok();
         net.firewall.call(&host, "DEL", "c-one", "", &[]).ok();

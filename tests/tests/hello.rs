@@ -82,5 +82,5 @@ fn hello_prints_usage_and_reports_that_it_has_no_plan() {
     assert_eq!((exit, stdout.as_slice()), (0, b"".as_slice()));
     assert!(String::from_utf8(stderr).unwrap().contains("CNI hello plugin cnikit-"));
     let (code, text) = call("PLAN", "1.1.0", &[]).refused();
-    assert!(code == 4 && text.contains("acts without a plan"), "{code}: {text}");
+    assert!(code == 4 && text.contains("has no plan"), "{code}: {text}");
 }

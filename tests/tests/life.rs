@@ -218,7 +218,7 @@ fn check_names_everything_that_was_tampered_with() {
 
 #[test]
 fn check_of_flannel_names_what_its_delegate_misses_and_what_it_misses_itself() {
-    let gone = Tampering::on_host("rm -r $DIR/flannel", "the configuration that ADD kept of");
+    let gone = Tampering::on_host("rm -r $DIR/flannel", "the configuration that ADD stored of");
     life::names_tampering(&flannel(), &[COMMON[0].by, NFTABLES[0].by, gone]);
 }
 

@@ -172,7 +172,7 @@ fn passthru_reserves_the_master_for_one_container() {
     let before = HostSnapshot::of(&lan.host);
     let output = subject.at(lan.host.dir()).call(&lan.host, "ADD", "c-two", &two.path(), &[]);
     let (code, text) = output.refused();
-    assert!(code == 100 && text.contains("one alone with `passthru`"), "{code} {text}");
+    assert!(code == 100 && text.contains("only one with `passthru`"), "{code} {text}");
     HostSnapshot::of(&lan.host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, "after the refusal");
 }
 
@@ -297,7 +297,12 @@ fn invalid_configurations_are_refused_before_anything_is_made() {
         ),
         (MASTER, json!({"master": "master0", "bcqueuelen": -1}), 7, "bcqueuelen"),
         (MASTER, json!({"master": "lo"}), 100, "create macvlan"),
-        (PORT, json!({"master": "port0"}), 100, "port0 is a port of br0: choose that as `master`, or take it out"),
+        (
+            PORT,
+            json!({"master": "port0"}),
+            100,
+            "port0 is a port of br0: use that as `master`, or remove the port from it",
+        ),
         (MASTER, json!({}), 101, "no default route interface found on the host"),
         (MASTER, json!({"linkInContainer": true}), 101, "no default route interface found in the container"),
     ];

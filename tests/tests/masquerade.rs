@@ -133,7 +133,7 @@ fn check_names_each_thing_that_was_tampered_with() {
     }
     let all = [Tampering::on_host(
         "iptables-nft -t nat -F; iptables-nft -t nat -X; ip6tables-nft -t nat -F; ip6tables-nft -t nat -X",
-        "neither in iptables nor in nftables",
+        "neither iptables nor nftables can be used",
     )];
     life::names_tampering(&on_path(&bridge(), nft.path()), &all);
 }
@@ -276,7 +276,7 @@ fn rules_that_iptables_save_omits_are_no_drift() {
     for backend in [Value::Null, json!("iptables")] {
         let blind = on_path(&healthy.with("ipMasqBackend", backend), dir.path());
         let (code, text) = blind.check(&host, "c-one", &container, &result).refused();
-        assert!(code != 102 && text.contains("did not show chain CNI-"), "{code}: {text}");
+        assert!(code != 102 && text.contains("did not print chain CNI-"), "{code}: {text}");
     }
     healthy.check(&host, "c-one", &container, &result).ok();
 }

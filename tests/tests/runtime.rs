@@ -163,7 +163,10 @@ fn a_del_uses_the_configuration_of_its_add() {
     runtime.add(&gone, &scene.at()).unwrap();
     fs::remove_file(scene.path("bin/gone")).unwrap();
     let text = runtime.del(&now, &scene.at()).unwrap_err().to_string();
-    assert!(text.starts_with("by the configuration of its ADD, which is not today's: plugin type=\"gone\""), "{text}");
+    assert!(
+        text.starts_with("with the configuration of its ADD, which differs from the current one: plugin type=\"gone\""),
+        "{text}"
+    );
     assert!(runtime.del(&gone, &scene.at()).unwrap_err().to_string().starts_with("plugin type=\"gone\""));
     scene.plugin("gone", ANSWER);
     runtime.del(&now, &scene.at()).unwrap();
@@ -224,7 +227,7 @@ fn leftovers_of_a_killed_add_are_removed_by_the_next_add() {
     let noted = runtime.cache.attachments().unwrap().remove(0);
     let error = scene.host.enter(|| runtime.add(&today, &noted.at).unwrap_err());
     let text = error.to_string();
-    assert!(text.starts_with("an earlier ADD of it was interrupted, and what that made cannot be deleted: "), "{text}");
+    assert!(text.starts_with("an earlier ADD was interrupted, and what it made cannot be deleted: "), "{text}");
     assert_eq!((error.code(), scene.calls()), (11, vec!["ADD slow".to_owned(), "DEL slow".to_owned()]));
     scene.plugin("slow", "");
     scene.host.enter(|| runtime.add(&today, &noted.at).unwrap());
@@ -456,7 +459,7 @@ fn a_caller_that_gives_up_ends_the_plugin_with_all_that_it_started() {
         adding.join().unwrap()
     });
     assert!(begun.elapsed() < Duration::from_secs(20), "{:?}", begun.elapsed());
-    assert!(error.to_string().contains("was ended: the caller gave up"), "{error}");
+    assert!(error.to_string().contains("was ended: the caller cancelled it"), "{error}");
     let pid = fs::read_to_string(scene.path("grandchild")).unwrap();
     let state = fs::read_to_string(format!("/proc/{}/stat", pid.trim())).unwrap_or_default();
     assert!(state.is_empty() || state.contains(") Z "), "{state}");
@@ -494,9 +497,9 @@ fn missing_versions_are_reported_together_and_a_status_has_its_code() {
     let text = error.to_string();
     assert_eq!(text.lines().count(), 4, "{text}");
     for part in [
-        "type=\"old\" name=\"net\" (2 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0, 0.2.0; hint: ",
-        "type=\"older\" name=\"net\" (3 of 5) failed (version): it does not speak version 1.1.0, but 0.1.0; hint: ",
-        "type=\"silent\" name=\"net\" (4 of 5) failed (version): its answer cannot be read: ",
+        "type=\"old\" name=\"net\" (2 of 5) failed (version): it does not support version 1.1.0, only 0.1.0, 0.2.0; hint: ",
+        "type=\"older\" name=\"net\" (3 of 5) failed (version): it does not support version 1.1.0, only 0.1.0; hint: ",
+        "type=\"silent\" name=\"net\" (4 of 5) failed (version): its answer cannot be parsed: ",
         "type=\"no\" name=\"net\" (5 of 5) failed (version): failed to find plugin \"no\"",
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -533,9 +536,13 @@ fn misbehaviours() -> Vec<Misbehaviour> {
         Misbehaviour { mode: 0o644, ..does("#!/bin/sh\n", 103, &["bin/odd is not executable", "hint: chmod +x"]) },
         does("#!/no/such/interpreter\n", 103, &["cannot start plugin", "bin/odd", "interpreter", "hint: "]),
         does("\u{1}\u{2}no program", 103, &["cannot start plugin", "bin/odd", "hint: "]),
-        does("#!/bin/sh\ncat >/dev/null\n", 103, &["it succeeded, where ADD wants a result", "bin/odd said nothing"]),
-        does("#!/bin/sh\necho hello\n", 103, &["its answer cannot be read: expected value", "bin/odd said \"hello\""]),
-        does("#!/bin/sh\necho '[]'\n", 103, &["its answer cannot be read: ", "bin/odd said \"[]\""]),
+        does("#!/bin/sh\ncat >/dev/null\n", 103, &["it succeeded without a result", "bin/odd said nothing"]),
+        does(
+            "#!/bin/sh\necho hello\n",
+            103,
+            &["its answer cannot be parsed: expected value", "bin/odd said \"hello\""],
+        ),
+        does("#!/bin/sh\necho '[]'\n", 103, &["its answer cannot be parsed: ", "bin/odd said \"[]\""]),
         does("#!/bin/sh\nhead -c 100000000 /dev/zero\n", 103, &["wrote more than 16777216 bytes to stdout", "bin/odd"]),
         does("#!/bin/sh\necho '{\"ips\": []}{\"ips\": []}'\n", 103, &["trailing characters"]),
         does(
@@ -546,7 +553,7 @@ fn misbehaviours() -> Vec<Misbehaviour> {
         does(
             "#!/bin/sh\necho '{\"code\": 7, \"msg\": \"no\"}'\n",
             103,
-            &["it succeeded, and said an error: no (code 7)"],
+            &["its exit status is 0, but it printed an error: no (code 7)"],
         ),
         does("#!/bin/sh\necho '{\"code\": 7, \"msg\": \"no\"}'; exit 3\n", 7, &["failed (add) on eth0: no (code 7)"]),
         does("#!/bin/sh\necho why >&2; exit 3\n", 103, &["exit status 3", "stderr: why"]),

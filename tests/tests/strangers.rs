@@ -102,7 +102,7 @@ fn an_attachment_without_link_is_refused_while_it_has_its_address() {
     let running = Running::on(&host, &bridge());
     let end = running.result["interfaces"][1]["name"].as_str().unwrap();
     host.sh(&format!("ip link del {end}"));
-    let says = ["DEL it before it is added again"];
+    let says = ["DEL it before you add it again"];
     refused(&host, &running.container, &[], &says, || add(&running.subject, &host, "c-running", &running.container));
 }
 

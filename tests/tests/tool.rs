@@ -115,14 +115,14 @@ fn each_plugin_of_a_chain_plans_with_the_expected_previous_result() {
     let alice = node.host.container();
     let plan = node.json(&format!("plan pods {}", alice.path()));
     let steps = |place: usize| plan["plugins"][place]["steps"].to_string();
-    assert!(steps(1).contains("accept what 10.94.0.2, fd00:94::2 sends and what answers it"), "{plan}");
+    assert!(steps(1).contains("accept packets from 10.94.0.2, fd00:94::2 and the answers"), "{plan}");
     assert!(steps(1).contains("isolated on its bridge"), "{plan}");
     assert!(!plan.to_string().contains("error"), "{plan}");
     // Alone, nothing is known of the addresses.
     document["plugins"].as_array_mut().unwrap().remove(0);
     fs::write(&file, document.to_string()).unwrap();
     let plan = node.json(&format!("plan pods {}", alice.path()));
-    assert!(plan.to_string().contains("accept what the container sends and what answers it"), "{plan}");
+    assert!(plan.to_string().contains("accept packets from the container and the answers"), "{plan}");
 }
 
 #[test]

@@ -255,7 +255,7 @@ fn everything_is_validated_before_the_first_write() {
         (sysctl("net/core.somaxconn"), 7, "duplicated sysctl keys are not allowed: \"net.core.somaxconn\""),
         (sysctl("net.core.a\0b"), 7, "zero byte"),
         (json!({"sysctl": {"net.core.somaxconn": "100"}, "mac": "01:00:5e:00:00:01"}), 7, "cannot be the MAC"),
-        (json!({"sysctl": {"net.core.somaxconn": "100"}, "mac": "nonsense"}), 7, "is no MAC address"),
+        (json!({"sysctl": {"net.core.somaxconn": "100"}, "mac": "nonsense"}), 7, "is not a MAC address"),
         (
             json!({"sysctl": {"net.core.somaxconn": "100"}, "mtu": 50}),
             7,

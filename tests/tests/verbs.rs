@@ -271,7 +271,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
         (subject("loopback", json!({})), vec!["lo"]),
         (published.clone(), vec!["port mappings: tcp 8080 to 80, udp 5353 to 53 (nftables)"]),
         (published.with("backend", json!("iptables")), vec!["udp 5353 to 53 (iptables)"]),
-        (walled.clone(), vec!["accept what 10.77.0.2, fd00:77::2 sends and what answers it, isolated on cni0"]),
+        (walled.clone(), vec!["accept packets from 10.77.0.2, fd00:77::2 and the answers, isolated on cni0"]),
         (walled.with("backend", json!("iptables")), vec!["(iptables)"]),
     ] {
         let subject = subject.at(host.dir());
@@ -318,6 +318,9 @@ fn the_example_in_the_help_of_a_plugin_works() {
     let host = Host::new();
     for plugin in NAMES {
         let text = host.sh(&format!("{}/{plugin} --help", bin().display()));
+        let bin = bin().display().to_string();
+        let wide: Vec<&str> = text.lines().filter(|line| line.replace(&bin, "/opt/cni/bin").len() > 100).collect();
+        assert_eq!(wide, Vec::<&str>::new(), "{plugin}");
         let example: Vec<&str> = text.lines().filter(|line| line.starts_with("  ")).collect();
         let run = example.join("\n");
         let output: Value = serde_json::from_str(&host.try_sh(&run).1).unwrap();
@@ -402,7 +405,10 @@ fn a_log_file_takes_the_lines_and_a_failure_is_among_them() {
     let nowhere = [("CNI_LOG", "info"), ("CNI_LOG_FILE", below_a_file.as_str())];
     let there = lines(&logged(&host, &subject, &nowhere));
     assert_eq!(there.len(), 3, "what cannot go to the file goes to stderr, and once the reason: {there:#?}");
-    assert!(there[0]["msg"].as_str().unwrap().contains("is not written, stderr is: Not a directory"), "{there:#?}");
+    assert!(
+        there[0]["msg"].as_str().unwrap().contains("is not written, the log goes to stderr: Not a directory"),
+        "{there:#?}"
+    );
 }
 
 #[test]
@@ -579,9 +585,9 @@ fn the_ipam_plugins_of_upstream_work_with_ours() {
 fn an_ipam_plugin_that_gives_no_answer_is_a_clear_error_and_is_asked_to_release() {
     let cases = [
         ("echo no lease today >&2; test $CNI_COMMAND = DEL || exit 3", 103, "exit status 3; stderr: no lease today"),
-        ("echo '{\"ips\": garbage'", 103, "answered ADD with what is no result"),
-        ("echo '[]'", 103, "answered ADD with what is no result"),
-        ("true", 103, "answered ADD with what is no result"),
+        ("echo '{\"ips\": garbage'", 103, "answered ADD with something that is not a result"),
+        ("echo '[]'", 103, "answered ADD with something that is not a result"),
+        ("true", 103, "answered ADD with something that is not a result"),
         ("echo '{\"cniVersion\":\"1.1.0\",\"dns\":{}}'", 103, "IPAM plugin returned missing IP config"),
         ("test $CNI_COMMAND = DEL || { echo dying >&2; kill -SEGV $$; }", 103, "signal 11 (SIGSEGV); stderr: dying"),
         (
@@ -629,7 +635,7 @@ fn a_refusal_because_the_address_is_held_already_releases_nothing() {
             let mut subject = subject(plugin, json!({"ipam": {"type": "static"}}));
             subject.bin = dir.link_ours(plugin);
             let (code, text) = subject.call(&host, "ADD", "c-one", &host.container().path(), &[]).refused();
-            assert!(code == 104 && text.contains("DEL it before it is added again"), "{code}: {text}");
+            assert!(code == 104 && text.contains("DEL it before you add it again"), "{code}: {text}");
             assert_eq!(dir.verbs("static"), ["ADD"], "it was asked to release what a running container holds");
         }
     }

@@ -60,7 +60,7 @@ pub trait ChainedPlugin: DeserializeOwned {
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
     /// As [`Plugin::EXAMPLE`].
-    const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
+    const EXAMPLE: &'static str = cnikit_skel::about::CHAINED_EXAMPLE;
 
     /// The plan of this attachment; computed without I/O. `prev` is the result of the plugins before it, on CHECK the result of
     /// the whole chain.
@@ -98,7 +98,7 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
         let context = ApplyContext::from(add);
         let Some(mut result) = add.prev.clone() else {
             return Err(Error::config("Required prevResult missing")
-                .hint("this plugin changes what others made: put it behind them in the network's list"));
+                .hint("this plugin changes what other plugins made: put it behind them in the network's list"));
         };
         let plan = plugin.plan(at, &result)?;
         preflight(&plan, P::KINDS, &context)?;
@@ -143,7 +143,7 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
         let mut example = dry_run.prev.clone().unwrap_or_default();
         let mut steps = self.0.plan(&dry_run.attachment, &example)?.lines();
         if steps.is_empty() {
-            steps.push("nothing, for nothing is asked for".to_owned());
+            steps.push("nothing: no change is configured".to_owned());
         }
         self.0.amend(&dry_run.attachment, &mut example);
         Ok(DryRunReport { steps, example })

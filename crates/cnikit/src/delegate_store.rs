@@ -121,7 +121,7 @@ impl DelegateStore {
             }
         }
         Err(Error::conflict(format!("the files for {tag} in {} are taken", self.path.display()))
-            .hint("DEL the attachment; if that does not help, remove the files of this container there"))
+            .hint("DEL the attachment; if that does not help, remove the files of this container in that directory"))
     }
 
     /// Removes all other configurations that name the attachment. This configuration is stored at every moment.
@@ -141,7 +141,7 @@ impl DelegateStore {
     /// Checks that a configuration could be stored.
     pub(crate) fn probe(&self) -> Result<()> {
         let path = self.path.display();
-        let what = format_args!("no configuration can be kept in {path}");
+        let what = format_args!("no configuration can be stored in {path}");
         Directory::probe_at(&self.path).map_err(|error| Error::from(error).context(what))
     }
 
@@ -158,7 +158,7 @@ impl DelegateStore {
             Ok(conf) => conf,
             Err(why) => {
                 let path = self.path.join(name);
-                log::warn(format_args!("{} is passed over, for it is no configuration: {why}", path.display()));
+                log::warn(format_args!("{} is skipped: it is not a configuration: {why}", path.display()));
                 return Ok(None);
             }
         };
@@ -173,7 +173,7 @@ impl DelegateStore {
             Some(Some(version)) => version,
             Some(None) => {
                 let path = self.path.join(name);
-                log::warn(format_args!("{} is passed over: its version is not a number", path.display()));
+                log::warn(format_args!("{} is skipped: its version is not a number", path.display()));
                 return Ok(None);
             }
         };
@@ -223,7 +223,7 @@ impl Saved {
         match check_version(self.path(), self.version, FORMAT) {
             Ok(()) => true,
             Err(newer) => {
-                log::warn(format_args!("{newer}: it is passed over"));
+                log::warn(format_args!("{newer}: it is skipped"));
                 false
             }
         }
@@ -254,7 +254,7 @@ impl Saved {
 
 impl fmt::Display for Saved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "configuration kept in {}", self.path().display())
+        write!(f, "configuration stored in {}", self.path().display())
     }
 }
 

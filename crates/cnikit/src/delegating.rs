@@ -54,6 +54,8 @@ pub trait DelegatingPlugin: DeserializeOwned {
     const SOURCES: Sources = &[];
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+    /// As [`Plugin::EXAMPLE`].
+    const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
 
     /// The directory of the stored configurations. The rest of `conf` may be invalid or missing.
     fn data_dir(conf: &NetConf) -> PathBuf;
@@ -74,6 +76,7 @@ pub struct Delegating<P>(P);
 impl<P: DelegatingPlugin> Plugin for Delegating<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+    const EXAMPLE: &'static str = P::EXAMPLE;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let tag = &add.attachment.tag;
@@ -105,7 +108,7 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
     fn del(del: &Del) -> Result<()> {
         let found = store::<P>(&del.call.conf, &del.tag.network).find_readable(&del.tag)?;
         if found.is_empty() {
-            log::info(format_args!("no configuration of {} is kept: nothing is left to delete", del.tag));
+            log::info(format_args!("no configuration of {} is stored: there is nothing to delete", del.tag));
         }
         let mut errors = Errors::default();
         for saved in found {
@@ -164,9 +167,8 @@ fn attached<P: DelegatingPlugin>(check: &Check) -> Result<Delegate> {
     if let Some(saved) = store::<P>(&check.call.conf, &tag.network).find(tag)?.first() {
         return check.call.delegate_with(&saved.conf);
     }
-    let missing = format!("the configuration that ADD kept of {tag} is gone, and DEL can delete nothing without it");
-    Err(Error::new(code::DRIFT, missing)
-        .hint("DEL, then ADD again; what the delegate made may have to be removed by hand"))
+    let missing = format!("the configuration that ADD stored of {tag} is gone, and DEL can delete nothing without it");
+    Err(Error::new(code::DRIFT, missing).hint("DEL, then ADD again; remove by hand what the delegate made"))
 }
 
 fn store<P: DelegatingPlugin>(conf: &NetConf, network: &str) -> DelegateStore {
@@ -178,7 +180,7 @@ fn delete(del: &Del, saved: &Saved) -> Result<()> {
     let stays = !saved.names_attachment() && may_be_anothers(del)?;
     del.call.delegate_with(&saved.conf)?.del()?;
     if stays {
-        log::info(format_args!("{saved} stays, for {} is gone and another interface runs", del.tag));
+        log::info(format_args!("{saved} stays: {} is gone and another interface of the container exists", del.tag));
         return Ok(());
     }
     saved.remove()
@@ -198,7 +200,7 @@ fn made_now<P: DelegatingPlugin>(conf: &NetConf) -> Option<NetConf> {
     match made {
         Ok(made) => Some(made),
         Err(why) => {
-            log::info(format_args!("the delegate is asked only for what is kept: {why}"));
+            log::info(format_args!("the delegate is run only for stored attachments: {why}"));
             None
         }
     }
@@ -214,7 +216,7 @@ fn sweep(gc: &Gc, saved: &Saved, delegates: &mut Vec<NetConf>) -> Result<()> {
         gc.call.delegate_of(&tag, &saved.conf)?.del()?;
         return saved.remove();
     }
-    log::warn(format_args!("{saved} stays, for it does not say the interface: DEL the attachment, or remove the file"));
+    log::warn(format_args!("{saved} stays: it does not name the interface; DEL the attachment, or remove the file"));
     if !delegates.contains(&saved.conf) {
         delegates.push(saved.conf.clone());
     }

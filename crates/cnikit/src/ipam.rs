@@ -16,6 +16,8 @@ use crate::source::unavailable;
 pub trait IpamPlugin: DeserializeOwned {
     /// As [`Plugin::KNOWN_ARGS`].
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
+    /// As [`Plugin::EXAMPLE`].
+    const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
     /// As [`Plugin::ENTERS_NETNS`].
     const ENTERS_NETNS: bool = true;
 
@@ -91,6 +93,7 @@ pub struct Ipam<P> {
 
 impl<P: IpamPlugin> Plugin for Ipam<P> {
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
+    const EXAMPLE: &'static str = P::EXAMPLE;
     const ENTERS_NETNS: bool = P::ENTERS_NETNS;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {

@@ -68,7 +68,7 @@ pub fn word<'de, D: Deserializer<'de>, W>(
     if word.is_empty() {
         return Ok(None);
     }
-    named(&word).map(Some).ok_or_else(|| D::Error::custom(format!("{unknown}: {word:?}: {known} are known")))
+    named(&word).map(Some).ok_or_else(|| D::Error::custom(format!("{unknown}: {word:?}: known are {known}")))
 }
 
 /// The `master` of an interface: the link of this name, or that of the default route if there is no name.
@@ -150,7 +150,7 @@ impl<'de> Deserialize<'de> for MasqueradeBackend {
             "iptables" => Ok(MasqueradeBackend(Backend::Iptables)),
             "nftables" => Ok(MasqueradeBackend(Backend::Nftables)),
             other => {
-                let known = "\"iptables\" and \"nftables\" are known, and without the key the host decides";
+                let known = "\"iptables\" and \"nftables\" are known, and without the key the host's programs decide";
                 Err(D::Error::custom(format!("unknown ipmasq backend {other:?}: {known}")))
             }
         }
@@ -176,8 +176,7 @@ impl IpamType {
             _ if !ipspoofchk => Ok(()),
             "" => Err("ipspoofchk needs the container's addresses: give the network an `ipam`, or drop the key".into()),
             "dhcp" => {
-                Err("ipspoofchk cannot be used with dhcp, which asks for addresses over a link that stays shut until \
-                           they are known: use another IPAM plugin, or drop the key"
+                Err("ipspoofchk cannot be used with dhcp, which requests addresses over a link that is down until they are known: use another IPAM plugin, or drop the key"
                     .into())
             }
             _ => Ok(()),

@@ -257,7 +257,7 @@ fn is_lacking(error: &Error) -> bool {
 
 /// The kernel tracks flows but cannot delete one.
 fn cannot_delete() -> Error {
-    let why = "the kernel tracks flows, but has no nf_conntrack_netlink to forget one by; load that module";
+    let why = "the kernel tracks flows, but cannot delete them without nf_conntrack_netlink: load that module";
     Error::ours("list", "tracked flows", why)
 }
 

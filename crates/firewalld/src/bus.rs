@@ -40,10 +40,7 @@ impl Bus {
         let failed = |error| Error::new(format!("connect to the bus at \"{list}\""), Cause::Socket(error));
         let addresses = addresses(list);
         if addresses.is_empty() {
-            return Err(failed(io::Error::new(
-                ErrorKind::InvalidInput,
-                "no unix:path= or unix:abstract= stands there",
-            )));
+            return Err(failed(io::Error::new(ErrorKind::InvalidInput, "it has no unix:path= or unix:abstract=")));
         }
         for address in &addresses {
             match stream(address, deadline) {
@@ -71,7 +68,7 @@ impl Bus {
 
     fn try_call(&mut self, call: &Call<'_>) -> std::result::Result<Value, Cause> {
         if let Some(text) = call.arguments.iter().find(|text| text.contains('\0')) {
-            return Err(Cause::Unreadable(format!("{text:?} holds a NUL, which no text of D-Bus may")));
+            return Err(Cause::Unreadable(format!("{text:?} contains a NUL, which D-Bus does not allow in strings")));
         }
         self.serial += 1;
         self.send(&call.encode(self.serial)).map_err(Cause::Socket)?;
@@ -107,7 +104,9 @@ impl Bus {
                 return Ok(String::from_utf8_lossy(&line[..end]).into_owned());
             }
             if self.received.len() > LONGEST_LINE {
-                return Err(Cause::Unreadable("what listens there is no bus: its line does not end".to_owned()));
+                return Err(Cause::Unreadable(
+                    "the program that listens there is not a bus: its line does not end".to_owned(),
+                ));
             }
             self.receive().map_err(Cause::Socket)?;
         }
@@ -115,7 +114,7 @@ impl Bus {
 
     /// Receives messages up to the next method return or error.
     fn answer(&mut self) -> std::result::Result<Reply, Cause> {
-        let unreadable = || Cause::Unreadable("what came is no message of D-Bus".to_owned());
+        let unreadable = || Cause::Unreadable("the answer is not a D-Bus message".to_owned());
         loop {
             if self.received.len() >= HEADER {
                 let length = message::length(&self.received).ok_or_else(unreadable)?;

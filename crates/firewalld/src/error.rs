@@ -35,14 +35,11 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// The hints, each with a word of the error's name or message; the first that matches is used.
 const HINTS: [(&str, &str); 5] = [
-    (
-        "INVALID_ZONE",
-        "`firewall-cmd --get-zones` lists those there are, `firewall-cmd --permanent --new-zone` adds one",
-    ),
+    ("INVALID_ZONE", "`firewall-cmd --get-zones` lists the zones, `firewall-cmd --permanent --new-zone` adds one"),
     ("NameHasNoOwner", "firewalld does not run: start it, or choose another backend"),
     ("ServiceUnknown", "firewalld does not run: start it, or choose another backend"),
-    ("NoReply", "firewalld ended meanwhile: look at its log, and try again"),
-    ("AccessDenied", "the policy of the bus lets only some talk to firewalld: run as root"),
+    ("NoReply", "firewalld ended meanwhile: read its log, and try again"),
+    ("AccessDenied", "the policy of the bus does not allow this user to talk to firewalld: run as root"),
 ];
 
 impl Error {
@@ -88,7 +85,7 @@ impl Error {
                 None
             }
             Cause::Socket(error) if error.kind() == io::ErrorKind::TimedOut => {
-                Some("see whether firewalld and the bus do anything else, and try again".to_owned())
+                Some("check whether firewalld and the bus answer other requests, and try again".to_owned())
             }
             Cause::InZone(zone) => {
                 Some(format!("remove it with `firewall-cmd --zone={zone} --remove-source`, or use zone {zone}"))

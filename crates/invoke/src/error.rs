@@ -72,21 +72,24 @@ impl Error {
     /// What to do about it, in a sentence; `None` if the plugin's own error says it.
     pub fn hint(&self) -> Option<String> {
         Some(match self {
-            Self::Name { .. } => "name a plugin on CNI_PATH in `type`, by a plain name".into(),
+            Self::Name { .. } => "set `type` to the file name of a plugin in a directory of CNI_PATH".into(),
             Self::NotFound { untrusted, .. } if !untrusted.is_empty() => {
-                "name only absolute directories in CNI_PATH, which only root can write to".into()
+                "use only absolute directories in CNI_PATH that only root can write to".into()
             }
             Self::NotFound { unusable, .. } => match unusable.first() {
                 Some(file) => format!("chmod +x {}", file.display()),
                 None => "install it there, or add its directory to CNI_PATH".into(),
             },
             Self::NotStarted { plugin, .. } => {
-                format!("{} has to be an executable program for this machine, its interpreter there", plugin.display())
+                format!(
+                    "{} must be an executable program for this machine, and its interpreter must exist",
+                    plugin.display()
+                )
             }
             Self::Refused(_) => return None,
             Self::Died { .. } => "this is a defect of that plugin: report it with this text, then DEL".into(),
-            Self::Cancelled { .. } => "DEL, for what it had made may stand".into(),
-            Self::Deadline { .. } => "find out what that plugin waits for, then try again".into(),
+            Self::Cancelled { .. } => "DEL: what the plugin had made may still exist".into(),
+            Self::Deadline { .. } => "find out why that plugin waits, then try again".into(),
         })
     }
 }
@@ -105,7 +108,7 @@ impl fmt::Display for Error {
                 write_stream(f, "stderr", stderr)
             }
             Self::Cancelled { plugin, stderr } => {
-                write!(f, "plugin {} was ended: the caller gave up", plugin.display())?;
+                write!(f, "plugin {} was ended: the caller cancelled it", plugin.display())?;
                 write_stream(f, "stderr", stderr)
             }
             Self::Deadline { plugin, seconds, stderr } => {
@@ -136,7 +139,7 @@ fn not_found(
 fn not_started(f: &mut fmt::Formatter<'_>, plugin: &Path, source: &io::Error) -> fmt::Result {
     write!(f, "cannot start plugin {}: {source}", plugin.display())?;
     if source.kind() == io::ErrorKind::NotFound && plugin.exists() {
-        write!(f, ", said of its interpreter or loader, for the file itself is there")?;
+        write!(f, ", reported for its interpreter or loader, because the file itself exists")?;
     }
     Ok(())
 }

@@ -104,7 +104,7 @@ fn a_plugin_that_cannot_be_started_differs_from_a_missing_one() {
     let plugin = Plugin::new("#!/no/such/interpreter\n");
     let error = plugin.ask().unwrap_err().to_string();
     assert!(
-        error.ends_with("(os error 2), said of its interpreter or loader, for the file itself is there"),
+        error.ends_with("(os error 2), reported for its interpreter or loader, because the file itself exists"),
         "{error}"
     );
     let empty = Plugin::new("");

@@ -77,9 +77,9 @@ impl fmt::Display for Error {
                 write!(f, "{program} does not show its table {table}: something in it was not made by iptables")
             }
             Self::Hidden { table, chain } => {
-                write!(f, "iptables did not show chain {chain} of table {table}, which stands there")
+                write!(f, "iptables did not print chain {chain} of table {table}, which exists")
             }
-            Self::Unread { program } => write!(f, "{program}: it succeeded before it had read and told all"),
+            Self::Unread { program } => write!(f, "{program}: it succeeded before it had read and written everything"),
             Self::Netlink(error) => write!(f, "{error}"),
         }
     }

@@ -135,7 +135,7 @@ impl Netlink {
         };
         match answers.iter().find_map(|message| Link::parse(message)) {
             Some(link) => Ok(Some(link)),
-            None => Err(Error::unreadable(operation, object, "the kernel's answer is no link")),
+            None => Err(Error::unreadable(operation, object, "the kernel's answer is not a link")),
         }
     }
 
@@ -193,7 +193,7 @@ impl Netlink {
             forgives: Forgives::Nothing,
         })?;
         let Some(link) = answers.iter().find_map(|message| Link::parse(message)) else {
-            return Err(Error::unreadable(operation, object, "the kernel's answer is no link"));
+            return Err(Error::unreadable(operation, object, "the kernel's answer is not a link"));
         };
         self.remember(&link);
         Ok(link)

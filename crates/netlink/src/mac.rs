@@ -63,7 +63,7 @@ impl fmt::Display for Mac {
 
 impl fmt::Display for NotAMac {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "\"{}\" is no MAC address; write six bytes, such as 0a:58:0a:01:00:02", self.0)
+        write!(f, "\"{}\" is not a MAC address; write six bytes, such as 0a:58:0a:01:00:02", self.0)
     }
 }
 
@@ -113,7 +113,7 @@ mod tests {
             "0a.58.00.ff.01.02",
         ] {
             let error = text.parse::<Mac>().unwrap_err().to_string();
-            assert!(error.starts_with(&format!("\"{text}\" is no MAC address")), "{error}");
+            assert!(error.starts_with(&format!("\"{text}\" is not a MAC address")), "{error}");
         }
     }
 
@@ -122,7 +122,7 @@ mod tests {
         assert_eq!(MAC.to_string(), "0a:58:00:ff:01:02");
         assert_eq!(serde_json::to_string(&MAC).unwrap(), "\"0a:58:00:ff:01:02\"");
         assert_eq!(serde_json::from_str::<Mac>("\"0A-58-00-FF-01-02\"").unwrap(), MAC);
-        assert!(serde_json::from_str::<Mac>("\"zz\"").unwrap_err().to_string().contains("is no MAC address"));
+        assert!(serde_json::from_str::<Mac>("\"zz\"").unwrap_err().to_string().contains("is not a MAC address"));
     }
 
     #[test]

@@ -31,7 +31,7 @@ impl Netlink {
     pub fn namespace_id(&self, netns: &Netns) -> Result<Option<i32>> {
         let operation = "find the number of namespace";
         let object = netns.path().to_string_lossy().into_owned();
-        let unreadable = Error::unreadable(operation, object.clone(), "the kernel's answer holds no number");
+        let unreadable = Error::unreadable(operation, object.clone(), "the kernel's answer has no number");
         let mut message = NsidMessage::default();
         message.attributes.push(NsidAttribute::Fd(netns.as_fd().as_raw_fd().cast_unsigned()));
         let message = RouteNetlinkMessage::GetNsId(message);

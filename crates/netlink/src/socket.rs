@@ -115,7 +115,7 @@ impl Socket {
             Ok(size) => Ok(Heard::Events(frames(&self.buffer[..size]).map(|frame| frame.bytes.to_vec()).collect())),
             Err(error) if lost(&error) => Ok(Heard::Lost),
             Err(error) if timed_out(&error) => Ok(Heard::Nothing),
-            Err(error) => Err(Error::new("listen to netlink events", "", error)),
+            Err(error) => Err(Error::new("subscribe to netlink events", "", error)),
         }
     }
 

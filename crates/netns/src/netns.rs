@@ -141,7 +141,7 @@ impl Netns {
     /// # Errors
     /// fstat(2) fails.
     pub fn held_since(&self) -> Result<u64, Error> {
-        let failed = |errno| Error::new("look at the network namespace", self.path.display().to_string(), errno);
+        let failed = |errno| Error::new("inspect the network namespace", self.path.display().to_string(), errno);
         let found = fstat(&self.file).map_err(failed)?;
         Ok(found.st_ctime.wrapping_mul(1_000_000_000).wrapping_add(found.st_ctime_nsec).cast_unsigned())
     }
@@ -189,7 +189,7 @@ fn check_file_system(place: &File) -> io::Result<()> {
 /// Without `/proc` the kernel's error would be "no such file", as if the namespace did not exist.
 fn reopen(place: &File) -> io::Result<File> {
     File::open(format!("/proc/thread-self/fd/{}", place.as_raw_fd()))
-        .map_err(|error| io::Error::other(format!("it is there, but cannot be opened by way of /proc: {error}")))
+        .map_err(|error| io::Error::other(format!("it exists, but cannot be opened by way of /proc: {error}")))
 }
 
 /// Returns an error if the namespace is of another type than network.

@@ -118,7 +118,7 @@ impl NetnsScan {
     fn check_proc(&mut self, scope: Scope) {
         match fs::read_link("/proc/self/ns/pid") {
             Ok(found) if scope == Scope::PidNamespace || found.to_str() == Some(FIRST_PID_NAMESPACE) => {}
-            Ok(_) => self.miss("this is a PID namespace: processes outside it are not seen".to_owned()),
+            Ok(_) => self.miss("this is a PID namespace: processes outside of it are not visible".to_owned()),
             Err(error) => self.miss(format!("/proc/self/ns/pid: {error}")),
         }
         let mounts = fs::read_to_string("/proc/self/mountinfo").unwrap_or_default();

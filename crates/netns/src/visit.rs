@@ -62,7 +62,7 @@ fn way_back() -> Option<File> {
 fn go_back(home: &File) {
     if !(0..TRIES).any(|_| move_to(home).is_ok()) {
         // A message on stderr is all that is possible here; that it cannot be written changes nothing.
-        let _ = writeln!(io::stderr(), "the kernel does not let this process back into its own network namespace");
+        let _ = writeln!(io::stderr(), "the kernel does not allow this process to return to its own network namespace");
         process::abort();
     }
 }

@@ -190,7 +190,7 @@ impl From<&Gc> for GcContext {
 
 /// The error for a namespace that may exist at this path but cannot be opened, so that its resources may still have to be removed.
 pub fn may_be_there(path: &Path, why: &str) -> Error {
-    let text = format!("the network namespace {} may be there, but cannot be opened: {why}", path.display());
+    let text = format!("the network namespace {} may exist, but cannot be opened: {why}", path.display());
     Error::new(code::SYSTEM, text).hint("try again, or remove the namespace")
 }
 

@@ -50,7 +50,7 @@ pub fn verify(plans: &[&Plan], context: &ApplyContext) -> Result<()> {
     }
     if !drifts.texts().is_empty() {
         let drifted = Error::new(code::DRIFT, limit::first(drifts.texts(), "; "));
-        errors.note(Err(drifted.hint("something changed it after ADD: DEL and ADD make it anew")));
+        errors.note(Err(drifted.hint("this was changed after ADD: DEL and ADD create it again")));
     }
     errors.finish()
 }
@@ -90,7 +90,7 @@ fn listed(plan: &Plan, kinds: &[Kind]) -> Result<()> {
         let fault = if !kinds.contains(kind) {
             "is not listed in KINDS, so DEL would leave it behind"
         } else if lasting[..place].contains(kind) {
-            "stands twice in the plan, but its tag can tell only one"
+            "is twice in the plan, but its tag identifies only one"
         } else {
             continue;
         };
@@ -141,7 +141,7 @@ mod tests {
     #[test]
     fn a_tag_can_tell_only_one_of_a_kind_that_outlives_the_link() {
         let twice = Plan::of(Thing(RULES)).and(Thing(RULES));
-        assert!(listed(&twice, &[RULES]).unwrap_err().msg.contains("rules stands twice"));
+        assert!(listed(&twice, &[RULES]).unwrap_err().msg.contains("rules is twice"));
         let addresses = Plan::of(Thing(ADDRESS)).and(Thing(ADDRESS));
         assert_eq!(listed(&addresses, &[]), Ok(()));
     }

@@ -86,7 +86,7 @@ impl fmt::Display for Error {
             Self::Deadline { program, after, .. } => {
                 write!(f, "{} did not finish in {:.1} s and was ended", program.display(), after.as_secs_f64())
             }
-            Self::Cancelled { program, .. } => write!(f, "{} was ended: the caller gave up", program.display()),
+            Self::Cancelled { program, .. } => write!(f, "{} was ended: the caller cancelled it", program.display()),
             Self::TooMuch { program, stream, limit, .. } => {
                 write!(f, "{} wrote more than {limit} bytes to {stream} and was ended", program.display())
             }

@@ -51,7 +51,7 @@ impl Allocator<'_> {
     pub(crate) fn roll_back(&mut self, log: fn(&str)) {
         for address in self.made.split_off(0) {
             if let Err(refusal) = self.ledger.undo(address, &self.request.owner) {
-                log(&format!("{address} could not be freed again: {refusal}"));
+                log(&format!("{address} could not be released: {refusal}"));
             }
         }
     }
@@ -72,7 +72,7 @@ impl Allocator<'_> {
         let container = &self.request.owner.container;
         let text = format!("{address} has been allocated to {container}, duplicate allocation is not allowed");
         Error::new(ErrorKind::HoldsAlready, text).hint(format!(
-            "this attachment exists already: DEL it before it is added again (the reservation is {})",
+            "this attachment exists already: DEL it before you add it again (the reservation is {})",
             self.files.path_of(address).display()
         ))
     }
@@ -90,8 +90,10 @@ impl Allocator<'_> {
         }
         let text = format!("requested IP address {wanted} is not available in range set {set}");
         let path = self.files.path_of(wanted);
-        Err(Error::new(ErrorKind::Exhausted, text)
-            .hint(format!("{} says which container holds it: delete that, or request another", path.display())))
+        Err(Error::new(ErrorKind::Exhausted, text).hint(format!(
+            "{} names the container that holds it: delete that container, or request another address",
+            path.display()
+        )))
     }
 
     /// Allocates any address: the one that the attachment had before this boot; otherwise the next free one; otherwise one that
@@ -160,11 +162,11 @@ impl Allocator<'_> {
         let size = set.size(&gateways);
         let path = self.files.directory.resolved();
         let text = format!(
-            "no IP addresses available in range set: {set} ({taken} of {size} are taken; a file each in {})",
+            "no IP addresses available in range set: {set} ({taken} of {size} are reserved, one file each in {})",
             path.display()
         );
         Error::new(ErrorKind::Exhausted, text).hint(
-            "delete containers that are gone (each file names its container), have the runtime call GC, or give a larger range",
+            "delete containers that have ended (each file names its container), configure GC in the runtime, or use a larger range",
         )
     }
 }

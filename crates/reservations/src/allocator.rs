@@ -88,7 +88,7 @@ impl Store {
             None => Ok(freed),
             Some(error) => Err(Error::from(error)
                 .within(format_args!("{owner} may hold one more address"))
-                .hint("DEL again once that file can be read, or remove it if its container is gone")),
+                .hint("repeat DEL when that file can be read, or remove it if its container has ended")),
         }
     }
 
@@ -161,7 +161,7 @@ impl Store {
     pub fn health(&self) -> Result<Health, Error> {
         let path = self.directory()?;
         if let Err(error) = Directory::probe_at(&path) {
-            return Err(Error::from(error).within(format_args!("no reservation can be kept in {}", path.display())));
+            return Err(Error::from(error).within(format_args!("no reservation can be stored in {}", path.display())));
         }
         let files = match Files::find(&path, HEALTH_TIMEOUT) {
             Ok(Some(files)) => files,
@@ -185,7 +185,7 @@ impl Store {
     pub(crate) fn directory(&self) -> Result<PathBuf, Error> {
         let name = &self.network;
         if name.is_empty() || name.starts_with('.') || name.contains(['/', '\0']) {
-            return Err(Error::value(format!("the network's name {name:?} cannot be a directory's")));
+            return Err(Error::value(format!("the network's name {name:?} cannot be the name of a directory")));
         }
         Ok(self.data_dir.join(name))
     }
@@ -230,5 +230,5 @@ fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Error {
         texts.push(format!("{address}: wanted held by {owner}, found {found} ({})", path.display()));
     }
     Error::new(ErrorKind::Drift, texts.join("; "))
-        .hint("restart the container: its address may be given to another one")
+        .hint("restart the container: its address may be assigned to another one")
 }

@@ -55,7 +55,7 @@ impl Files {
             Err(_) if !directory.is_current()? => return Ok(None),
             Err(error) if error.is_deadline() => return Err(busy(&directory, timeout)),
             Err(error) if error.is_garbage() => {
-                let hint = "see who can write in this directory, and remove what is not a regular file";
+                let hint = "find out which program writes in this directory, and remove what is not a regular file";
                 return Err(Error::from(error).hint(hint));
             }
             lock => lock?,
@@ -130,13 +130,13 @@ pub(crate) fn read(directory: &Directory, address: IpAddr) -> Result<Option<(Con
 fn busy(directory: &Directory, timeout: Duration) -> Error {
     let seconds = timeout.as_secs();
     let path = directory.resolved().join(LOCK);
-    Error::new(ErrorKind::Busy, format!("others held the lock {} for {seconds} seconds", path.display()))
-        .hint(format!("see with `fuser -v {}` who holds it, and try again", path.display()))
+    Error::new(ErrorKind::Busy, format!("another process held the lock {} for {seconds} seconds", path.display()))
+        .hint(format!("`fuser -v {}` shows the process; try again when it has ended", path.display()))
 }
 
 fn vanishing(path: &Path) -> Error {
-    let text = format!("{} was replaced again and again while its lock was waited for", path.display());
-    Error::new(ErrorKind::Busy, text).hint("find out who removes it")
+    let text = format!("{} was replaced again and again while this call waited for its lock", path.display());
+    Error::new(ErrorKind::Busy, text).hint("find out which program removes it")
 }
 
 fn last_reserved_file(set: usize) -> String {

@@ -196,7 +196,7 @@ impl<'a> Ledger<'a> {
                 return Err(error.into());
             }
         }
-        (self.paths.log)(&format!("{} was held before this boot; {owner} has it now", old.address));
+        (self.paths.log)(&format!("{} was reserved before this boot; {owner} has it now", old.address));
         Ok(true)
     }
 
@@ -305,9 +305,9 @@ impl<'a> Ledger<'a> {
     /// The error if even records that were just read differ from the files, so that the owners are unknown.
     fn unsteady(&self) -> Error {
         let path = self.files.directory.resolved();
-        let text = format!("the reservations in {} are not what they were a moment ago", path.display());
+        let text = format!("the reservations in {} have just been changed by another program", path.display());
         Error::new(ErrorKind::Disk, text).hint(
-            "try again; if it stays so, see which file there cannot be read, or who changes them without the lock",
+            "try again; if that does not help, find the file that cannot be read, or the program that changes them without the lock",
         )
     }
 
@@ -387,7 +387,7 @@ impl<'a> Ledger<'a> {
 
     fn unreadable_record(&self, address: IpAddr, why: &str) -> Seen {
         let path = self.files.path_of(address);
-        (self.paths.log)(&format!("{} counts as taken, but cannot be read: {why}", path.display()));
+        (self.paths.log)(&format!("{} counts as reserved, but cannot be read: {why}", path.display()));
         Seen::Taken(nameless(address))
     }
 
@@ -403,7 +403,7 @@ impl<'a> Ledger<'a> {
             }
             Err(error) => {
                 (self.paths.log)(&format!(
-                    "the file of {address} lost its content, but stays, and its address counts as taken: {error}"
+                    "the file of {address} lost its content, but stays, and its address counts as reserved: {error}"
                 ));
                 Some(nameless(address))
             }

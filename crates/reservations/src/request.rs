@@ -75,7 +75,7 @@ impl AllocationRequest {
         match wanted {
             Some(wanted) if self.gateways().contains(&wanted) => {
                 Err(Error::value(format!("requested ip {wanted} is subnet's gateway"))
-                    .hint(format!("request another address of {set}, or state another `gateway`")))
+                    .hint(format!("request another address of {set}, or configure another `gateway`")))
             }
             _ => Ok(()),
         }

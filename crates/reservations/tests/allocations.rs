@@ -42,7 +42,7 @@ fn addresses_are_given_in_turn_and_the_one_freed_last_is_the_last_to_come_again(
     assert_eq!(full.kind, ErrorKind::Exhausted);
     let path = scene.dir().canonicalize().unwrap();
     let text = format!(
-        "failed to allocate for range 0: no IP addresses available in range set: 10.1.2.4-10.1.2.6 (3 of 3 are taken; a file each in {})",
+        "failed to allocate for range 0: no IP addresses available in range set: 10.1.2.4-10.1.2.6 (3 of 3 are reserved, one file each in {})",
         path.display()
     );
     assert_eq!(full.text, text);

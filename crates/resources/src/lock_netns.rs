@@ -64,7 +64,7 @@ impl Drop for FileLock {
     }
 }
 
-/// Locks the namespace that the calling thread is in. `others` completes "others that ..." in messages.
+/// Locks the namespace that the calling thread is in. `others` completes "calls that ..." in messages.
 ///
 /// # Errors
 /// Another process held the lock for a minute (code 11), or the namespace cannot be identified. It is not an error if no lock file
@@ -93,7 +93,7 @@ enum Keep {
 
 fn take(netns: &Netns, others: &str, keep: Keep) -> Result<NetnsLock> {
     let failed = |error: &dyn fmt::Display| {
-        let text = format!("this network namespace could not be locked against others that {others}: {error}");
+        let text = format!("this network namespace could not be locked for calls that {others}: {error}");
         Error::new(code::TRY_AGAIN, text).hint("try again")
     };
     let name = format!("netns-{}", netns.name_while_held()?);
@@ -102,9 +102,7 @@ fn take(netns: &Netns, others: &str, keep: Keep) -> Result<NetnsLock> {
     let opened = netns.as_fd().try_clone_to_owned().map_err(|error| failed(&error))?;
     let weak = WeakLock::take(opened, timeout);
     if lock.is_none() && weak.is_none() {
-        log::warn(format_args!(
-            "this network namespace is not locked against others that {others}: one of them is held"
-        ));
+        log::warn(format_args!("this network namespace is not locked for calls that {others}: one of them is held"));
     }
     Ok(NetnsLock { lock, _weak: weak })
 }

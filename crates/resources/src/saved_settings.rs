@@ -92,7 +92,7 @@ pub(crate) fn record(context: &ApplyContext, dir: &Path, journal: &mut Journal, 
         }
     }
     let text = format!("the files for {} in {} are taken", context.tag, dir.display());
-    Err(Error::conflict(text).hint("remove what stands there under the names of this container"))
+    Err(Error::conflict(text).hint("remove the files there with the names of this container"))
 }
 
 /// Whether the values were stored earlier for the same namespace.
@@ -239,7 +239,7 @@ pub(crate) fn is_value_refused(errno: i32) -> bool {
 
 /// Logs that a value is not restored, and why.
 pub(crate) fn warn_not_restored(why: impl fmt::Display) {
-    log::warn(format_args!("{why}: an old value that is not given back"));
+    log::warn(format_args!("{why}: an old value that is not restored"));
 }
 
 /// Restores the values of one attachment.

@@ -73,7 +73,7 @@ pub(crate) type Parse<T> = fn(&[u8]) -> Result<StoredFile<T>, serde_json::Error>
 pub(crate) fn read<T>(directory: &Directory, name: &str, limit: usize, parse: Parse<T>) -> Result<StoredFile<T>> {
     let found = match directory.read(name, limit) {
         Err(error) if error.is_garbage() => {
-            log::warn(format_args!("{error}: nothing is given back by it"));
+            log::warn(format_args!("{error}: nothing is restored from it"));
             return Ok(StoredFile::Damaged);
         }
         found => found?,
@@ -83,7 +83,7 @@ pub(crate) fn read<T>(directory: &Directory, name: &str, limit: usize, parse: Pa
         Ok(parsed) => Ok(parsed),
         Err(error) => {
             let path = directory.path().join(name);
-            log::warn(format_args!("{} is damaged, nothing is given back by it: {error}", path.display()));
+            log::warn(format_args!("{} is damaged, nothing is restored from it: {error}", path.display()));
             Ok(StoredFile::Damaged)
         }
     }
@@ -92,7 +92,7 @@ pub(crate) fn read<T>(directory: &Directory, name: &str, limit: usize, parse: Pa
 /// Logs that DEL or GC gives nothing back by a file of a later version than `format`.
 pub(crate) fn warn_of_newer(directory: &Directory, name: &str, version: u64, format: u64) {
     if let Err(newer) = check_version(directory.path().join(name), version, format) {
-        log::warn(format_args!("{newer}: nothing is given back by it"));
+        log::warn(format_args!("{newer}: nothing is restored from it"));
     }
 }
 

@@ -86,7 +86,7 @@ impl Resource for Sysctls {
         for (Sysctl { key, value, .. }, found) in self.settings.iter().zip(self.values(&context.netns)?) {
             if found == Current::Absent {
                 return Err(Error::config(format!("there is no sysctl {key} in {}", context.sandbox))
-                    .hint("correct `sysctl`; some settings are there only on other kernels, or with a module loaded"));
+                    .hint("correct `sysctl`; some settings exist only on other kernels, or if a module is loaded"));
             }
             changes |= found.would_change(value);
         }
@@ -174,7 +174,7 @@ impl fmt::Display for Sysctls {
         let each: Vec<String> = self.settings.iter().map(|one| format!("{} = {}", one.key, one.value)).collect();
         write!(f, "in the container {}", each.join(", "))?;
         match &self.data_dir {
-            Some(dir) => write!(f, "; what they were is kept in {}", dir.display()),
+            Some(dir) => write!(f, "; the old values are stored in {}", dir.display()),
             None => Ok(()),
         }
     }

@@ -56,7 +56,7 @@ impl RuleBackend {
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Automatic => "iptables where it works, else nftables",
+            Self::Automatic => "iptables if it works, otherwise nftables",
             Self::Iptables => "iptables",
             Self::Nftables => "nftables",
         })

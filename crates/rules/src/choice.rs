@@ -77,7 +77,7 @@ impl RuleBackend {
                 if !is_usable {
                     by_nftables?;
                 }
-                let drift = "there are rules neither in iptables nor in nftables";
+                let drift = "neither iptables nor nftables can be used";
                 Ok(Comparison { drifts: vec![drift.to_owned()], ..Comparison::default() })
             }
         }

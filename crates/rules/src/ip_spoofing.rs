@@ -58,7 +58,7 @@ const PORT: PortRules = PortRules {
     ],
     hashed: true,
     lacking: "ipspoofchk needs nf_tables for bridges: load nf_tables and nft_meta_bridge (CONFIG_NF_TABLES_BRIDGE, \
-              CONFIG_NFT_BRIDGE_META), or leave the key out",
+              CONFIG_NFT_BRIDGE_META), or remove the key",
 };
 
 /// The rules of a routed pair. Their priority is before connection tracking.
@@ -71,7 +71,7 @@ const ROUTED: PortRules = PortRules {
     base: &[("prerouting", HookPoint::Prerouting, -300)],
     names: &[("ipspoofchk-", "")],
     hashed: true,
-    lacking: "ipspoofchk needs nf_tables: load it (CONFIG_NF_TABLES_INET), or leave the key out",
+    lacking: "ipspoofchk needs nf_tables: load it (CONFIG_NF_TABLES_INET), or remove the key",
 };
 
 /// Numbers of transport protocols.
@@ -171,7 +171,11 @@ impl Resource for IpSpoofCheck {
 impl fmt::Display for IpSpoofCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        write!(f, "drop what the container sends under another address than {} (nftables)", addresses.join(", "))
+        write!(
+            f,
+            "drop packets from the container with another source address than {} (nftables)",
+            addresses.join(", ")
+        )
     }
 }
 

@@ -498,11 +498,11 @@ impl RuleBackend {
         let hint = match &error {
             IptablesError::Missing { .. } => Some(format!("install the package iptables, {instead}")),
             IptablesError::Failed { .. } | IptablesError::Process(_) => {
-                Some(format!("see on the node what `iptables -t {table} -S` says, {instead}"))
+                Some(format!("run `iptables -t {table} -S` on the node, {instead}"))
             }
-            IptablesError::Incompatible { .. } => {
-                Some(format!("have whoever wrote into table {table} with nft use a table of its own, {instead}"))
-            }
+            IptablesError::Incompatible { .. } => Some(format!(
+                "another program wrote into table {table} with nft: configure it to use a table of its own, {instead}"
+            )),
             IptablesError::Hidden { .. } | IptablesError::Unread { .. } => Some("try again".to_owned()),
             IptablesError::Netlink(_) => None,
         };

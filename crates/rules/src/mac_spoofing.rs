@@ -36,7 +36,7 @@ const RULES: PortRules = PortRules {
     names: &[("cni-br-iface-", ""), ("cni-br-iface-", "-mac")],
     hashed: false,
     lacking: "macspoofchk needs nf_tables for bridges: load nf_tables and nft_meta_bridge (CONFIG_NF_TABLES_BRIDGE, \
-              CONFIG_NFT_BRIDGE_META), or leave the key out",
+              CONFIG_NFT_BRIDGE_META), or remove the key",
 };
 
 impl Resource for SpoofCheck {
@@ -88,7 +88,7 @@ fn content(chains: &[String], port: &str, mac: Mac) -> Content {
 
 impl fmt::Display for SpoofCheck {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("drop what the container sends under another MAC than ")?;
+        f.write_str("drop frames from the container with another source MAC than ")?;
         match self.mac {
             Some(mac) => write!(f, "{mac} (nftables)"),
             None => f.write_str("its own (nftables)"),

@@ -307,8 +307,7 @@ impl GuardedPort {
             journal.commit();
         }
         let text = format!("{} of {tag} has the MAC {live}, but it was given {}", tag.ifname, self.mac);
-        Err(Error::conflict(text).hint(
-            "the result of ADD records no MAC that could confirm the change: DEL and ADD make the attachment anew",
-        ))
+        Err(Error::conflict(text)
+            .hint("the result of ADD has no MAC that could confirm the change: DEL and ADD the attachment"))
     }
 }

@@ -14,7 +14,10 @@ pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// The members of the configuration in the example of the help, unless a plugin has its own ([`Plugin::EXAMPLE`]).
 ///
 /// [`Plugin::EXAMPLE`]: crate::Plugin::EXAMPLE
-pub const EXAMPLE: &str = r#""mtu":1400,"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}"#;
+pub const EXAMPLE: &str = r#""ipam":{"type":"host-local","subnet":"10.99.0.0/24"}"#;
+
+/// The same for chained plugins: the result of the plugins before this one.
+pub const CHAINED_EXAMPLE: &str = r#""prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.99.0.2/24"}]}"#;
 
 /// The name that this process was run by: the file name of its first argument.
 pub fn own_name() -> String {
@@ -67,20 +70,28 @@ fn text(name: &str, example: &str) -> String {
     let is_named = path.file_name().is_some_and(|file| file == name);
     let call = if is_named { path.display().to_string() } else { format!("{} {name}", path.display()) };
     let versions: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();
+    let members = if example.is_empty() { String::new() } else { format!(",\n    {example}") };
     format!(
         "{about}
 CNI protocol versions supported: {versions}
 
-A container runtime calls this program: CNI_COMMAND and other variables in the environment, a JSON object on stdin.
-To try it by hand, see what it would do, without doing it:
+A container runtime runs this program, with CNI_COMMAND and other variables in the environment and a
+JSON object on stdin. To see what an ADD would do, without changing anything:
 
-  echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\",{example}}}' |
-    CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 CNI_PATH={directory} {call}
+  echo '{{\"cniVersion\":\"1.1.0\",\"name\":\"try\",\"type\":\"{name}\"{members}}}' |
+    CNI_COMMAND=PLAN CNI_CONTAINERID=c1 CNI_IFNAME=eth0 \\
+    CNI_PATH={directory} \\
+    {call}
 
-Verbs: ADD, CHECK, DEL, GC, STATUS, VERSION, PLAN as above, and RESTORE, which puts back rules that somebody flushed.
-CNI_LOG=info or debug logs each call to stderr or CNI_LOG_FILE. Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refused, 101 something is
-taken, 102 CHECK found a difference, 103 a delegated plugin could not be run, 104 the attachment holds an address already,
-199 a defect in the plugin.
+Verbs: ADD, CHECK, DEL, GC, STATUS and VERSION of the CNI specification; PLAN, as above; and RESTORE,
+which adds rules again that another program flushed.
+
+CNI_LOG=info logs one line per call, CNI_LOG=debug one line per step, to stderr or to the file that
+CNI_LOG_FILE names.
+
+Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refused an operation;
+101 something exists already; 102 CHECK found a difference; 103 a delegated plugin could not be run;
+104 the attachment holds an address already; 199 a defect in the plugin.
 ",
         directory = path.parent().unwrap_or(Path::new("/opt/cni/bin")).display(),
         about = line(name),

@@ -96,7 +96,7 @@ impl Call {
         let name = conf.plugin_type().unwrap_or_default();
         if name == self.plugin {
             return Err(Error::config(format!("{name} cannot delegate to itself"))
-                .hint("name another plugin as the `type` of the delegate"));
+                .hint("set `type` of the delegate to another plugin"));
         }
         self.find(name, Input { stdin: Stdin::Given(conf.to_vec()), ..input })
     }
@@ -106,7 +106,7 @@ impl Call {
             let missing = Error::environment("required env variables [CNI_PATH] missing");
             return Err(missing
                 .detail(format!("it is needed to find the plugin {name:?}"))
-                .hint("set CNI_PATH to the directories with plugins, a colon between them"));
+                .hint("set CNI_PATH to the directories with plugins, separated by colons"));
         }
         let path = invoke::find(name, &input.path)?;
         check_not_writable(&path, &input)?;
@@ -141,7 +141,7 @@ impl Delegate {
             Err(error) if holds_already(&error) => {
                 journal.strike(undo);
                 return Err(Error { code: code::HOLDS_ALREADY, ..error }
-                    .hint("this attachment exists already: DEL it before it is added again"));
+                    .hint("this attachment exists already: DEL it before you add it again"));
             }
             Err(error) => {
                 if error.code == code::INCOMPATIBLE_VERSION {
@@ -153,7 +153,7 @@ impl Delegate {
         let result = self.read(&document)?;
         if result.ips.is_empty() {
             let text = format!("IPAM plugin returned missing IP config: {self} answered ADD without an address");
-            return Err(Error::new(code::DELEGATE, text).hint("give the IPAM plugin a range to take addresses from"));
+            return Err(Error::new(code::DELEGATE, text).hint("give the IPAM plugin a range of addresses"));
         }
         Ok(result)
     }
@@ -284,7 +284,7 @@ impl Delegate {
 
     fn read(&self, document: &[u8]) -> Result<CniResult> {
         let refused = |text: String| {
-            Error::new(code::DELEGATE, format!("{self} answered ADD with what is no result: {text}"))
+            Error::new(code::DELEGATE, format!("{self} answered ADD with something that is not a result: {text}"))
                 .hint("this is a defect of that plugin: install another version of it, or report it with this text")
         };
         let value = document::parse(document).map_err(|error| refused(error.to_string()))?;
@@ -308,8 +308,7 @@ fn check_not_writable(plugin: &Path, input: &Input) -> Result<()> {
     }
     let text = format!("plugin {} is not run: {why}, and the node refuses such plugins", plugin.display());
     Err(Error::new(code::DELEGATE, text).hint(format!(
-        "`chmod o-w {}` once its plugins are known to be the right ones, or take `refuseWritablePlugins` out of \
-         /etc/cnikit/node.json",
+        "check that its plugins are the right ones and run `chmod o-w {}`, or remove `refuseWritablePlugins` from /etc/cnikit/node.json",
         writable.display()
     )))
 }

@@ -20,7 +20,7 @@ fn of_cause(cause: &(dyn StdError + 'static)) -> Option<String> {
         return Some("correct this key of the network's configuration".to_owned());
     }
     if cause.is::<serde_json::Error>() {
-        return Some("correct the JSON where it breaks off".to_owned());
+        return Some("correct the JSON at that position".to_owned());
     }
     let errno = cause.downcast_ref::<io::Error>()?.raw_os_error()?;
     of_errno(errno).map(str::to_owned)
@@ -36,21 +36,23 @@ fn of_errno(raw: i32) -> Option<&'static str> {
     Some(match Errno::from_raw(raw) {
         Errno::EPERM | Errno::EACCES => "run it as root: CAP_NET_ADMIN and CAP_SYS_ADMIN are needed",
         Errno::ENODEV | Errno::ENXIO | Errno::ENOENT | Errno::ESRCH => {
-            "something that is needed is not there, or was removed meanwhile: DEL, then ADD again"
+            "something that is needed does not exist, or was removed meanwhile: DEL, then ADD again"
         }
-        Errno::EEXIST | Errno::EADDRINUSE => "something of that name or address exists: DEL what made it",
+        Errno::EEXIST | Errno::EADDRINUSE => {
+            "something with that name or address exists: DEL the attachment that made it"
+        }
         Errno::ENOSPC => "a file system or a table of the kernel is full: free space or inodes on it, then try again",
-        Errno::EROFS => "the file system is read-only: remount it, or name another directory in the configuration",
+        Errno::EROFS => "the file system is read-only: remount it, or use another directory in the configuration",
         Errno::ENOBUFS | Errno::ENOMEM => "try again; the system is short of memory",
         Errno::EMFILE | Errno::ENFILE => "try again; the system is short of file descriptors",
         Errno::EAGAIN | Errno::EBUSY | Errno::EINTR | Errno::ETIMEDOUT => {
             "try again; what is needed is in use, or the system is short of time"
         }
         Errno::EOPNOTSUPP | Errno::EPROTONOSUPPORT | Errno::EAFNOSUPPORT | Errno::ENOSYS => {
-            "this kernel lacks the feature: load its module, or leave the feature out of the configuration"
+            "the kernel lacks the feature: load its module, or remove it from the configuration"
         }
         Errno::EINVAL | Errno::ERANGE | Errno::EADDRNOTAVAIL | Errno::ENETUNREACH | Errno::EHOSTUNREACH => {
-            "the kernel cannot serve this value: correct it in the network's configuration"
+            "the kernel does not accept this value: correct it in the network's configuration"
         }
         _ => return None,
     })
@@ -83,7 +85,7 @@ mod tests {
             (Errno::EPERM, "CAP_NET_ADMIN"),
             (Errno::EACCES, "root"),
             (Errno::ENODEV, "DEL, then ADD again"),
-            (Errno::EEXIST, "DEL what made it"),
+            (Errno::EEXIST, "DEL the attachment that made it"),
             (Errno::ENOSPC, "inodes"),
             (Errno::EROFS, "read-only"),
             (Errno::ENOMEM, "memory"),

@@ -113,7 +113,7 @@ impl Stdin {
         if self.so_far().len() as u64 > STDIN_LIMIT {
             let limit = STDIN_LIMIT >> 20;
             return Err(Error::new(code::DECODE, format!("the network config on stdin is longer than {limit} MiB"))
-                .hint("a configuration has some kilobytes: look at what the runtime sends on stdin"));
+                .hint("a configuration has some kilobytes: check what the runtime sends on stdin"));
         }
         Ok(self.so_far())
     }

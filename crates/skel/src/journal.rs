@@ -85,17 +85,18 @@ impl Journal {
     pub(crate) fn roll_back_for(self, error: Error) -> Error {
         let Err(left) = self.roll_back() else { return error };
         let hint = match &error.hint {
-            Some(hint) => format!("DEL removes what is left; {hint}"),
-            None => "DEL removes what is left".to_owned(),
+            Some(hint) => format!("DEL removes the rest; {hint}"),
+            None => "DEL removes the rest".to_owned(),
         };
-        error.detail(format!("not all could be undone: {left}")).hint(hint)
+        error.detail(format!("not everything could be undone: {left}")).hint(hint)
     }
 
     fn unwind(&mut self) -> Result<()> {
         let mut errors = Errors::default();
         while let Some(entry) = self.entries.pop() {
             if entry.only_if_clean && !errors.is_empty() {
-                let left = format!("undoing {} is left for DEL, for what it belongs to may still be there", entry.what);
+                let left =
+                    format!("{} is not undone, because its container may still exist; DEL undoes it", entry.what);
                 errors.note(Err(Error::new(crate::code::SYSTEM, left)));
                 continue;
             }

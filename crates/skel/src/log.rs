@@ -177,7 +177,7 @@ fn reason_for_stderr(path: &Path, error: &io::Error) -> Option<String> {
             return None;
         }
         let context = calls.last()?;
-        let reason = format!("CNI_LOG_FILE {} is not written, stderr is: {error}", path.display());
+        let reason = format!("CNI_LOG_FILE {} is not written, the log goes to stderr: {error}", path.display());
         Some(context.line("warn", &[("msg", reason.into())]))
     })
 }

@@ -39,7 +39,7 @@ pub(crate) fn policy(input: &mut Input) -> Result<NodePolicy> {
         None => match read(Path::new(FILE)) {
             Ok(policy) => policy,
             Err(error) if ["DEL", "GC"].contains(&input.command.as_str()) => {
-                log::warn(format_args!("{} goes on without the node's policy: {error}", input.command));
+                log::warn(format_args!("{} continues without the node's policy: {error}", input.command));
                 NodePolicy::default()
             }
             Err(error) => return Err(error),
@@ -90,7 +90,7 @@ fn read(path: &Path) -> Result<NodePolicy> {
         return Err(unusable(path, &format_args!("it is longer than {} KiB", LONGEST >> 10)));
     }
     serde_json::from_slice(&text).map_err(|error| {
-        unusable(path, &error).hint("correct the file; docs/node.md lists its keys, and a node needs none of them")
+        unusable(path, &error).hint("correct the file; docs/node.md lists its keys, all of which are optional")
     })
 }
 
@@ -99,11 +99,11 @@ fn read(path: &Path) -> Result<NodePolicy> {
 fn check_owner(path: &Path, metadata: &Metadata, may_be_sticky: bool) -> Result<()> {
     if metadata.uid() != 0 && !is_unmapped(metadata.uid()) {
         let why = format!("it belongs to user {}, not to root", metadata.uid());
-        return Err(unusable(path, &why).hint(format!("`chown root {}`, after a look at what it says", path.display())));
+        return Err(unusable(path, &why).hint(format!("check its content, then `chown root {}`", path.display())));
     }
     if is_writable_by_others(metadata, may_be_sticky) {
         let why = "users other than root may write to it";
-        return Err(unusable(path, &why).hint(format!("`chmod go-w {}`, after a look at what it says", path.display())));
+        return Err(unusable(path, &why).hint(format!("check its content, then `chmod go-w {}`", path.display())));
     }
     Ok(())
 }
@@ -118,5 +118,5 @@ fn is_unmapped(owner: u32) -> bool {
 
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::config(format!("the node's policy cannot be used: {}: {why}", path.display()))
-        .hint("make it a regular file of root that nobody else may write to, or remove it")
+        .hint("make it a regular file of root that no other user may write to, or remove it")
 }

@@ -40,8 +40,8 @@ pub trait Plugin: DeserializeOwned {
     /// The plugin works in the container's namespace. One that does not, such as an IPAM plugin that keeps files, takes any
     /// `CNI_NETNS` on ADD and CHECK but the host's own; to enter it then fails.
     const ENTERS_NETNS: bool = true;
-    /// Members of the configuration in the help's example, which can be run as it is: JSON without `'`, which the shell would end
-    /// the text at.
+    /// Members of the configuration in the example of the help. The example can be run as it is. JSON of at most 96 columns per line,
+    /// without `'`, which would end the shell's string.
     const EXAMPLE: &'static str = about::EXAMPLE;
 
     /// Attaches the container and returns the result. Everything that is made gets an undo step in the journal.
@@ -106,7 +106,7 @@ pub trait Plugin: DeserializeOwned {
     /// # Errors
     /// The plugin has no dry run (code 4), or its ADD would refuse the configuration or the request.
     fn plan(&self, _preview: &DryRun) -> Result<DryRunReport> {
-        Err(Error::new(code::INVALID_ENVIRONMENT, "this plugin acts without a plan, so there is none to show")
+        Err(Error::new(code::INVALID_ENVIRONMENT, "this plugin has no plan that could be shown")
             .hint("try an ADD in a network namespace of its own, and DEL it again"))
     }
 }

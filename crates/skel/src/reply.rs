@@ -48,7 +48,7 @@ pub(crate) fn send(out: &mut dyn Write, document: &[u8]) -> Result<()> {
     let sent = out.write_all(document).and_then(|()| out.flush());
     sent.map_err(|error| {
         Error::new(code::IO, format!("the answer could not be written to stdout: {error}"))
-            .hint("the runtime has to keep stdout open until the plugin ends")
+            .hint("the runtime must keep stdout open until the plugin ends")
     })
 }
 

@@ -283,9 +283,7 @@ pub(crate) fn parse(traits: Traits, plugin: &str, input: &mut Input, plugins: Pl
     if refuses_duplicates(&verb)
         && let Some(duplicate) = duplicates.first()
     {
-        return Err(
-            Error::config(duplicate.to_string()).hint("remove all but one of them: nobody can say which is meant")
-        );
+        return Err(Error::config(duplicate.to_string()).hint("remove all of them except one"));
     }
     let policy = node::policy(input)?;
     node::remove_tenants_args(policy, &mut conf, input);
@@ -334,11 +332,12 @@ fn check_variables(input: &Input) -> Result<()> {
         return Ok(());
     }
     Err(Error::environment(format!("required env variables [{}] missing", missing.join(",")))
-        .hint("plugins are called by a container runtime; call this one without CNI_COMMAND to see how to try it"))
+        .hint("plugins are run by a container runtime; run this one without CNI_COMMAND for an example"))
 }
 
 /// The hint for a list that is too long.
-const TOO_MUCH: &str = "the limits are far above what networks in use have: look at what makes this configuration";
+const TOO_MUCH: &str =
+    "the limits are far above the size of usual networks: check the program that writes this configuration";
 
 /// Parses the configuration. Returns the keys that it has more than once, too.
 fn parse_configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
@@ -352,13 +351,13 @@ fn parse_configuration(input: &mut Input) -> Result<(NetConf, Vec<Duplicate>)> {
         Some(Value::String(name)) => name.clone(),
         Some(other) => {
             let text = format!("error unmarshall network config: `name` is not a string but {other}");
-            return Err(Error::new(code::DECODE, text).hint("write the network's `name` between quotes"));
+            return Err(Error::new(code::DECODE, text).hint("write the network's `name` as a string"));
         }
     };
     if let Err(text) = check_network_name(&name) {
-        return Err(Error::config(text)
-            .detail(name.clone())
-            .hint("a network's `name` begins with a letter or a digit, and has but those, `_`, `.` and `-`"));
+        return Err(Error::config(text).detail(name.clone()).hint(
+            "a network's `name` begins with a letter or a digit, and has only letters, digits, `_`, `.` and `-`",
+        ));
     }
     log::network(&name);
     // DEL removes what exists, however large the configuration is.
@@ -381,7 +380,7 @@ fn parse_version(verb: &str, conf: &NetConf) -> Result<Version> {
         Some(Value::String(text)) => text,
         Some(other) => {
             let text = format!("decoding version from network config: `cniVersion` is not a string but {other}");
-            return Err(Error::new(code::DECODE, text).hint("write `cniVersion` between quotes, such as \"1.1.0\""));
+            return Err(Error::new(code::DECODE, text).hint("write `cniVersion` as a string, such as \"1.1.0\""));
         }
     };
     if let Some(oldest) = oldest_version(verb) {
@@ -407,7 +406,7 @@ fn check_verb(verb: &str, text: &str, oldest: Version) -> Result<()> {
     }
     if given > parse(Version::NEWEST.as_str())? {
         return Err(Error::new(code::INCOMPATIBLE_VERSION, format!("plugin version does not allow {verb}"))
-            .detail(format!("config is \"{text}\", the newest that this plugin speaks is {}", Version::NEWEST))
+            .detail(format!("config is \"{text}\", the newest that this plugin supports is {}", Version::NEWEST))
             .hint(format!("set `cniVersion` to {} or older, or install a newer plugin", Version::NEWEST)));
     }
     Ok(())
@@ -430,7 +429,7 @@ fn parse_arguments(known: Option<&[&str]>, verb: &str, text: &str) -> Result<Arg
         return Ok(args);
     }
     Err(Error::environment(format!("ARGS: unknown args {unknown:?}"))
-        .hint(format!("this plugin knows {known:?}; add IgnoreUnknown=1 to CNI_ARGS to have others passed over")))
+        .hint(format!("this plugin knows {known:?}; add IgnoreUnknown=1 to CNI_ARGS, so that others are ignored")))
 }
 
 impl Call {
@@ -450,7 +449,7 @@ impl Call {
         let verb = &self.input.command;
         let Some(prev) = self.prev()? else {
             return Err(Error::config("Required prevResult missing").hint(format!(
-                "the runtime has to give {verb} the result of the ADD: if it has none, DEL and ADD again"
+                "the runtime must pass the result of the ADD to {verb}: if it has none, DEL and ADD again"
             )));
         };
         let netns = self.sandbox(traits, true)?;
@@ -459,7 +458,7 @@ impl Call {
 
     fn del(self) -> Del {
         let prev = self.prev().unwrap_or_else(|error| {
-            log::warn(format_args!("DEL goes on without prevResult: {error}"));
+            log::warn(format_args!("DEL continues without prevResult: {error}"));
             None
         });
         let netns = match cnikit_netns::find(&self.input.netns) {
@@ -471,8 +470,9 @@ impl Call {
 
     fn gc(self) -> Result<Gc> {
         let Some(listed) = self.conf.valid_attachments()? else {
-            return Err(Error::config("required key `cni.dev/valid-attachments` missing")
-                .hint("GC removes whatever is not listed; if really no attachment is valid, pass an empty list"));
+            return Err(Error::config("required key `cni.dev/valid-attachments` missing").hint(
+                "GC removes every attachment that is not listed; if no attachment is valid, pass an empty list",
+            ));
         };
         let valid = listed.into_iter().map(|attachment| (attachment.container_id, attachment.ifname)).collect();
         Ok(Gc { network: self.network().to_owned(), valid, call: self })
@@ -509,7 +509,7 @@ impl Call {
             Ok(prev) => Ok(Some(prev)),
             Err(error) => Err(Error::from(error.under("prevResult"))
                 .context("could not parse prevResult")
-                .hint("the runtime has to pass on the ADD's result as it was: DEL, then ADD again")),
+                .hint("the runtime must pass the result of the ADD unchanged: DEL, then ADD again")),
         }
     }
 
@@ -537,12 +537,12 @@ impl Call {
             }
             NetnsLookup::Unknown { why, .. } => {
                 let text = format!("the network namespace CNI_NETNS {path:?} cannot be opened: {why}");
-                Err(Error::new(code::SYSTEM, text).hint("try again once the cause is mended"))
+                Err(Error::new(code::SYSTEM, text).hint("correct the cause, then try again"))
             }
             NetnsLookup::Gone | NetnsLookup::Empty => {
                 let code = if something_was_made { code::INVALID_ENVIRONMENT } else { code::UNKNOWN_CONTAINER };
                 Err(Error::new(code, format!("the network namespace CNI_NETNS {path:?} is gone"))
-                    .hint("the container is gone, or the runtime did not make its namespace"))
+                    .hint("the container has ended, or the runtime did not create its namespace"))
             }
         }
     }

@@ -47,14 +47,14 @@ fn parse_list(traits: Traits, plugin: &str, input: &mut Input, plugins: Plugins)
     let Ok(mut conf) = NetConf::parse(input.stdin.read()?) else { return Ok(None) };
     let Some(list) = conf.0.remove(LIST) else { return Ok(None) };
     let Value::Array(list) = list else {
-        return Err(Error::config(format!("`{LIST}` is not a list")).hint("list the attachments, an object each"));
+        return Err(Error::config(format!("`{LIST}` is not a list")).hint("list the attachments, one object each"));
     };
     // Read once for all of them. If it cannot be read, each entry reports that.
     let _ = node::policy(input);
     let all = conf.to_vec().len().saturating_mul(list.len());
     limit::count("entries", list.len(), limit::MEMBERS)
         .and_then(|()| limit::count("bytes with the configuration of each", all, limit::RESTORED))
-        .map_err(|error| Error::from(error.under(LIST)).hint("ask for some of these attachments at a time"))?;
+        .map_err(|error| Error::from(error.under(LIST)).hint("use several calls with fewer attachments"))?;
     let mut entries = Vec::with_capacity(list.len());
     for entry in list {
         let mut own = Input { stdin: Stdin::default(), ..input.clone() };
@@ -83,7 +83,9 @@ fn parse_entry(
 /// The input of a RESTORE of one attachment alone.
 fn input_of_entry(conf: &NetConf, entry: &Value, input: &Input) -> Result<Input> {
     let Value::Object(members) = entry else {
-        return Err(Error::config(format!("`{LIST}` has what is no object: {entry}")).hint("list objects alone"));
+        return Err(
+            Error::config(format!("`{LIST}` has a member that is not an object: {entry}")).hint("list objects alone")
+        );
     };
     let Entry { container_id, ifname, netns, args } = NetConf(members.clone()).read()?;
     let mut conf = conf.clone();
@@ -112,7 +114,7 @@ pub(crate) fn restore<P: Plugin>(all: Vec<RestoreEntry>) -> Vec<(Input, Result<(
     for (_, outcome) in outcomes.iter_mut().filter(|(_, outcome)| outcome.is_ok()) {
         *outcome = match restored.next() {
             Some(outcome) => outcome,
-            None => Err(Error::new(code::DEFECT, "the plugin does not say what became of it")),
+            None => Err(Error::new(code::DEFECT, "the plugin reported nothing about it")),
         };
     }
     outcomes

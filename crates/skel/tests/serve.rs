@@ -92,8 +92,8 @@ fn a_failed_undo_is_reported_with_the_error() {
     let mut out = Vec::new();
     assert_eq!(add("stubborn", &mut out), (1, 1), "the rest is undone all the same");
     let output = String::from_utf8(out).unwrap();
-    assert!(output.contains("not all could be undone: undo a stubborn thing: it stays"), "{output}");
-    assert!(output.contains("hint: DEL removes what is left"), "{output}");
+    assert!(output.contains("not everything could be undone: undo a stubborn thing: it stays"), "{output}");
+    assert!(output.contains("hint: DEL removes the rest"), "{output}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn a_panic_in_an_undo_is_reported_and_the_rest_is_undone() {
     let error: Value = serde_json::from_slice(&out).unwrap();
     assert!(error["msg"].as_str().unwrap().contains("the mood is bad"), "{error}");
     let details = error["details"].as_str().unwrap();
-    assert!(details.contains("not all could be undone: undo a mad thing: panic: undoing went mad"), "{error}");
+    assert!(details.contains("not everything could be undone: undo a mad thing: panic: undoing went mad"), "{error}");
 }
 
 /// A change that makes a call invalid.

@@ -87,11 +87,13 @@ impl Error {
         } else if self.is_read_only() {
             Some("the file system is read-only: remount it writable, or keep the files elsewhere")
         } else if self.is_misplaced() {
-            Some("something else stands where the directory should be: move it away")
+            Some("something else exists at the path of the directory: move it away")
         } else if self.is_deadline() {
-            Some("see with `fuser` or `lsof` who holds the lock, and try again")
+            Some("`fuser` or `lsof` shows the process; try again when it has ended")
         } else if self.is_newer_version() {
-            Some("a later release wrote it: install that release again, or remove the file when its container is gone")
+            Some(
+                "a later release wrote it: install that release again, or remove the file when its container has ended",
+            )
         } else {
             None
         }

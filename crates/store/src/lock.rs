@@ -109,7 +109,7 @@ impl Directory {
             }
             if Instant::now() >= deadline {
                 let replaced =
-                    io::Error::new(io::ErrorKind::TimedOut, "it was replaced again and again until the deadline");
+                    io::Error::new(io::ErrorKind::TimedOut, "it was replaced again and again until the time limit");
                 return Err(self.error("lock", name, replaced));
             }
         }
@@ -153,7 +153,7 @@ pub(crate) fn wait(
         Err(error) if error.raw_os_error() == fs2::lock_contended_error().raw_os_error() => {}
         locked_or_failed => return locked_or_failed.map(|()| false),
     }
-    let late = || io::Error::new(io::ErrorKind::TimedOut, "another process held it until the deadline");
+    let late = || io::Error::new(io::ErrorKind::TimedOut, "another process held it until the time limit");
     if Instant::now() >= deadline {
         return Err(late());
     }

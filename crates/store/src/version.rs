@@ -31,7 +31,7 @@ mod tests {
         assert_eq!(
             error.to_string(),
             "read /run/x: it has version 3 of its format, and this release reads no version above 2 (a later release \
-             wrote it: install that release again, or remove the file when its container is gone)"
+             wrote it: install that release again, or remove the file when its container has ended)"
         );
     }
 }

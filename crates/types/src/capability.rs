@@ -56,7 +56,7 @@ impl<'de> Deserialize<'de> for Protocol {
             "tcp" | "" => Ok(Protocol::Tcp),
             "udp" => Ok(Protocol::Udp),
             "sctp" => Ok(Protocol::Sctp),
-            _ => Err(D::Error::custom(format!("{text:?} is none of tcp, udp, sctp"))),
+            _ => Err(D::Error::custom(format!("{text:?} is not tcp, udp or sctp"))),
         }
     }
 }

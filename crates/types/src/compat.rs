@@ -42,7 +42,7 @@ impl CniResult {
 fn version(value: &Value, fallback: Version) -> Result<Version, ReadError> {
     let own = value.as_object().and_then(|object| member::lookup(object, "cniVersion"));
     let Some((key, own)) = own else { return Ok(fallback) };
-    let text = own.as_str().ok_or_else(|| ReadError::wrong_type("expected a text such as \"1.1.0\"").under(key))?;
+    let text = own.as_str().ok_or_else(|| ReadError::wrong_type("expected a string such as \"1.1.0\"").under(key))?;
     if text.is_empty() {
         return Ok(fallback);
     }

@@ -65,7 +65,7 @@ pub fn check_text(text: &[u8]) -> Result<(), ReadError> {
     if text.len() <= VALUES || values(text) <= VALUES {
         return Ok(());
     }
-    Err(ReadError::value(format!("has more than {VALUES} values, and no more are served")))
+    Err(ReadError::value(format!("has more than {VALUES} values, which is the limit")))
 }
 
 /// The number of values in a JSON text: each is the first one of a list or an object, or follows a comma.
@@ -100,7 +100,7 @@ pub fn count(what: &str, found: usize, most: usize) -> Result<(), ReadError> {
     if found <= most {
         return Ok(());
     }
-    Err(ReadError::value(format!("has {found} {what}, and at most {most} are served")))
+    Err(ReadError::value(format!("has {found} {what}, and at most {most} are allowed")))
 }
 
 /// Shortens a text to at most [`ERROR`] bytes. It removes the middle, because an error begins with what failed and ends with
@@ -111,7 +111,7 @@ pub fn shortened(text: String) -> String {
     }
     let head = text.floor_char_boundary(ERROR / 2);
     let tail = text.ceil_char_boundary(text.len() - ERROR / 4);
-    format!("{} … ({} bytes are left out) … {}", &text[..head], tail - head, &text[tail..])
+    format!("{} … ({} bytes omitted) … {}", &text[..head], tail - head, &text[tail..])
 }
 
 /// Joins the first [`NAMED`] of these texts, and adds how many more there are.
@@ -145,14 +145,14 @@ mod tests {
         assert_eq!(check_text(text(VALUES).as_bytes()), Ok(()));
         assert_eq!(check_text(format!("[\"{}\"]", "[".repeat(2 * VALUES)).as_bytes()), Ok(()));
         let error = check_text(text(VALUES + 1).as_bytes()).unwrap_err();
-        assert_eq!(error.to_string(), "has more than 524288 values, and no more are served");
+        assert_eq!(error.to_string(), "has more than 524288 values, which is the limit");
     }
 
     #[test]
     fn an_error_that_is_too_long_is_cut_in_the_middle() {
         let short = shortened(format!("first {} last", "ü".repeat(ERROR)));
         assert!(short.starts_with("first ü") && short.ends_with("ü last"), "{short}");
-        assert!(short.len() < ERROR && short.contains("bytes are left out"), "{}", short.len());
+        assert!(short.len() < ERROR && short.contains("bytes omitted"), "{}", short.len());
         assert_eq!(shortened("short".into()), "short");
     }
 

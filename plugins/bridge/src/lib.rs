@@ -37,6 +37,8 @@ pub struct BridgePlugin(BridgeKeys);
 
 impl InterfacePlugin for BridgePlugin {
     const LINK: Kind = veth::KIND;
+    const EXAMPLE: &'static str =
+        r#""isDefaultGateway":true,"ipMasq":true,"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}"#;
     const KINDS: &'static [Kind] = &[mac_spoofing::KIND, ip_spoofing::KIND, masquerade::KIND];
     const SOURCES: Sources =
         &[("mac", &[KeySource::Runtime("mac"), KeySource::ArgsCni("mac"), KeySource::CniArg("MAC")])];
@@ -75,7 +77,8 @@ impl InterfacePlugin for BridgePlugin {
         keys.dns.replace(&mut addresses.dns);
         if keys.ipspoofchk && addresses.ips.is_empty() {
             let text = "ipspoofchk binds the container to its addresses, and the IPAM plugin gave none";
-            return Err(Error::config(text).hint("drop `ipspoofchk`, or have the IPAM plugin give addresses"));
+            return Err(Error::config(text)
+                .hint("remove `ipspoofchk`, or configure the IPAM plugin so that it gives addresses"));
         }
         if keys.has_gateway() {
             for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none()) {

@@ -48,7 +48,7 @@ const TAKEN: [&str; 14] = [
 ];
 
 fn backend<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FirewallBackend, D::Error> {
-    let known = "without the key the host decides; \"firewalld\", \"iptables\" and \"nftables\"";
+    let known = "default: what the host has; \"firewalld\", \"iptables\" and \"nftables\"";
     Ok(word(deserializer, FirewallBackend::named, "unknown backend", known)?.unwrap_or_default())
 }
 
@@ -83,7 +83,7 @@ impl TryFrom<FirewallKeys> for FirewallPlugin {
             return Err(format!("iptablesAdminChainName {admin_chain:?} cannot be the name of a chain: {what}"));
         }
         if TAKEN.contains(&admin_chain.as_str()) {
-            return Err(format!("iptablesAdminChainName {admin_chain:?} is taken for something else"));
+            return Err(format!("iptablesAdminChainName {admin_chain:?} is a reserved name"));
         }
         let zone = non_empty_or(keys.firewalld_zone, ZONE);
         Ok(FirewallPlugin {

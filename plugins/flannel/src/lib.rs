@@ -90,6 +90,8 @@ fn routes(ipam: &NetConf) -> Result<Vec<Value>, String> {
 }
 
 impl DelegatingPlugin for FlannelPlugin {
+    const EXAMPLE: &'static str = r#""delegate":{"isDefaultGateway":true}"#;
+
     fn data_dir(conf: &NetConf) -> PathBuf {
         match conf.text("dataDir") {
             None | Some("") => DATA_DIR.into(),

@@ -29,12 +29,11 @@ impl SubnetEnv {
             Ok(content) => match SubnetEnv::parse(&String::from_utf8_lossy(&content), path) {
                 Ok(env) => Ok(env),
                 Err(text) => Err(not_loaded(Error::config(text))
-                    .hint(format!("flanneld writes {path}: see that it runs on this node, and restart it"))),
+                    .hint(format!("flanneld writes {path}: check that it runs on this node, and restart it"))),
             },
             Err(error) if error.is_absent() => {
                 Err(not_loaded(Error::new(code::TRY_AGAIN, error.to_string())).hint(format!(
-                    "flanneld has not written {path} yet: see that it runs on this node, and that `subnetFile` is where \
-                     it writes"
+                    "flanneld has not written {path} yet: check that it runs on this node, and that `subnetFile` is the file that it writes"
                 )))
             }
             Err(error) => Err(not_loaded(error.into())),

@@ -101,7 +101,7 @@ impl HostLocalPlugin {
             configured.push(set.iter().cloned().map(RangeConfig::from).collect());
         }
         if let Err(error) = limit::count("range sets", configured.len(), limit::RANGE_SETS) {
-            return Err(Error::config(format!("ipam {error}")).hint("an attachment is given an address of each set"));
+            return Err(Error::config(format!("ipam {error}")).hint("an attachment gets one address of each set"));
         }
         let ranges = configured.iter().map(Vec::len).sum();
         if let Err(error) = limit::count("ranges", ranges, limit::RANGES) {
@@ -167,7 +167,7 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
     {
         let Ok(ip) = text::wanted(text) else {
             let refused = format!("ARGS: error parsing value of pair \"IP={text}\": invalid IP address {text}");
-            return Err(Error::environment(refused).hint("CNI_ARGS carries one address: IP=10.1.2.3"));
+            return Err(Error::environment(refused).hint("CNI_ARGS has one address: IP=10.1.2.3"));
         };
         all.push(ip);
     }
@@ -178,7 +178,7 @@ fn wanted(conf: &NetConf, args: &Args) -> Result<Vec<IpAddr>> {
                 Ok(ip) => all.push(ip),
                 Err(error) => {
                     return Err(Error::config(format!("{}[{n}]: {error}", place.join(".")))
-                        .hint("request an address like 10.1.2.3, or drop it from the list"));
+                        .hint("request an address such as 10.1.2.3, or remove it from the list"));
                 }
             }
         }

@@ -63,7 +63,7 @@ impl IpamPlugin for HostLocalPlugin {
         let health = store(conf, conf.name().unwrap_or_default()).health().map_err(refused)?;
         for set in &sets {
             let taken = health.taken.iter().filter(|address| set.contains(**address)).count();
-            log::info(format_args!("{taken} addresses of {set} are taken"));
+            log::info(format_args!("{taken} addresses of {set} are reserved"));
         }
         print_unreadable(&health);
         Ok(())
@@ -127,7 +127,7 @@ fn listed(addresses: &[IpAddr]) -> String {
 fn print_unreadable(health: &Health) {
     for path in &health.unreadable {
         let text = format!(
-            "{} names no container and its address counts as taken: remove it if it is garbage",
+            "{} has no container id, and its address counts as reserved: remove it if it is not needed",
             path.display()
         );
         // stderr may be closed.

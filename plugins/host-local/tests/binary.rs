@@ -187,7 +187,7 @@ fn a_status_names_files_that_cannot_be_read_and_stays_good() {
     };
     assert_eq!(unwritable["code"], 50, "{unwritable}");
     assert!(
-        unwritable["msg"].as_str().unwrap().starts_with("no reservation can be kept in /proc/nowhere/net: "),
+        unwritable["msg"].as_str().unwrap().starts_with("no reservation can be stored in /proc/nowhere/net: "),
         "{unwritable}"
     );
 }

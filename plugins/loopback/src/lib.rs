@@ -16,6 +16,8 @@ use serde::Deserialize;
 pub struct LoopbackPlugin {}
 
 impl Plugin for LoopbackPlugin {
+    const EXAMPLE: &'static str = "";
+
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let plan = Plan::of(Loopback);
         let context = ApplyContext::from(add);

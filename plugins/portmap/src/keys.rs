@@ -205,7 +205,9 @@ fn mapping(keys: &MappingKeys) -> Result<Mapping, String> {
         .ok_or_else(|| format!("unknown protocol {:?} {of}: tcp, udp and sctp are known", keys.protocol))?;
     let host_address = match keys.host_ip.as_str() {
         "" => None,
-        text => Some(text.parse::<IpAddr>().map_err(|_| format!("hostIP {text:?} {of} is no address"))?.to_canonical()),
+        text => {
+            Some(text.parse::<IpAddr>().map_err(|_| format!("hostIP {text:?} {of} is not an address"))?.to_canonical())
+        }
     };
     if let Some(IpAddr::V6(address)) = host_address
         && address.is_loopback()

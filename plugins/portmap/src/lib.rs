@@ -31,6 +31,8 @@ pub struct PortmapPlugin {
 
 impl ChainedPlugin for PortmapPlugin {
     const KINDS: &'static [Kind] = &[portmap::KIND];
+    const EXAMPLE: &'static str = r#""runtimeConfig":{"portMappings":[{"hostPort":8080,"containerPort":80,"protocol":"tcp"}]},
+    "prevResult":{"cniVersion":"1.1.0","ips":[{"address":"10.99.0.2/24"}]}"#;
     const SOURCES: Sources = &[("portMappings", &[KeySource::Runtime("portMappings")])];
 
     fn plan(&self, at: &AttachmentSpec, prev: &CniResult) -> Result<Plan> {

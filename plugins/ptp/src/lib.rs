@@ -50,7 +50,7 @@ impl TryFrom<PtpKeys> for PtpPlugin {
 
     fn try_from(keys: PtpKeys) -> Result<PtpPlugin, String> {
         if keys.ipam.name.is_empty() {
-            return Err("no plugin name provided: ptp routes addresses, so `ipam.type` must name who gives them".into());
+            return Err("no plugin name provided: ptp routes addresses, so `ipam.type` must name an IPAM plugin".into());
         }
         keys.ipam.usable_for_spoof_check(keys.ipspoofchk)?;
         Ok(PtpPlugin(keys))
@@ -59,6 +59,7 @@ impl TryFrom<PtpKeys> for PtpPlugin {
 
 impl InterfacePlugin for PtpPlugin {
     const LINK: Kind = veth::KIND;
+    const EXAMPLE: &'static str = r#""ipMasq":true,"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}"#;
     const KINDS: &'static [Kind] = &[ip_spoofing::KIND, masquerade::KIND];
 
     fn link(&self, at: &AttachmentSpec) -> Plan {

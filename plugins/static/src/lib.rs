@@ -132,7 +132,7 @@ impl StaticPlugin {
                 Ok(ip) => ips.push(ip),
                 Err(text) => {
                     return Err(Error::config(format!("ipam.addresses[{n}]: {text}"))
-                        .hint("write it like 10.1.2.3/24, its gateway like 10.1.2.1"));
+                        .hint("write an address such as 10.1.2.3/24, and a gateway such as 10.1.2.1"));
                 }
             }
         }
@@ -176,7 +176,7 @@ fn requested(conf: &NetConf, place: &[&str]) -> Result<Vec<Ip>> {
             Ok(ip) => ips.push(ip),
             Err(why) => {
                 return Err(Error::config(format!("{}[{n}]: {why}", place.join(".")))
-                    .hint("the length of the prefix is part of each: 10.1.2.3/24"));
+                    .hint("write the prefix length of each address: 10.1.2.3/24"));
             }
         }
     }
@@ -186,6 +186,8 @@ fn requested(conf: &NetConf, place: &[&str]) -> Result<Vec<Ip>> {
 impl IpamPlugin for StaticPlugin {
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP", "GATEWAY"]);
     const ENTERS_NETNS: bool = false;
+    const EXAMPLE: &'static str =
+        r#""ipam":{"type":"static","addresses":[{"address":"10.99.0.2/24","gateway":"10.99.0.1"}]}"#;
 
     fn acquire(&self, at: &AttachmentSpec, _journal: &mut Journal) -> Result<Addresses> {
         self.addresses(&at.conf, &at.args, at.version)

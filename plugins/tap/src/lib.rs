@@ -58,7 +58,7 @@ impl TryFrom<TapKeys> for TapPlugin {
         usable(keys.mac)?;
         for (key, id) in [("owner", keys.owner), ("group", keys.group)] {
             if id == Some(NOBODY) {
-                return Err(format!("{key} {NOBODY} is -1, which is nobody"));
+                return Err(format!("{key} {NOBODY} is -1, which is not a valid id"));
             }
         }
         if !keys.bridge.is_empty()

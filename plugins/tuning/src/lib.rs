@@ -29,6 +29,7 @@ pub struct TuningPlugin {
 
 impl ChainedPlugin for TuningPlugin {
     const KINDS: &'static [Kind] = &[sysctls::KIND, link_settings::KIND];
+    const EXAMPLE: &'static str = r#""mtu":1400,"sysctl":{"net.core.somaxconn":"500"}"#;
     const SOURCES: Sources = &[
         ("mac", &[KeySource::ArgsCni("mac"), KeySource::Runtime("mac"), KeySource::CniArg("MAC"), KeySource::Key]),
         ("mtu", &[KeySource::ArgsCni("mtu"), KeySource::Key]),
@@ -77,7 +78,7 @@ fn read(sysctls: &[(String, String)], ifname: &str) -> Result<Vec<Sysctl>> {
         };
         if let Some(other) = settings.iter().find(|other| other.key == one.key) {
             let text = format!("duplicated sysctl keys are not allowed: {:?} and {written:?}", other.written);
-            return Err(Error::config(text).hint(format!("drop one of them: both are {}", one.key)));
+            return Err(Error::config(text).hint(format!("remove one of them: both are {}", one.key)));
         }
         settings.push(one);
     }

@@ -599,7 +599,7 @@ pub const DIFFERENCES: &[Difference] = &[
         rows: &["bridge/gateway-as-address"],
         releases: BOTH,
         theirs: &[],
-        ours: &["ADD by Ours: refused: 101 *the container cannot have 10.77.0.1: it is the host's on cni0*"],
+        ours: &["ADD by Ours: refused: 101 *the container cannot have 10.77.0.1: the host has it on cni0*"],
         what: "a container's address that the bridge has too",
         they: "given to both",
         we: "refused",

@@ -134,7 +134,10 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
         spoil("lock");
         for verb in ["ADD", "DEL"] {
             let (_, text) = call(verb, "c-three").refused();
-            assert!(text.contains("testnet/lock") && text.contains("see who can write in this directory"), "{text}");
+            assert!(
+                text.contains("testnet/lock") && text.contains("find out which program writes in this directory"),
+                "{text}"
+            );
         }
         host.sh(&format!("rm {}/lock", network.display()));
         call("DEL", "c-one").ok();

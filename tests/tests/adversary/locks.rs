@@ -243,7 +243,7 @@ fn without_a_lock_file_another_user_delays_a_call_by_seconds_only() {
         assert!((Duration::from_secs(2)..MUCH).contains(&began.elapsed()), "{:?}", began.elapsed());
         chain.del(&host, "c-one", &container, &prev);
     });
-    assert!(fs::read_to_string(&log).unwrap().contains("this network namespace is not locked against others"));
+    assert!(fs::read_to_string(&log).unwrap().contains("this network namespace is not locked for calls"));
 }
 
 /// Replaces a directory by something else.

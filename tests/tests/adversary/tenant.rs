@@ -217,7 +217,7 @@ mod the_hosts_own_addresses {
     use super::*;
 
     fn names(output: &(u64, String), address: &str, link: &str) {
-        let expected = format!("the container cannot have {address}: it is the host's on {link}");
+        let expected = format!("the container cannot have {address}: the host has it on {link}");
         assert!(output.0 == 101 && output.1.contains(&expected), "{output:?}");
     }
 

@@ -183,7 +183,7 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
         host.sh(&made(&if inside { format!("netns {}", container.path()) } else { String::new() }));
         let output = with("l3").call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(
-            output.0 == 101 && output.1.contains("master0 bears ipvlans of mode l2, and one of mode l3"),
+            output.0 == 101 && output.1.contains("master0 has ipvlans of mode l2, and one of mode l3"),
             "{output:?}"
         );
         assert!(output.1.contains("one of them is over0") && output.1.contains("set `mode` to l2"), "{output:?}");
@@ -207,7 +207,7 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
         let gone = "kill ${!:-} 2>/dev/null || ip netns del other";
         let made = made("netns $where");
         let output = host.sh(&format!("{set}; unshare --mount sh -euc '{place}; {made}; {call}; {gone}'"));
-        assert!(output.contains("master0 bears ipvlans of mode l2") && output.contains(name), "{output}");
+        assert!(output.contains("master0 has ipvlans of mode l2") && output.contains(name), "{output}");
     }
 }
 
@@ -232,7 +232,7 @@ const AT_ONCE: &str = r#"unshare --mount sh -euc '
     for n in 1 2 3; do call a$n l3s & call b$n l2 & done
     wait
     modes
-    grep -l "would switch them all" $dir/one.said $dir/two.said | wc -l
+    grep -l "would change the mode of all" $dir/one.said $dir/two.said | wc -l
     for name in $all; do ip netns del $name; done
 '"#;
 
@@ -257,7 +257,7 @@ fn a_master_may_be_an_ipvlan_itself() {
     host.sh("ip link add link master0 name over0 type ipvlan mode l2; ip link set over0 up");
     let on = |master: &str| ipvlan().with("master", json!(master)).at(host.dir());
     let output = on("over0").with("mode", json!("l3")).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
-    assert!(output.0 == 101 && output.1.contains("over0 bears ipvlans of mode l2"), "{output:?}");
+    assert!(output.0 == 101 && output.1.contains("over0 has ipvlans of mode l2"), "{output:?}");
     let result = on("over0").add(&host, "c-one", &container);
     on("over0").check(&host, "c-one", &container, &result).ok();
     let other = on("outer0").check(&host, "c-one", &container, &result).refused().1;
@@ -314,7 +314,7 @@ fn macvlan_and_ipvlan_exclude_each_other_on_a_master() {
     let on = |plugin| subject(plugin, json!({"master": "dummy0"}));
     on("macvlan").add(&host, "c-one", &one);
     let output = on("ipvlan").call(&host, "ADD", "c-two", &two.path(), &[]).refused();
-    assert!(output.0 == 100 && output.1.contains("a master bears either macvlans or ipvlans"), "{output:?}");
+    assert!(output.0 == 100 && output.1.contains("a master can have macvlans or ipvlans, not both"), "{output:?}");
 }
 
 /// A link without a mark has the recorded MAC in any case, as all links on its master.

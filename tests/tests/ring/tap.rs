@@ -339,7 +339,7 @@ fn invalid_configurations_are_refused_before_anything_is_made() {
         (json!({"bridge": "other"}), 101, "\"other\" in"),
         (json!({"bridge": "lo"}), 101, "is not a bridge: its kind is no virtual link"),
         (json!({"mtu": 65522}), 7, "invalid MTU 65522, must be 0 or [68, 65521]"),
-        (json!({"owner": u32::MAX}), 7, "owner 4294967295 is -1, which is nobody"),
+        (json!({"owner": u32::MAX}), 7, "owner 4294967295 is -1, which is not a valid id"),
         (json!({"ipam": {"type": "static"}}), 11, "IPAM plugin returned missing IP config"),
     ] {
         let (code, text) = subject("tap", keys.clone()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();

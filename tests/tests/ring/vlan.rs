@@ -394,15 +394,15 @@ fn a_gateway_that_is_there_is_adopted() {
 fn a_foreign_link_is_not_used_as_the_gateway() {
     let pair = format!("{FILTERING}; ip link add cni0.100 type veth peer name other");
     for (lines, names) in [
-        ("ip link add cni0.100 type bridge".to_owned(), "it is no veth whose other end is here too"),
+        ("ip link add cni0.100 type bridge".to_owned(), "it is not a veth whose other end is here too"),
         ("ip link add cni0~100 type bridge".to_owned(), "\"cni0~100\" already exists"),
-        (pair.clone(), "its other end other is a port of nothing"),
+        (pair.clone(), "its other end other is not a port"),
         (format!("{pair}; ip link set other master cni0"), "its other end other is in VLANs [1 PVID untagged]"),
         (
             format!("{pair}; ip link add br1 type bridge; ip link set other master br1"),
             "its other end other is a port of br1",
         ),
-        (format!("{FILTERING}; ip link add link cni0 name cni0.100 type vlan id 100"), "it is no veth"),
+        (format!("{FILTERING}; ip link add link cni0 name cni0.100 type vlan id 100"), "it is not a veth"),
         (
             format!("{FILTERING}; ip link add x type bridge; ip link property add dev x altname cni0.100"),
             "alternative name",

@@ -86,7 +86,7 @@ fn a_failed_add_caches_nothing_and_invalid_output_is_a_failure() {
     bench.plugin("first", ANSWER);
     bench.plugin("second", "ADD) echo hello ;;");
     let error = bench.refused("add", "two", &[]);
-    assert!(error.contains("type=\"second\"") && error.contains("its answer cannot be read"), "{error}");
+    assert!(error.contains("type=\"second\"") && error.contains("its answer cannot be parsed"), "{error}");
     assert_eq!(bench.cached_files().len(), 0);
 }
 

@@ -192,11 +192,11 @@ fn all_errors_of_a_file_are_reported_at_once() {
     let (printed, _) = bench.says(3, "validate");
     for expected in [
         "error: FILE:1:2: cniVersion: is not a text",
-        "error: FILE:1:32: disableCheck: is neither true nor false",
+        "error: FILE:1:32: disableCheck: is not true or false",
         "warning: FILE:1:51: name: is given more than once",
         "error: FILE:2:14: plugins[0].type: is not a text",
-        "error: FILE:2:42: plugins[0].capabilities.mac: is neither true nor false",
-        "error: FILE:2:56: plugins[0].capabilities.ips: is neither true nor false",
+        "error: FILE:2:42: plugins[0].capabilities.mac: is not true or false",
+        "error: FILE:2:56: plugins[0].capabilities.ips: is not true or false",
         "error: FILE:3:14: plugins[1].type: ",
         "error: FILE:3:35: plugins[1].capabilities: is not an object",
         "warning: FILE:4:32: plugins[2].isGatway: no key of bridge",

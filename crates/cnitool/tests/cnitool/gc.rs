@@ -133,7 +133,7 @@ fn a_network_with_disable_gc_loses_nothing() {
 
 #[test]
 fn an_attachment_is_deleted_without_a_valid_configuration() {
-    for (today, why) in [(None, "no net configurations found"), (Some("{"), "ends in its middle")] {
+    for (today, why) in [(None, "no net configurations found"), (Some("{"), "unexpected end of file")] {
         let (bench, _held) = three();
         std::fs::remove_file(bench.path("net.d/one.conflist")).unwrap();
         today.into_iter().for_each(|text| bench.file("one.conflist", text));

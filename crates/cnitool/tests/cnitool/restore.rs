@@ -44,7 +44,7 @@ fn restore_calls_each_plugin_of_existing_containers_with_the_result_of_the_add()
 fn a_plugin_without_restore_is_named_and_the_others_are_called() {
     let bench = bench(KNOWS, KNOWS_NOT, KNOWS);
     let (_, errors) = bench.says(0, "restore");
-    assert!(errors.contains("Warning: second of network one does not know RESTORE"), "{errors}");
+    assert!(errors.contains("Warning: second of network one does not support RESTORE"), "{errors}");
     assert_eq!(bench.calls().len(), 3);
 }
 
@@ -82,7 +82,7 @@ fn a_plugin_without_lists_is_called_for_each_attachment() {
     bench.calls();
     let (_, errors) = bench.says(1, "restore");
     assert!(errors.contains("/bad: plugin type=\"lists\"") && errors.contains("no room (code 101)"), "{errors}");
-    assert_eq!(errors.matches("second of network one does not know RESTORE").count(), 2, "{errors}");
+    assert_eq!(errors.matches("second of network one does not support RESTORE").count(), 2, "{errors}");
     let mut calls = bench.calls();
     calls.sort();
     let counted = |call: &str| calls.iter().filter(|found| *found == call).count();

@@ -139,7 +139,11 @@ impl Entry {
             return Ok(entry);
         }
         let own_name = file_name::from_parts(&entry.network, container_id, ifname);
-        if own_name == name { Ok(entry) } else { Err(format!("it tells of {own_name}, which is not its name")) }
+        if own_name == name {
+            Ok(entry)
+        } else {
+            Err(format!("its content belongs to {own_name}, which is not its name"))
+        }
     }
 
     fn read(bytes: &[u8]) -> Result<Self, String> {
@@ -148,7 +152,7 @@ impl Entry {
         }
         let conf = NetConf::parse(bytes).map_err(|error| format!("it is not a JSON object: {error}"))?;
         if conf.get(OURS).is_some() && !is_undamaged(bytes) {
-            return Err("it does not agree with its own checksum".to_owned());
+            return Err("its checksum is wrong".to_owned());
         }
         let version = match conf.at(&[OURS, "version"]) {
             Some(version) => version.as_u64().ok_or("its version is not a number")?,
@@ -200,7 +204,7 @@ pub(crate) fn recorded(config: &[u8], network: &str) -> Result<NetworkList, Stri
     for listed in &list.plugins {
         check_plugin_name(&listed.plugin)?;
     }
-    if list.name == network { Ok(list) } else { Err("it is another network's".to_owned()) }
+    if list.name == network { Ok(list) } else { Err("it belongs to another network".to_owned()) }
 }
 
 /// An object of the members that have a value.

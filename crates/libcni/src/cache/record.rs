@@ -116,7 +116,7 @@ impl Cache {
             CacheFile::Entry(entry) => *entry,
         };
         if !entry.has_kind {
-            let why = "a bare result, as runtimes kept them before 2019: it does not say whose".to_owned();
+            let why = "a bare result, as runtimes stored them before 2019: it does not name the attachment".to_owned();
             return Some(CachedAttachment { result: entry.result, ..unreadable(file, written, why) });
         }
         let state = if dir == self.intents() { self.state_of_intent(&entry.at.container_id) } else { State::Attached };
@@ -145,7 +145,7 @@ fn readable(entry: Entry, state: State, file: PathBuf, written: SystemTime) -> C
     let mut cached =
         CachedAttachment { network, at, state, result, config, metadata, written, file, problems: Vec::new() };
     if state == State::Interrupted {
-        cached.problems.push("its ADD has not come to its end: DEL removes what it made".to_owned());
+        cached.problems.push("its ADD was not completed: DEL removes what it made".to_owned());
     }
     if state == State::Attached && cached.cni_result().is_none() {
         cached.problems.push("it has no result that can be read".to_owned());
@@ -192,7 +192,7 @@ impl CachedAttachment {
     /// # Errors
     /// [`Error::Configuration`] if the file has no configuration, or one that cannot be parsed.
     pub fn list(&self) -> Result<NetworkList, Error> {
-        let hint = "put the network's configuration into the runtime's directory; DEL goes by that";
+        let hint = "put the network's configuration into the runtime's directory; DEL uses that";
         let failed = |why: &str| Error::from(ConfigError::of_file(&self.file, why, hint));
         let bytes = self.config.as_deref().ok_or_else(|| failed("the file has no configuration"))?;
         recorded(bytes, &self.network).map_err(|why| failed(&why))
@@ -222,7 +222,9 @@ impl CachedAttachment {
         }
         match find(path) {
             NetnsLookup::Gone => Some(format!("its namespace {path} is gone")),
-            NetnsLookup::NotNetns { why, .. } => Some(format!("its namespace {path} is none any more: {why}")),
+            NetnsLookup::NotNetns { why, .. } => {
+                Some(format!("its namespace {path} is not a namespace any more: {why}"))
+            }
             NetnsLookup::Own(_) => Some(format!("its namespace {path} is the host's own")),
             NetnsLookup::Present(netns) => match (self.metadata.netns_cookie, netns.cookie()) {
                 (Some(then), Ok(now)) if then != now => Some(format!("{path} leads to another namespace now")),

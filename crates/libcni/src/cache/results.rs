@@ -44,13 +44,15 @@ impl Cache {
     pub(crate) fn check_space(&self, list: &NetworkList, attachment: &Attachment) -> Result<(), Error> {
         let name = file_name::of(&list.name, attachment);
         if name.len() > file_name::LONGEST {
-            return Err(Error::Cache(format!("network, container id and interface are too long together: \"{name}\"")));
+            return Err(Error::Cache(format!(
+                "the names of network, container and interface are too long together: \"{name}\""
+            )));
         }
         Directory::make(self.results(), 0o700)?.probe()?;
         for dir in [self.results(), self.intents()] {
             match read(&dir, &name)? {
                 CacheFile::Entry(entry) if !entry.is_of(&list.name, attachment) => {
-                    return Err(Error::Cache(format!("{} is another attachment's", dir.join(name).display())));
+                    return Err(Error::Cache(format!("{} belongs to another attachment", dir.join(name).display())));
                 }
                 CacheFile::Newer(why) => return Err(Error::Cache(why)),
                 // A damaged file will be set aside.
@@ -175,7 +177,7 @@ impl Cache {
 
     fn damaged(&self, name: &str, why: &str) -> String {
         let file = self.results().join(name);
-        format!("kept result {}: {why}; hint: DEL, which does without it and sets the file aside", file.display())
+        format!("cached result {}: {why}; hint: DEL, which works without it and moves the file away", file.display())
     }
 
     /// The directory that upstream uses too.

@@ -52,7 +52,7 @@ impl ConfigError {
 
 /// The message and the hint about a text that is not JSON.
 fn syntax(text: &str, error: &serde_json::Error) -> (String, &'static str) {
-    const WHOLE: &str = "write it whole: to another name in the same directory, then rename it";
+    const WHOLE: &str = "write it under another name in the same directory, then rename it";
     let with_position = error.to_string();
     let cause = with_position.split(" at line ").next().unwrap_or_default();
     if text.trim().is_empty() {

@@ -33,11 +33,11 @@ pub(crate) fn read(path: &Path) -> Result<Vec<u8>, ConfigError> {
     };
     let mut bytes = Vec::new();
     if let Err(error) = file.take(LIMIT + 1).read_to_end(&mut bytes) {
-        let hint = "see what the kernel says about its disk (dmesg)";
+        let hint = "read the kernel's messages about the disk (dmesg)";
         return Err(ConfigError::of_file(path, format!("cannot be read: {error}"), hint));
     }
     if bytes.len() as u64 > LIMIT {
-        let message = format!("is larger than {} MiB: no plugin would read so long a configuration", LIMIT >> 20);
+        let message = format!("is larger than {} MiB: plugins do not read longer configurations", LIMIT >> 20);
         return Err(ConfigError::of_file(path, message, "remove it, or give it another name"));
     }
     Ok(bytes)
@@ -68,11 +68,11 @@ fn not_opened(path: &Path, error: &io::Error) -> ConfigError {
     match (error.kind(), fs::read_link(path)) {
         (io::ErrorKind::NotFound, Ok(target)) => {
             let message = format!("is a link to {}, which is not there", target.display());
-            ConfigError::of_file(path, message, "make what it leads to, or remove it")
+            ConfigError::of_file(path, message, "create the target of the link, or remove the link")
         }
         (io::ErrorKind::NotFound, Err(_)) => ConfigError::of_file(path, "is not there any more", "try again"),
         (io::ErrorKind::PermissionDenied, _) => {
-            let hint = "let whoever runs this read it, as chmod and chown do";
+            let hint = "allow the user that runs this to read it, with chmod or chown";
             ConfigError::of_file(path, format!("cannot be read: {error}"), hint)
         }
         _ => ConfigError::of_file(path, format!("cannot be read: {error}"), "remove it, or put a file there"),

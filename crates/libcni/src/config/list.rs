@@ -151,7 +151,8 @@ impl NetworkList {
         let capabilities = declared(&conf)?;
         for key in RESERVED {
             if members.keys().any(|own| is_key(own, key)) {
-                self.warnings.push(format!("plugin {plugin_type}: `{key}` is left out: only a runtime sets it"));
+                self.warnings
+                    .push(format!("plugin {plugin_type}: `{key}` is not passed to the plugin: only a runtime sets it"));
             }
         }
         self.plugins.push(ListedPlugin { plugin: plugin_type, capabilities, text: text.trim().to_owned() });
@@ -285,7 +286,7 @@ pub(crate) fn flag(document: &Map<String, Value>, key: &str) -> Result<bool, Rea
         Some(Value::Bool(on)) => Ok(*on),
         Some(Value::String(word)) if word.eq_ignore_ascii_case("true") => Ok(true),
         Some(Value::String(word)) if word.eq_ignore_ascii_case("false") => Ok(false),
-        Some(_) => Err(ReadError::wrong_type("is neither true nor false").under(key)),
+        Some(_) => Err(ReadError::wrong_type("is not true or false").under(key)),
     }
 }
 
@@ -337,7 +338,7 @@ fn declared(conf: &NetConf) -> Result<Vec<String>, ReadError> {
 }
 
 fn not_boolean(capability: &str) -> ReadError {
-    ReadError::wrong_type("is neither true nor false").under(capability).under("capabilities")
+    ReadError::wrong_type("is not true or false").under(capability).under("capabilities")
 }
 
 #[cfg(test)]

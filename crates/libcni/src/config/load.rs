@@ -47,7 +47,7 @@ pub struct NetworkFile {
 /// std::fs::write(dir.path().join("05-torn.conflist"), &text[..40])?;
 /// let list = cnikit_libcni::load(dir.path(), "pods")?;
 /// assert_eq!(list.plugins[0].plugin, "bridge");
-/// assert!(list.warnings[0].contains("05-torn.conflist:1:40: the document ends in its middle"));
+/// assert!(list.warnings[0].contains("05-torn.conflist:1:40: unexpected end of file"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 ///
@@ -186,7 +186,7 @@ pub(crate) fn append_file(list: &mut NetworkList, file: &Path) -> Result<Candida
 #[doc(alias = "ConfFiles")]
 pub fn conf_files(dir: &Path, extensions: &[&str]) -> Result<Vec<PathBuf>, ConfigError> {
     let not_listed = |error: io::Error| {
-        let hint = "this has to be a directory that can be read";
+        let hint = "make it a directory that can be read";
         ConfigError::of_file(dir, format!("cannot be listed: {error}"), hint)
     };
     let entries = match fs::read_dir(dir) {

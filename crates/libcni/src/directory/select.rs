@@ -255,11 +255,11 @@ impl fmt::Display for SkippedFile {
             Reason::Invalid(error) => return error.fmt(f),
             Reason::Plugins(failures) => failures.clone(),
             Reason::SameName(first) => {
-                format!("its network has the name of that in {}, which comes first", name(first))
+                format!("its network has the same name as the one in {}, which comes first", name(first))
             }
             Reason::NotNeeded(first) => format!("comes after {}, which is the default", name(first)),
             Reason::OtherInvalid(invalid) => {
-                format!("is not used because {} cannot be: correct or remove that", name(invalid))
+                format!("is not used because {} cannot be used: correct or remove that file", name(invalid))
             }
         };
         write!(f, "{}: {reason}", self.file.display())

@@ -242,7 +242,7 @@ impl Validation<'_> {
             for name in names.iter().filter(is_unknown).take(MOST) {
                 let in_another_case = LIST.iter().find(|known| is_key(name, known)).copied();
                 let meant = in_another_case.or_else(|| nearest(name, LIST.into_iter()));
-                let message = "no key of a list, whose keys are matched letter by letter".to_owned();
+                let message = "not a key of a list; keys of a list are case-sensitive".to_owned();
                 self.warn(network.file, name, message, &meant_hint(meant));
             }
         }
@@ -254,7 +254,7 @@ impl Validation<'_> {
     fn keys_of_plugin(&mut self, plugin: &PluginObject) {
         let is_reserved = |key: &&String| RESERVED.iter().any(|name| is_key(key, name));
         for key in plugin.conf.0.keys().filter(is_reserved).take(MOST) {
-            let message = "only a runtime sets it: it is left out".to_owned();
+            let message = "only a runtime sets it: it is not passed to the plugin".to_owned();
             self.warn(plugin.file, &plugin.at(key), message, "remove it");
         }
         if let Some(keys) = self.validator.keys_of(plugin.conf.plugin_type()) {
@@ -293,8 +293,9 @@ impl Validation<'_> {
         }
         for name in &self.validator.capabilities {
             if !declared.contains(name) {
-                let message = format!("no plugin of the network takes the capability \"{name}\", which will be given");
-                let hint = format!("add \"capabilities\": {{\"{name}\": true}} to the plugin that is to have it");
+                let message =
+                    format!("no plugin of the network takes the capability \"{name}\", which the runtime will pass");
+                let hint = format!("add \"capabilities\": {{\"{name}\": true}} to the plugin that needs it");
                 self.warn(network.file, "plugins", message, &hint);
             }
         }
@@ -311,7 +312,7 @@ impl Validation<'_> {
         }
         for name in declared.iter().filter(|name| !supported.contains(&name.as_str())).take(MOST) {
             let meant = nearest(name, supported.iter().copied());
-            let message = format!("{} takes no such capability", own.plugin);
+            let message = format!("{} does not support this capability", own.plugin);
             self.warn(plugin.file, &plugin.at(&format!("capabilities.{name}")), message, &meant_hint(meant));
         }
     }
@@ -350,7 +351,7 @@ impl Validation<'_> {
                 if let Some(route) = subnets::overlapping_route(&range, &self.validator.routes, &own) {
                     let RoutedSubnet { network, device } = route;
                     let message = format!("{} overlaps the host's route to {network} over {device}", range.subnet);
-                    let hint = "give the network addresses that are nobody else's";
+                    let hint = "give the network addresses that no other network uses";
                     self.warn(plugin.file, &plugin.at(&range.key), message, hint);
                 }
                 all.push((number, plugin, range));
@@ -448,7 +449,7 @@ fn refusal_of(plugin: &str, kind: &FailureKind) -> UnusablePlugin {
         }
         FailureKind::UnsupportedVersion(text) => (code::INCOMPATIBLE_VERSION, format!("{plugin} {text}")),
     };
-    let hint = kind.hint().unwrap_or_else(|| format!("find out what is wrong with {plugin}"));
+    let hint = kind.hint().unwrap_or_else(|| format!("find out why {plugin} fails"));
     UnusablePlugin { code, message, hint }
 }
 

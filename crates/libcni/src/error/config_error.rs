@@ -6,7 +6,7 @@ use std::path::PathBuf;
 /// The message about a file without content.
 pub(crate) const EMPTY: &str = "the file is empty";
 /// The beginning of the message about a file that ends before its document does.
-pub(crate) const CUT: &str = "the document ends in its middle";
+pub(crate) const CUT: &str = "unexpected end of file";
 
 /// An error in a configuration file: the file, the position in it, the cause, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -105,7 +105,7 @@ impl FailureKind {
         match self {
             Self::Call(error) => error.hint(),
             Self::InvalidOutput(_) => {
-                Some("see whether that program is a CNI plugin; if it is, report this".to_owned())
+                Some("check whether that program is a CNI plugin; if it is, report this as a defect".to_owned())
             }
             Self::UnsupportedVersion(_) => {
                 Some("set `cniVersion` to one of these, or install a newer plugin".to_owned())
@@ -140,10 +140,10 @@ impl fmt::Display for Error {
             Self::NoConfigurations { dir } => write!(f, "no net configurations found in {}", dir.display()),
             Self::Configuration(error) => error.fmt(f),
             Self::Name(why) | Self::Cache(why) | Self::Watch(why) => f.write_str(why),
-            Self::Busy(why) => write!(f, "somebody else is at work: {why}; hint: try again"),
+            Self::Busy(why) => write!(f, "{why}; hint: try again"),
             Self::Cancelled => f.write_str("cancelled by the caller; hint: DEL"),
             Self::TooFew { found, wanted } => {
-                write!(f, "{found} networks are loaded, {wanted} are wanted; hint: put their configurations in place")
+                write!(f, "{found} networks are loaded, {wanted} are required; hint: put their configurations in place")
             }
             Self::Several(errors) => write_lines(f, errors),
             Self::NoCheck { version } => {
@@ -171,7 +171,7 @@ impl Error {
         let hint = match errno {
             Errno::EMFILE => "raise fs.inotify.max_user_instances, or the limit of open files",
             Errno::ENOSPC => "raise fs.inotify.max_user_watches",
-            _ => "restart whoever watches; until then read the directory again from time to time",
+            _ => "restart the program that watches; until then read the directory again from time to time",
         };
         Self::Watch(format!("{}: cannot be watched: {errno}; hint: {hint}", dir.display()))
     }
@@ -240,7 +240,7 @@ impl fmt::Display for Failure {
         }
         match &self.kind {
             FailureKind::Call(error) => write!(f, "{error}")?,
-            FailureKind::InvalidOutput(text) => write!(f, "its answer cannot be read: {text}")?,
+            FailureKind::InvalidOutput(text) => write!(f, "its answer cannot be parsed: {text}")?,
             FailureKind::UnsupportedVersion(text) => write!(f, "it {text}")?,
         }
         // PLAN is an extension of ours, so a plugin does not have to support it.

@@ -114,11 +114,14 @@ impl Chain<'_> {
     fn result(&self, index: usize, stdout: &[u8]) -> Result<Value, Failure> {
         let invalid = |why: String| self.invalid_output(index, &why, stdout);
         if stdout.trim_ascii().is_empty() {
-            return Err(invalid("it succeeded, where ADD wants a result".to_owned()));
+            return Err(invalid("it succeeded without a result".to_owned()));
         }
         let mut result = document::parse_plainly(stdout).map_err(|error| invalid(error.to_string()))?;
         if let Some(error) = error_object(&result) {
-            return Err(invalid(format!("it succeeded, and said an error: {error} (code {})", error.code)));
+            return Err(invalid(format!(
+                "its exit status is 0, but it printed an error: {error} (code {})",
+                error.code
+            )));
         }
         let fallback = Version::exact(&self.list.version).unwrap_or(Version::NEWEST);
         let (version, parsed) = CniResult::read(&result, fallback).map_err(|error| invalid(error.to_string()))?;
@@ -241,7 +244,7 @@ pub(crate) fn unsupported(version: &str, supported: &[String]) -> Option<Failure
         return None;
     }
     let listed = supported.join(", ");
-    Some(FailureKind::UnsupportedVersion(format!("does not speak version {wanted}, but {listed}")))
+    Some(FailureKind::UnsupportedVersion(format!("does not support version {wanted}, only {listed}")))
 }
 
 /// An error object that came with success. A result is parsed as an error with code 0 and no message.

@@ -67,7 +67,7 @@ impl Runtime {
         }
         let _slot = match self.slot() {
             Ok(slot) => slot,
-            Err(error) => return vec![ErrorContext { what: "failed to ask the plugins".to_owned(), error }],
+            Err(error) => return vec![ErrorContext { what: "failed to run the plugins".to_owned(), error }],
         };
         let none = Attachment::default();
         let chain = self.chain("GC", list, &none);

@@ -43,7 +43,7 @@ impl Slots {
         while *count == 0 {
             let left = waiting.left();
             if left.is_zero() || (waiting.is_cancelled)() {
-                return Err(Error::Busy("as many chains as may run at once do so".to_owned()));
+                return Err(Error::Busy("the maximum number of lists runs already".to_owned()));
             }
             count = self.0.more.wait_timeout(count, left.min(TICK)).unwrap_or_else(PoisonError::into_inner).0;
         }

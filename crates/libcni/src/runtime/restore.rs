@@ -355,7 +355,7 @@ fn is_unknown(failure: &Failure) -> bool {
 }
 
 fn unknown(chain: &Chain<'_>, index: usize) -> String {
-    format!("{} of network {} does not know RESTORE", chain.plugin(index), chain.list.name)
+    format!("{} of network {} does not support RESTORE", chain.plugin(index), chain.list.name)
 }
 
 /// Calls `work` for each element, several at the same time; returns the results in the order of the elements.

@@ -223,7 +223,7 @@ impl Runtime {
         match self.del_locked(&recorded, &cached.for_del(), OnFailure::Continue, Warnings::default()) {
             Ok(_) => Ok(()),
             Err(error) => {
-                let what = "an earlier ADD of it was interrupted, and what that made cannot be deleted".to_owned();
+                let what = "an earlier ADD was interrupted, and what it made cannot be deleted".to_owned();
                 Err(Error::Several(vec![ErrorContext { what, error }]))
             }
         }
@@ -288,7 +288,7 @@ impl Runtime {
             match recorded(&config, &list.name) {
                 Ok(recorded) => as_added = Some(recorded),
                 Err(why) => {
-                    report.warnings.push(format!("done without the configuration that was kept: {why}"));
+                    report.warnings.push(format!("done without the cached configuration: {why}"));
                 }
             }
         }
@@ -310,7 +310,7 @@ impl Runtime {
             Err(error) if used.plugins == list.plugins => return Err(error),
             Err(error) => {
                 // The plugins in the error are those of the recorded configuration.
-                let what = "by the configuration of its ADD, which is not today's".to_owned();
+                let what = "with the configuration of its ADD, which differs from the current one".to_owned();
                 return Err(Error::Several(vec![ErrorContext { what, error }]));
             }
         }

@@ -59,7 +59,7 @@ pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression
     let mut is_arp = false;
     for one in &rule.matches {
         if one.needs_bridge() && family != TableFamily::Bridge {
-            return refused("a table of family bridge alone sees the MAC and the bridge of every packet");
+            return refused("only a table of family bridge sees the MAC and the bridge of every packet");
         }
         if let Some(needed) = one.family() {
             if packet_family.is_some_and(|earlier| earlier != needed) || !possible(family, needed) {
@@ -85,7 +85,7 @@ pub(crate) fn compile(rule: &Rule, family: TableFamily) -> Result<Vec<Expression
             }
         }
         if matches!(one, Match::OriginalDport(_)) && packet_protocol.is_none() {
-            return refused("a port is one of a protocol, which has to be said before it");
+            return refused("a port needs a protocol before it");
         }
         expressions.extend(compile_match(one)?);
     }
@@ -293,7 +293,7 @@ mod tests {
     fn a_mac_outside_of_bridges_and_a_name_too_long_are_refused() {
         let mac = rule(vec![Match::SourceMac(Mac([2; 6]))], Verdict::Drop);
         assert!(compile(&mac, TableFamily::Bridge).is_ok());
-        assert!(compile(&mac, TableFamily::Inet).unwrap_err().to_string().contains("family bridge alone"));
+        assert!(compile(&mac, TableFamily::Inet).unwrap_err().to_string().contains("only a table of family bridge"));
         for name in ["", "vethsixteen01234"] {
             let from = rule(vec![Match::from(name)], Verdict::Drop);
             assert!(compile(&from, TableFamily::Bridge).unwrap_err().to_string().contains("no interface"));
@@ -314,7 +314,7 @@ mod tests {
         let both = rule(vec![tcp.clone(), udp], Verdict::Drop);
         assert!(compile(&both, TableFamily::Inet).unwrap_err().to_string().contains("mixes protocols"));
         let asked = rule(vec![Match::OriginalDport(80), Match::Protocol(L4Protocol::Tcp)], Verdict::Drop);
-        assert!(compile(&asked, TableFamily::Inet).unwrap_err().to_string().contains("has to be said before"));
+        assert!(compile(&asked, TableFamily::Inet).unwrap_err().to_string().contains("a port needs a protocol"));
         let to = |address: &str| Verdict::Dnat(address.parse().unwrap());
         let from = Match::Source("10.0.0.2".parse().unwrap());
         for (family, matches, verdict) in [

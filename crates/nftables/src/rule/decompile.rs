@@ -357,7 +357,9 @@ mod tests {
         assert_eq!(pair.to_string(), "meta ibrname . meta obrname @s drop");
         assert_comes_back(&pair, TableFamily::Bridge);
         for one in [within, pair] {
-            assert!(compile(&one, TableFamily::Inet).unwrap_err().to_string().contains("family bridge alone"));
+            assert!(
+                compile(&one, TableFamily::Inet).unwrap_err().to_string().contains("only a table of family bridge")
+            );
         }
     }
 }

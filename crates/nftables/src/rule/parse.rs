@@ -79,9 +79,9 @@ fn compared<'a, 'b>(
 }
 
 fn address(family: &str, side: &str, is: bool, word: &str) -> Result<Match, String> {
-    let network: IpNetwork = word.parse().map_err(|_| format!("{word:?} is no address and no network"))?;
+    let network: IpNetwork = word.parse().map_err(|_| format!("{word:?} is not an address or a network"))?;
     if network.is_ipv4() != (family == "ip") {
-        return Err(format!("{word:?} is no address of {family}"));
+        return Err(format!("{word:?} is not an address of {family}"));
     }
     Ok(match (side_of(side), is) {
         (Side::Source, true) if network == IpNetwork::from(network.ip()) => Match::Source(network.ip()),
@@ -100,7 +100,7 @@ fn side_of(word: &str) -> Side {
 fn name(word: &str) -> Result<String, String> {
     let bare = word.strip_prefix('"').and_then(|rest| rest.strip_suffix('"')).unwrap_or(word);
     let plain = (1..=15).contains(&bare.len()) && !bare.contains(['"', '*', '{', '}', '@', '$', '\\']);
-    if plain { Ok(bare.to_owned()) } else { Err(format!("{word} is no name of one interface")) }
+    if plain { Ok(bare.to_owned()) } else { Err(format!("{word} is not the name of one interface")) }
 }
 
 fn port(word: &str) -> Result<u16, String> {
@@ -118,7 +118,7 @@ fn number(word: &str) -> Result<u32, String> {
 
 fn protocol(word: &str) -> Result<L4Protocol, String> {
     let named = L4Protocol::ALL.into_iter().find(|one| one.to_string() == word);
-    named.ok_or_else(|| format!("{word:?} is none of tcp, udp and sctp"))
+    named.ok_or_else(|| format!("{word:?} is not tcp, udp or sctp"))
 }
 
 #[cfg(test)]
@@ -159,17 +159,17 @@ mod tests {
         for (text, why) in [
             ("counter", "\"counter\" is not known; known are ip saddr"),
             ("ip saddr 10.0.0.2 accept", "\"accept\" is not known"),
-            ("ip saddr { 10.0.0.2 }", "\"{\" is no address"),
-            ("ip saddr fd00::1", "\"fd00::1\" is no address of ip"),
+            ("ip saddr { 10.0.0.2 }", "\"{\" is not an address"),
+            ("ip saddr fd00::1", "\"fd00::1\" is not an address of ip"),
             ("ip saddr", "a value is missing"),
             ("ip ttl 1", "\"ip\" is not known"),
-            ("iifname eth*", "eth* is no name of one interface"),
+            ("iifname eth*", "eth* is not the name of one interface"),
             ("meta mark set 1", "\"set\" is no mark"),
             ("meta mark and 1", "needs a mask"),
             ("meta nftrace set 1", "\"meta\" is not known"),
             ("tcp dport 70000", "\"70000\" is no port"),
             ("tcp dport 80-90", "\"80-90\" is no port"),
-            ("meta l4proto icmp", "\"icmp\" is none of tcp, udp and sctp"),
+            ("meta l4proto icmp", "\"icmp\" is not tcp, udp or sctp"),
             ("ip saddr 10.0.0.2 ; flush ruleset", "\";\" is not known"),
         ] {
             let said = read(text).unwrap_err();

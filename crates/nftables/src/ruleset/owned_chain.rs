@@ -56,7 +56,7 @@ impl InstalledOwnedChain {
         };
         if self.is_others(filter) {
             let shown = describe_chain(layout, &self.name);
-            return Err(Error::ours("use", shown, "the rules in it are somebody else's"));
+            return Err(Error::ours("use", shown, "the rules in it are those of another program"));
         }
         refuse_other_hook(layout, &self.name, None, chain)?;
         Ok(None)
@@ -79,7 +79,7 @@ impl InstalledOwnedChain {
         }
         let installed = listed(&self.rules);
         let wanted = listed(&desired.rules);
-        Ok(Some(format!("{shown} holds {installed}, wanted {wanted}")))
+        Ok(Some(format!("{shown} has {installed}, wanted {wanted}")))
     }
 
     /// Whether its rules are these, in this order, with these comments.

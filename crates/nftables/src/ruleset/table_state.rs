@@ -233,7 +233,7 @@ impl TableState<'_> {
         }
         for rule in self.violations(chain, installed)? {
             let target = rule.target().unwrap_or_default();
-            drifts.push(format!("rule `{rule}` in {shown} leads to {target} what is not for it"));
+            drifts.push(format!("rule `{rule}` in {shown} leads other packets to {target}"));
         }
         Ok(drifts)
     }

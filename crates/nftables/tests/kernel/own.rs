@@ -145,7 +145,7 @@ fn a_rule_that_names_another_owner_stays_whatever_its_comment() {
     assert_eq!(nftables.chain_owner(&guard(1), owned("n1", 1)).unwrap(), ChainOwner::This);
     assert_eq!(nftables.chain_owner(&guard(2), owned("n1", 2)).unwrap(), ChainOwner::NoChain);
     let error = nftables.replace(&guard(1), owned("n2", 1), &lead(1)).unwrap_err();
-    assert!(error.to_string().contains("the rules in it are somebody else's"), "{error}");
+    assert!(error.to_string().contains("the rules in it are those of another program"), "{error}");
     assert_eq!(nftables.release(&guard(1), owned("n2", 1)).unwrap(), 0);
     assert_eq!(nftables.sweep(&layout(vec![]), network("n2"), |_| false).unwrap(), 0);
     assert_eq!(host.handles(), handles);

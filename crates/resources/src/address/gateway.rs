@@ -110,7 +110,7 @@ impl Gateway {
         let other = other.address;
         let wanted = wanted.join(", ");
         Err(Error::conflict(format!("{link:?} already has an IP address different from {wanted}: {other}")).hint(
-            format!("if no container needs it: `ip address del {other} dev {link}`, or set `forceAddress`; else give this network another bridge"),
+            format!("if no container needs it: `ip address del {other} dev {link}`, or set `forceAddress`; otherwise give this network another bridge"),
         ))
     }
 }
@@ -120,7 +120,7 @@ pub(crate) fn refuse_shared(link: &str, own: impl Iterator<Item = IpAddr>, conta
     let containers: HashSet<IpAddr> = containers.iter().copied().collect();
     for address in own {
         if containers.contains(&address) {
-            return Err(Error::conflict(format!("the container cannot have {address}: it is the host's on {link}"))
+            return Err(Error::conflict(format!("the container cannot have {address}: the host has it on {link}"))
                 .hint("give the container another address, or the host another gateway"));
         }
     }

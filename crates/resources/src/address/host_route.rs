@@ -46,7 +46,7 @@ impl Resource for HostRoute {
             let link = route.index.and_then(|index| host.find_link_at(index).ok().flatten());
             let name = link.as_ref().map_or("another link", |link| link.name.as_str());
             return Err(Error::conflict(format!("the host routes {address} to {name} already")).hint(format!(
-                "DEL the attachment that has it; if there is none: `ip route del {address} dev {name}`"
+                "DEL the attachment that has it; if there is no attachment: `ip route del {address} dev {name}`"
             )));
         }
         Ok(())

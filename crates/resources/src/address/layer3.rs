@@ -145,7 +145,7 @@ impl Layer3 {
         if is_decided {
             return ipv6_ready::wait_ipv6_ready(container, &self.addresses);
         }
-        log::info(format_args!("{} passes no packets yet: its addresses can be used when it does", self.ifname));
+        log::info(format_args!("{} is not up yet: its addresses can be used when it is", self.ifname));
         Ok(())
     }
 
@@ -158,9 +158,9 @@ impl Layer3 {
             found => found?,
         };
         if let Some(one) = found.iter().find(|one| one.dad_failed && self.addresses.contains(&one.address)) {
-            let text = format!("somebody else on the segment of {} has {}", self.ifname, one.address);
+            let text = format!("another host on the segment of {} has {}", self.ifname, one.address);
             return Err(Error::conflict(text)
-                .hint("duplicate address detection found it: give this network addresses of its own"));
+                .hint("duplicate address detection found it: use addresses in this network that no other host has"));
         }
         Ok(self.is_decided(&found))
     }
@@ -369,6 +369,6 @@ impl fmt::Display for Layer3 {
             write!(f, "; routes {}", routes.join(", "))?;
         }
         f.write_str(if self.detection == Detection::Full { "; duplicate address detection" } else { "" })?;
-        f.write_str(if self.slaac { "; router advertisements are followed" } else { "" })
+        f.write_str(if self.slaac { "; router advertisements are accepted" } else { "" })
     }
 }

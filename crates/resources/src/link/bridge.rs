@@ -72,7 +72,7 @@ impl Resource for Bridge {
         self.check_usable(&link)?;
         if self.guarded && link.link_local_learning.is_none() {
             log::warn(format_args!(
-                "bridge {}: this kernel (before 5.0) learns MACs from frames to 01:80:c2:00:00:0x whatever macspoofchk says",
+                "bridge {}: this kernel (before 5.0) learns MACs from frames to 01:80:c2:00:00:0x even with macspoofchk",
                 self.name
             ));
         }
@@ -163,7 +163,7 @@ impl Bridge {
         let name = &self.name;
         let kind = link.kind.as_deref().unwrap_or("physical or loopback");
         Err(Error::conflict(format!("{name:?} already exists but is not a bridge: its kind is {kind}")).hint(format!(
-            "set `bridge` to another name, or remove that link with `ip link del {name}` if nobody needs it"
+            "set `bridge` to another name, or remove that link with `ip link del {name}` if it is not needed"
         )))
     }
 
@@ -174,7 +174,7 @@ impl Bridge {
             (VlanFiltering::Any | VlanFiltering::IfMade, ..) | (_, Some(true), _) => Ok(()),
             (.., None) => Err(no_vlan_filtering(name)),
             (.., Some(_)) => Err(Error::conflict(format!("bridge {name} does not filter by VLAN")).hint(format!(
-                "`ip link set dev {name} type bridge vlan_filtering 1` if all who use it agree, or set `bridge` to another name"
+                "`ip link set dev {name} type bridge vlan_filtering 1` if all its users agree, or set `bridge` to another name"
             ))),
         }
     }
@@ -183,7 +183,7 @@ impl Bridge {
 /// The error for a bridge on a kernel without VLAN filtering.
 fn no_vlan_filtering(bridge: &str) -> Error {
     let text = format!("bridge {bridge} cannot tell VLANs apart: this kernel lacks CONFIG_BRIDGE_VLAN_FILTERING");
-    Error::new(code::SYSTEM, text).hint("boot a kernel that has it, or drop `vlan` and `vlanTrunk`")
+    Error::new(code::SYSTEM, text).hint("boot a kernel that has it, or remove `vlan` and `vlanTrunk`")
 }
 
 impl fmt::Display for Bridge {

@@ -48,6 +48,6 @@ impl Resource for BringUp {
 impl fmt::Display for BringUp {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{} up", self.ifname)?;
-        f.write_str(if self.slaac { "" } else { ", deaf to router advertisements" })
+        f.write_str(if self.slaac { "" } else { ", ignoring router advertisements" })
     }
 }

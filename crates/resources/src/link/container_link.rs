@@ -177,7 +177,7 @@ fn is_recorded(context: &ReleaseContext, container: &Netlink, link: &Link) -> Re
 /// and a namespace that is not mounted is destroyed with its last process.
 pub(crate) fn sweep(kind: &str, context: &GcContext) -> Result<()> {
     let marks = Marks::of(context);
-    let paths = mounted().map_err(|error| Error::from(error).context("look for mounted namespaces"))?;
+    let paths = mounted().map_err(|error| Error::from(error).context("search for mounted namespaces"))?;
     let mut errors = Errors::default();
     for path in paths {
         errors.note(sweep_path(kind, &marks, &path));
@@ -189,7 +189,7 @@ fn sweep_path(kind: &str, marks: &Marks, path: &Path) -> Result<()> {
     match find(&path.to_string_lossy()) {
         NetnsLookup::Present(netns) => sweep_in(kind, marks, &netns),
         NetnsLookup::Unknown { path, why } => {
-            let text = format!("the network namespace {} cannot be looked at: {why}", path.display());
+            let text = format!("the network namespace {} cannot be inspected: {why}", path.display());
             Err(Error::new(code::SYSTEM, text).hint("try again, or remove it"))
         }
         _ => Ok(()),

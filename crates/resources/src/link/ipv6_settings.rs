@@ -36,7 +36,7 @@ pub(crate) fn ignore_router_adverts(inside: &Inside, link: &str, settings: &[&st
         match sysctl::set(inside, &key, "0") {
             Err(error) if !error.is_absent() && !is_disabled(inside, link) => {
                 return Err(Error::from(error).hint(format!(
-                    "router advertisements from any neighbour would be followed: make /proc/sys/{key} writable, \
+                    "router advertisements from any neighbour would be accepted: make /proc/sys/{key} writable, \
                      set it to 0, or switch IPv6 off"
                 )));
             }

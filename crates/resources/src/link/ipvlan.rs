@@ -73,7 +73,7 @@ impl Ipvlan {
         }
         let name = &master.name;
         let wanted = self.mode;
-        let text = format!("{name} bears ipvlans of mode {mode}, and one of mode {wanted} would switch them all");
+        let text = format!("{name} has ipvlans of mode {mode}, and one of mode {wanted} would change the mode of all");
         let alias = one.alias.map_or_else(String::new, |alias| format!(", {alias}"));
         let error = Error::conflict(text).detail(format!("one of them is {} {place}{alias}", one.name));
         Err(error.hint(format!("set `mode` to {mode}, or choose another `master`")))

@@ -128,7 +128,7 @@ impl fmt::Display for LinkSettings {
         let words: Vec<String> = self.settings.words().into_iter().map(|(of, value)| format!("{of} {value}")).collect();
         let ifname = &self.ifname;
         let data_dir = self.data_dir.display();
-        write!(f, "{ifname} in the container with {}; what it had is kept in {data_dir}", words.join(", "))
+        write!(f, "{ifname} in the container with {}; the old values are stored in {data_dir}", words.join(", "))
     }
 }
 

@@ -105,11 +105,11 @@ fn is_peer_mac(host: &Netlink, port: &Link, mac: Mac) -> Result<bool> {
 fn holder(port: &Link, bridge: &str) -> String {
     match alias::clear_text(port) {
         Some(attachment) => format!("{attachment}, by port {} of bridge {bridge}", port.name),
-        None => format!("what is behind {}, a port of bridge {bridge}", port.name),
+        None => format!("a machine behind {}, a port of bridge {bridge}", port.name),
     }
 }
 
 fn refusal(mac: Mac, holder: &str) -> Error {
     Error::conflict(format!("the requested MAC {mac} is held by {holder}"))
-        .hint("request another MAC, or none; if the holder is a container that is gone, DEL it")
+        .hint("request another MAC, or none; if the holder is a container that has ended, DEL it")
 }

@@ -50,7 +50,7 @@ impl Master {
     fn named(&self, netlink: &Netlink, name: &str) -> Result<Link> {
         netlink.find_recent_link(name)?.ok_or_else(|| {
             let text = format!("failed to lookup master {name:?}: there is no such link {}", self.place());
-            Error::conflict(text).hint("make it, or set `master` to one that is there")
+            Error::conflict(text).hint("create it, or set `master` to a link that exists")
         })
     }
 
@@ -65,7 +65,7 @@ impl Master {
             }
         }
         let text = format!("no default route interface found {}", self.place());
-        Err(Error::conflict(text).hint("set `master`, or give it a default route"))
+        Err(Error::conflict(text).hint("set `master`, or add a default route"))
     }
 
     /// Checks that the master exists, for STATUS, and returns it. A master in a container, or one that an earlier plugin makes, is

@@ -30,7 +30,7 @@ impl StackedLink {
             && mtu > master.mtu
         {
             let text = format!("invalid MTU {mtu}, must be [0, master MTU({})]", master.mtu);
-            return Err(Error::config(text).hint(format!("lower `mtu`, or raise that of {}", master.name)));
+            return Err(Error::config(text).hint(format!("lower `mtu`, or raise the MTU of {}", master.name)));
         }
         container_link::check_name_is_free(&self.ifname, context)?;
         Ok(master)
@@ -126,11 +126,10 @@ fn incompatible_master_hint(netlink: &Netlink, master: &Link, upper: UpperKind) 
     let owner = master.master.and_then(|index| netlink.find_link_at(index).ok().flatten());
     match owner {
         Some(owner) if !is("vrf", &owner) => {
-            format!("{} is a port of {}: choose that as `master`, or take it out", master.name, owner.name)
+            format!("{} is a port of {}: use that as `master`, or remove the port from it", master.name, owner.name)
         }
         _ if matches!(upper, UpperKind::Vlan { .. }) => "choose another `master`".to_owned(),
-        _ => "a master bears either macvlans or ipvlans, one alone with `passthru`; it is no loopback: choose another \
-                 `master` or `mode`"
+        _ => "a master can have macvlans or ipvlans, not both, only one with `passthru`, and cannot be a loopback: choose another `master` or `mode`"
             .to_owned(),
     }
 }

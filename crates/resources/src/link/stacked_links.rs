@@ -40,7 +40,7 @@ pub(crate) fn first_on(
         return Ok(Some((found, far)));
     }
     for list in [mounted, of_processes] {
-        let paths = list().map_err(|error| Error::from(error).context("look for network namespaces"))?;
+        let paths = list().map_err(|error| Error::from(error).context("search for network namespaces"))?;
         if let Some(found) = wanted.first_among(paths, home)? {
             return Ok(Some(found));
         }

@@ -193,7 +193,7 @@ impl fmt::Display for Veth {
         {
             write!(f, ", {count} queues")?;
         }
-        f.write_str(if self.shut { ", shut until it is guarded" } else { "" })?;
+        f.write_str(if self.shut { ", down until the rules exist" } else { "" })?;
         match &self.host {
             HostEnd::Routed => f.write_str(", the other end routed on the host"),
             HostEnd::Port { bridge, hairpin, isolated } => {
@@ -249,7 +249,7 @@ pub fn free_host_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
             Some(link) if alias::owner(&link, tag) == AliasOwner::Another => {}
             Some(_) => {
                 return Err(Error::conflict(format!("{tag} is attached already: its host end {name} exists"))
-                    .hint("DEL it before it is added again"));
+                    .hint("DEL it before you add it again"));
             }
         }
     }

@@ -58,7 +58,7 @@ pub fn host_end(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
 pub fn own_host_end(host: &Netlink, tag: &AttachmentId) -> Result<Link> {
     match host_end(host, tag)? {
         Some(link) => Ok(link),
-        None => Err(Error::conflict(format!("the host end of {tag} is gone: somebody removed it"))),
+        None => Err(Error::conflict(format!("the host end of {tag} is gone: another program removed it"))),
     }
 }
 

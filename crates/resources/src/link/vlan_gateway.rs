@@ -131,7 +131,7 @@ impl VlanGateway {
             return Err(self.not_the_gateway(&gateway.name, format!("{:?} is an alternative name of it", self.name())));
         }
         let Some(port) = other_end(host, gateway)? else {
-            return Err(self.not_the_gateway(&gateway.name, "it is no veth whose other end is here too"));
+            return Err(self.not_the_gateway(&gateway.name, "it is not a veth whose other end is here too"));
         };
         let is_ours = port.name == self.port_name();
         let master = match port.master {
@@ -141,7 +141,7 @@ impl VlanGateway {
         match master {
             None if is_ours => return Ok(port),
             None => {
-                let why = format!("its other end {} is a port of nothing", port.name);
+                let why = format!("its other end {} is not a port", port.name);
                 return Err(self.not_the_gateway(&gateway.name, why));
             }
             Some(master) if master.name != self.bridge => {
@@ -223,7 +223,7 @@ impl VlanGateway {
         let vlan = self.vlan;
         Error::conflict(format!("{link:?} already exists but is not the gateway of VLAN {vlan} on {bridge}: {why}"))
             .hint(format!(
-                "set `bridge` or `vlan` to another, or remove that link with `ip link del {link}` if nobody needs it"
+                "set `bridge` or `vlan` to another, or remove that link with `ip link del {link}` if it is not needed"
             ))
     }
 }

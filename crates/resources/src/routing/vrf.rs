@@ -211,7 +211,7 @@ impl VrfMember {
         let table = vrf.vrf_table.unwrap_or_default();
         if self.table.is_some_and(|wanted| wanted != table) {
             let text = format!("VRF {name} already exist with different routing table {table}");
-            return Err(Error::conflict(text).hint("configure this `table`, none, or another `vrfname`"));
+            return Err(Error::conflict(text).hint("configure this `table`, remove the key, or use another `vrfname`"));
         }
         Ok(Some(vrf))
     }
@@ -242,7 +242,7 @@ impl VrfMember {
         let user = table_user(container, &rules, table)?;
         let Some(user) = user else { return Ok(table) };
         let text = format!("table {table} for VRF {} is in use by {user}", self.vrf);
-        Err(Error::conflict(text).hint("choose another `table`, or none: then a free one is taken"))
+        Err(Error::conflict(text).hint("choose another `table`, or remove the key: then a free one is used"))
     }
 }
 
@@ -266,7 +266,7 @@ impl fmt::Display for VrfMember {
             Some(table) => write!(f, "table {table}")?,
             None => f.write_str("a free table unless it exists")?,
         }
-        write!(f, "; what was before is stored in {}", self.data_dir.display())
+        write!(f, "; the old state is stored in {}", self.data_dir.display())
     }
 }
 

@@ -119,7 +119,7 @@ mod tests {
                 [(&unknown, &NetnsLookup::Gone), (&NetnsLookup::Empty, &unknown), (&NetnsLookup::Gone, &unknown)]
             {
                 let error = owner(cookie).among(given, recorded).unwrap_err();
-                assert!(error.msg.contains("may be there, but cannot be opened: Too many open files"), "{error}");
+                assert!(error.msg.contains("may exist, but cannot be opened: Too many open files"), "{error}");
             }
             assert!(owner(cookie).among(&NetnsLookup::Empty, &NetnsLookup::Gone).unwrap().is_none());
         }

@@ -71,7 +71,7 @@ impl Resource for EgressLimit {
         let from = host_end::of(context, &self.ifname)?;
         let Some(ifb) = ifb_links::of(host, &context.tag, &from)? else {
             let ifname = &self.ifname;
-            drifts.unless(false, || format!("limit of what {ifname} sends: wanted an ifb of its own, found none"));
+            drifts.unless(false, || format!("limit of traffic from {ifname}: wanted an ifb of its own, found none"));
             return Ok(());
         };
         drifts.unless(ifb.up, || format!("{}: wanted up, found down", ifb.name));
@@ -96,8 +96,8 @@ impl Resource for EgressLimit {
 impl fmt::Display for EgressLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.limit {
-            Some(limit) => write!(f, "limit of what {} sends, by an ifb: {limit}{}", self.ifname, self.counted),
-            None => write!(f, "no limit of what {} sends", self.ifname),
+            Some(limit) => write!(f, "limit of traffic from {}, by an ifb: {limit}{}", self.ifname, self.counted),
+            None => write!(f, "no limit of traffic from {}", self.ifname),
         }
     }
 }
@@ -217,7 +217,7 @@ fn check_ingress(host: &Netlink, from: &Link) -> Result<()> {
     }
     let text = format!("{} has an ingress qdisc or filters of another program", from.name);
     Err(Error::conflict(text)
-        .hint(format!("see `tc filter show dev {} ingress`, and remove what is not needed", from.name)))
+        .hint(format!("run `tc filter show dev {} ingress`, and remove the filters that are not needed", from.name)))
 }
 
 fn is_free_or_ours(host: &Netlink, from: &Link) -> Result<bool> {

@@ -72,7 +72,7 @@ pub(crate) fn free_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
         }
     }
     let text = format!("all names of the ifb of {tag} are taken: {}", names(tag).join(", "));
-    Err(Error::conflict(text).hint("see with `ip -details link show type ifb` what has them"))
+    Err(Error::conflict(text).hint("`ip -details link show type ifb` shows them"))
 }
 
 /// Whether what a link receives is redirected to another link.

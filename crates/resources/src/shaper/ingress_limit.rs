@@ -54,8 +54,8 @@ impl Resource for IngressLimit {
 impl fmt::Display for IngressLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.limit {
-            Some(limit) => write!(f, "limit of what {} receives: {limit}{}", self.ifname, self.counted),
-            None => write!(f, "no limit of what {} receives", self.ifname),
+            Some(limit) => write!(f, "limit of traffic to {}: {limit}{}", self.ifname, self.counted),
+            None => write!(f, "no limit of traffic to {}", self.ifname),
         }
     }
 }

@@ -52,7 +52,7 @@ fn allowed(lines: &[(&str, Regex)], anchored: bool, key: &str) -> Result<()> {
     let text = format!("Sysctl {key} is not allowed. Only the following sysctls are allowed: [{}]", listed.join(" "));
     let part = if anchored { "the whole key" } else { "a part of the key" };
     Err(Error::config(text).hint(format!(
-        "each line of {LIST} is a regular expression that has to fit {part} as it is written; add one, or drop the key"
+        "each line of {LIST} is a regular expression that must match {part} as it is written; add a line, or remove the key"
     )))
 }
 
@@ -74,7 +74,7 @@ fn lines(text: &str) -> Result<Vec<(&str, Regex)>> {
 
 fn expression(line: &str, anchored: bool) -> Result<Regex> {
     let refused = |error: regex_lite::Error| {
-        let text = format!("{LIST} has a line that is no regular expression: {line:?}: {error}");
+        let text = format!("{LIST} has a line that is not a regular expression: {line:?}: {error}");
         Error::new(code::SYSTEM, text).hint("correct the line: until then no sysctl is allowed")
     };
     // The line is compiled alone first, because as `a)|(.*` it would close the group that it is put into.
@@ -96,7 +96,7 @@ fn read(list: &Path) -> Result<Option<String>> {
 }
 
 fn unreadable(list: &Path, why: &dyn Display) -> Error {
-    let text = format!("{} is there but cannot be read: {why}", list.display());
+    let text = format!("{} exists but cannot be read: {why}", list.display());
     Error::new(code::SYSTEM, text).hint("make it a text file that root can read: until then no sysctl is allowed")
 }
 
@@ -168,7 +168,7 @@ mod tests {
     fn a_line_that_is_not_an_expression_refuses_the_whole_list() {
         for broken in ["net.core.so\n(", "a)|(.*", "*", "(?x)a # b)"] {
             let refused = lines(broken).unwrap_err();
-            assert!(refused.msg.contains("has a line that is no regular expression"), "{refused}");
+            assert!(refused.msg.contains("has a line that is not a regular expression"), "{refused}");
         }
     }
 
@@ -187,7 +187,7 @@ mod tests {
         fs::write(at("long"), " ".repeat((1 << 20) + 1)).unwrap();
         for name in ["dangling", "away/list", "away/below/list", "directory", "fifo", "binary", "long"] {
             let refused = read(&at(name)).unwrap_err();
-            assert!(refused.msg.contains("is there but cannot be read"), "{name}: {refused}");
+            assert!(refused.msg.contains("exists but cannot be read"), "{name}: {refused}");
         }
         fs::write(at("list"), "a\n").unwrap();
         std::os::unix::fs::symlink(at("list"), at("link")).unwrap();

@@ -8,6 +8,6 @@ pub(super) const BACKEND: RuleBackend = RuleBackend {
     table: "filter",
     shared: &["FORWARD", "CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2"],
     locks: true,
-    instead: "or say `\"backend\": \"nftables\"`",
+    instead: "or set `\"backend\": \"nftables\"`",
     absent: AbsentReport::EachRule,
 };

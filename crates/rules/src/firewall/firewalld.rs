@@ -163,7 +163,7 @@ pub(super) fn verify(
             return Ok(Some(Comparison { any: marked, drifts, ..Comparison::default() }));
         }
         Err(error) if !is_certain => {
-            log::warn(format_args!("firewalld is not asked: {error}"));
+            log::warn(format_args!("firewalld is not called: {error}"));
             return Ok(None);
         }
         Err(error) => return Err(Error::from(error)),
@@ -185,7 +185,7 @@ fn missing_sources(
     let mut missing = Vec::new();
     for address in addresses {
         if !firewalld.query_source(zone, (*address).into())? {
-            missing.push(format!("{address} is no source of zone {zone} of firewalld"));
+            missing.push(format!("{address} is not a source of zone {zone} of firewalld"));
         }
     }
     Ok(Some(missing))
@@ -268,7 +268,7 @@ fn may_run() -> bool {
     match running(SHORT) {
         Ok(found) => found.is_some(),
         Err(error) => {
-            log::warn(format_args!("firewalld is not asked for sources of this attachment: {error}"));
+            log::warn(format_args!("firewalld is not called for sources of this attachment: {error}"));
             false
         }
     }

@@ -155,7 +155,7 @@ impl Firewall {
         let found = if names.is_empty() { "no link of the host".to_owned() } else { names.join(", ") };
         let text = format!("ingressPolicy {:?} needs a bridge, and prevResult has {found}", self.ingress.word());
         Err(Error::config(text)
-            .hint("put firewall behind the plugin bridge in the network's list, or drop ingressPolicy"))
+            .hint("put firewall behind the plugin bridge in the network's list, or remove ingressPolicy"))
     }
 }
 
@@ -261,7 +261,7 @@ impl fmt::Display for Firewall {
         let addresses: Vec<String> = self.addresses.iter().map(IpAddr::to_string).collect();
         // Nothing is known of a container without the result of the plugins before this one.
         let addresses = if addresses.is_empty() { "the container".to_owned() } else { addresses.join(", ") };
-        write!(f, "accept what {addresses} sends and what answers it")?;
+        write!(f, "accept packets from {addresses} and the answers")?;
         if let Some((names, _)) = self.ingress.names() {
             let names = if names.is_empty() { "its bridge".to_owned() } else { names.join(", ") };
             write!(f, ", {} on {names}", self.ingress.word())?;

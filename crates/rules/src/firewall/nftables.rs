@@ -309,6 +309,6 @@ fn is_unsupported(error: &NftablesError) -> bool {
 }
 
 fn with_hint(error: NftablesError) -> Error {
-    let hint = "load nf_tables, nft_ct and nf_conntrack (CONFIG_NF_TABLES_INET, CONFIG_NFT_CT), or say `\"backend\": \"iptables\"`";
+    let hint = "load nf_tables, nft_ct and nf_conntrack (CONFIG_NF_TABLES_INET, CONFIG_NFT_CT), or set `\"backend\": \"iptables\"`";
     if is_unsupported(&error) { Error::from(error).hint(hint) } else { error.into() }
 }

@@ -84,7 +84,7 @@ impl IngressPolicy {
 impl fmt::Display for FirewallBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
-            Self::Automatic => "firewalld if it runs, iptables where it works, else nftables",
+            Self::Automatic => "firewalld if it runs, iptables if it works, otherwise nftables",
             Self::Iptables => "iptables",
             Self::Nftables => "nftables",
             Self::Firewalld => "firewalld",

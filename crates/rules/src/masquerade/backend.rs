@@ -8,6 +8,6 @@ pub(super) const BACKEND: RuleBackend = RuleBackend {
     table: "nat",
     shared: &[],
     locks: false,
-    instead: "or say `\"ipMasqBackend\": \"nftables\"`",
+    instead: "or set `\"ipMasqBackend\": \"nftables\"`",
     absent: AbsentReport::Once,
 };

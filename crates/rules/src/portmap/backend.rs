@@ -8,6 +8,6 @@ pub(super) const BACKEND: RuleBackend = RuleBackend {
     table: "nat",
     shared: &["PREROUTING", "OUTPUT", "POSTROUTING", "CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"],
     locks: true,
-    instead: "or say `\"backend\": \"nftables\"`",
+    instead: "or set `\"backend\": \"nftables\"`",
     absent: AbsentReport::Once,
 };

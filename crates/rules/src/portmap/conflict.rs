@@ -19,10 +19,10 @@ pub(super) fn refuse_or_log(map: &PortMap, conflicts: &[Conflict]) -> Result<()>
         match map.on_conflict {
             OnPortConflict::Refuse => {
                 return Err(Error::conflict(text).hint(
-                    "choose another hostPort, or remove that container: if it is gone, a DEL or GC of it frees the port",
+                    "choose another hostPort, or remove that container: if it has ended, its DEL or a GC releases the port",
                 ));
             }
-            OnPortConflict::KeepFirst => log::warn(format_args!("{text}, and goes on leading there")),
+            OnPortConflict::KeepFirst => log::warn(format_args!("{text}, and stays with it")),
         }
     }
     Ok(())

@@ -23,7 +23,7 @@ fn forget(flows: &[Flows], delete: impl FnOnce(&[Flows]) -> cnikit_netlink::Resu
     }
     match delete(&lasting) {
         Ok(0) => {}
-        Ok(count) => log::info(format_args!("had the kernel forget {count} flows to published ports")),
+        Ok(count) => log::info(format_args!("deleted {count} tracked flows to published ports")),
         Err(error) => log::warn(format_args!("flows to published ports may still go elsewhere: {error}")),
     }
 }

@@ -98,7 +98,7 @@ pub(super) fn ensure(ingress: &IngressLink, guard: &AttachmentGuard, restores: b
         }
         Err(Unguarded::Failed(error)) => return Err(error),
     }
-    set(&key, "1").map_err(|error| error.hint(format!("set /proc/sys/{key} to 1, or say `\"snat\": false`")))
+    set(&key, "1").map_err(|error| error.hint(format!("set /proc/sys/{key} to 1, or set `\"snat\": false`")))
 }
 
 /// The value of the setting before any ADD.
@@ -132,8 +132,7 @@ impl From<cnikit_netns::Error> for Unguarded {
 /// Logs that the setting is not made, because packets could not be dropped.
 fn warn_unguarded(link: &str) {
     log::warn(format_args!(
-        "published ports are not reached from 127.0.0.1: packets to 127.0.0.0/8 that enter by {link} could not be dropped, for the \
-         kernel has no nf_tables"
+        "published ports are not reached from 127.0.0.1: the kernel has no nf_tables to drop packets to 127.0.0.0/8 that enter by {link}"
     ));
 }
 
@@ -141,7 +140,7 @@ fn warn_unguarded(link: &str) {
 pub(super) fn note_undo(guard: &AttachmentGuard, tag: &AttachmentId, journal: &mut Journal) {
     if guard.link.is_none() {
         let holder = guard.holder.clone();
-        let _ = journal.undo(&format!("the guard of 127.0.0.0/8 of {tag}"), move |_| release_holder(&holder));
+        let _ = journal.undo(&format!("the rules for 127.0.0.0/8 of {tag}"), move |_| release_holder(&holder));
     }
 }
 

@@ -41,8 +41,8 @@ const IN_USE: &str = "hostports_in_use";
 const OWNERS: &str = "hostports_owners";
 
 /// The hint for conditions that are refused.
-const CONDITIONS_HINT: &str = "say what is known and what packets to these ports can be like, or say `\"backend\": \"iptables\"` \
-                      with conditions in its words";
+const CONDITIONS_HINT: &str = "use known expressions that can match packets to these ports, or set `\"backend\": \"iptables\"` \
+                      with conditions in its syntax";
 
 const FAMILIES: [TableFamily; 2] = [TableFamily::Ip, TableFamily::Ip6];
 

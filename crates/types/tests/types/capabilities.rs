@@ -93,7 +93,7 @@ fn a_wrong_argument_is_an_error_with_its_path_and_kind() {
     let port = conf(r#"{"portMappings":[{"HostPort":70000}]}"#).capabilities().port_mappings().unwrap_err();
     assert_eq!((port.what, port.path.as_str()), (Wrong::Value, "runtimeConfig.portMappings[0].HostPort"));
     let protocol = conf(r#"{"portMappings":[{"protocol":"icmp"}]}"#).capabilities().port_mappings().unwrap_err();
-    assert_eq!(protocol.to_string(), "runtimeConfig.portMappings[0].protocol: \"icmp\" is none of tcp, udp, sctp");
+    assert_eq!(protocol.to_string(), "runtimeConfig.portMappings[0].protocol: \"icmp\" is not tcp, udp or sctp");
     let mac = conf(r#"{"MAC":7}"#).capabilities().mac().unwrap_err();
     assert_eq!((mac.what, mac.path.as_str()), (Wrong::Type, "runtimeConfig.MAC"));
     let section = conf("[]").capabilities().mac().unwrap_err();

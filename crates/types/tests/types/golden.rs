@@ -140,7 +140,7 @@ fn a_null_result_is_empty_and_has_the_version_that_was_asked_for() {
 fn an_invalid_result_is_an_error_with_its_path_and_kind() {
     for (document, expected) in [
         (json!([]), "Type expected an object, found a list"),
-        (json!({"cniVersion": 1}), "Type cniVersion: expected a text such as \"1.1.0\""),
+        (json!({"cniVersion": 1}), "Type cniVersion: expected a string such as \"1.1.0\""),
         (json!({"CNIVersion": "2.0.0"}), "Value CNIVersion: unsupported CNI result version \"2.0.0\""),
         (json!({"ips": [{"Address": 7}]}), "Type ips[0].Address: expected a text, found 7"),
         (json!({"ips": [{}]}), "Value ips[0].address: is missing"),

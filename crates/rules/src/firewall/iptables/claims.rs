@@ -264,7 +264,7 @@ impl<'a> Claims<'a> {
             let Claim::Address(address) = claim else { continue };
             if self.has_all(claim) {
                 let why = "the upstream plugins may have made them for another container";
-                log::warn(format_args!("the rules that accept {address} stay, for {why}: its DEL removes them"));
+                log::warn(format_args!("the rules that accept {address} stay: {why}; its DEL removes them"));
             }
         }
     }

@@ -43,7 +43,8 @@ pub(super) fn preflight(isolation: Option<&Isolation>) -> Result<()> {
     if !bridge.ends_with('+') {
         return Ok(());
     }
-    let text = format!("iptables takes the name of the bridge {bridge:?} for that of every link that begins so");
+    let text =
+        format!("iptables reads the name of the bridge {bridge:?} as a pattern for all links that begin with it");
     Err(Error::config(text).hint("give the bridge a name that does not end with +"))
 }
 

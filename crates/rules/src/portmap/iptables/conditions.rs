@@ -72,13 +72,13 @@ pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
         IpVersion::V6 => "conditionsV6",
     };
     let refused = |word: &String, why: &str| {
-        let hint = "give matches alone, each word an element of its own: [\"!\", \"-i\", \"eth1\"]";
+        let hint = "give matches only, each word as one element: [\"!\", \"-i\", \"eth1\"]";
         Err(Error::config(format!("{key}: {word:?} {why}")).hint(hint))
     };
     if let Some(first) = words.first()
         && !first.starts_with(['-', '!'])
     {
-        return refused(first, "begins no match of iptables");
+        return refused(first, "is not the beginning of a match of iptables");
     }
     let mut extensions = Vec::new();
     let mut previous = "";
@@ -87,11 +87,11 @@ pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
         if word.is_empty() || word.contains(char::is_control) {
             return refused(word, "cannot be a word of a rule");
         } else if named.is_some_and(|name| name.contains('/')) {
-            return refused(word, "names no extension of iptables");
+            return refused(word, "is not the name of an extension of iptables");
         } else if is_more_than_a_match(word, &extensions) {
             return refused(
                 word,
-                "is no match: portmap itself chooses the command, the table, the chain, the protocol and the target",
+                "is not a match: portmap itself chooses the command, the table, the chain, the protocol and the target",
             );
         }
         extensions.extend(named);
@@ -101,8 +101,7 @@ pub(super) fn check(words: &[String], version: IpVersion) -> Result<()> {
     match endpoint_values(words).iter().find(|value| !one(value)) {
         Some(value) => {
             let text = format!("{key}: {value:?} is neither an address nor a network of {}", family(version));
-            let hint = "iptables makes several rules of a list or of a name: give one address or network, \
-                          for several a match that takes them, as iprange or set";
+            let hint = "iptables makes several rules of a list or a name: give one address or network; for several, use a match such as iprange or set";
             Err(Error::config(text).hint(hint))
         }
         None => Ok(()),
@@ -328,7 +327,7 @@ mod tests {
     fn the_name_of_an_extension_is_no_path() {
         for line in ["-m /tmp/x", "-m../x", "--match=../x", "--mat ../x"] {
             let text = check(&words(line), IpVersion::V4).unwrap_err().to_string();
-            assert!(text.contains("names no extension"), "{line}: {text}");
+            assert!(text.contains("is not the name of an extension"), "{line}: {text}");
         }
     }
 

@@ -79,7 +79,7 @@ impl TableStep for Step {
         {
             let place = format!("table {} of {}", BACKEND.table, self.version);
             let text = format!("externalSetMarkChain: there is no chain {chain:?} in {place}");
-            let hint = "have whoever marks packets make it first, or leave externalSetMarkChain out";
+            let hint = "start the program that makes this chain first, or remove externalSetMarkChain";
             return Err(Error::config(text).hint(hint));
         }
         conflicts::refuse_conflicts(&self.map, self.version, &self.tag, table)
