@@ -197,7 +197,7 @@ fn a_peer_that_is_not_a_bus_differs_from_a_bus_that_refuses_us() {
     };
     assert!(says(b"REJECTED EXTERNAL\r\n").contains("\"REJECTED EXTERNAL\""));
     assert!(says(b"HTTP/1.1 400 Bad Request\r\n\r\n").contains("\"HTTP/1.1 400 Bad Request\""));
-    assert!(says(&LINE).contains("no bus"));
+    assert!(says(&LINE).contains("not a bus"));
     assert!(says(b"DATA\r\nOK 0a\r\nthis is no message").contains("not a D-Bus message"));
     let hangs_up = met(|listener| drop(listener.accept().unwrap())).0.to_string();
     assert!(["hung up", "Broken pipe", "reset"].iter().any(|word| hangs_up.contains(word)), "{hangs_up}");

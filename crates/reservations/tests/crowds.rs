@@ -78,7 +78,7 @@ fn a_crowded_range_gives_its_last_free_address_and_then_is_full() {
     scene.write("last_reserved_ip.0", at(3001));
     assert_eq!(scene.add("last", &sets).unwrap(), format!("{}/20", at(3000)));
     let full = scene.add("none", &sets).unwrap_err();
-    assert!(full.text.contains("4093 of 4093 are taken"), "{full}");
+    assert!(full.text.contains("4093 of 4093 are reserved"), "{full}");
     assert_eq!(scene.del("c77"), 1);
     assert_eq!(scene.add("next", &sets).unwrap(), format!("{}/20", at(77)));
 }

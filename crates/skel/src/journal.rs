@@ -206,6 +206,6 @@ mod tests {
         let error = journal.roll_back().unwrap_err();
         assert_eq!(*deeds.borrow(), ["a"]);
         assert!(error.to_string().contains("undo stubborn: no"), "{error}");
-        assert!(error.to_string().contains("undoing address is left for DEL"), "{error}");
+        assert!(error.to_string().contains("address is not undone"), "{error}");
     }
 }

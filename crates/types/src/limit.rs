@@ -132,7 +132,7 @@ mod tests {
         let many = vec![Value::Null; MEMBERS + 1];
         assert_eq!(check(&serde_json::json!({"a": [{"b": many[1..]}]})), Ok(()));
         let error = check(&serde_json::json!({"a": [{"b": many}]})).unwrap_err();
-        assert_eq!(error.to_string(), "a[0].b: has 16385 entries, and at most 16384 are served");
+        assert_eq!(error.to_string(), "a[0].b: has 16385 entries, and at most 16384 are allowed");
         let object = (0..=MEMBERS).map(|n| (n.to_string(), Value::Null)).collect();
         assert!(check(&Value::Object(object)).unwrap_err().to_string().starts_with("has 16385 members"));
     }

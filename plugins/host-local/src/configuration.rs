@@ -229,7 +229,7 @@ mod tests {
         let error = sets(limit::RANGE_SETS + 1).unwrap_err();
         assert_eq!(
             (error.code, &*error.msg),
-            (code::INVALID_CONFIG, "ipam has 257 range sets, and at most 256 are served")
+            (code::INVALID_CONFIG, "ipam has 257 range sets, and at most 256 are allowed")
         );
     }
 
@@ -243,7 +243,7 @@ mod tests {
         assert!(ranges(1, limit::RANGES).is_ok() && ranges(16, limit::RANGES / 16).is_ok());
         for (sets, each) in [(1, limit::RANGES + 1), (17, limit::RANGES / 16)] {
             let error = ranges(sets, each).unwrap_err();
-            assert!(error.msg.starts_with("ipam has 4") && error.msg.ends_with("ranges, and at most 4096 are served"));
+            assert!(error.msg.starts_with("ipam has 4") && error.msg.ends_with("ranges, and at most 4096 are allowed"));
         }
     }
 

@@ -968,7 +968,7 @@ pub const DIFFERENCES: &[Difference] = &[
         rows: &["portmap/iptables/options"],
         releases: BOTH,
         theirs: &[],
-        ours: &["ADD by Ours: refused: 7 *: conditionsV4: \"--modprobe=/bin/true\" is no match: *"],
+        ours: &["ADD by Ours: refused: 7 *: conditionsV4: \"--modprobe=/bin/true\" is not a match: *"],
         what: "options of iptables that are not matches, among conditions",
         they: "passed to iptables, which runs the program that `--modprobe` names",
         we: "refused, also if abbreviated or written in one word with others",

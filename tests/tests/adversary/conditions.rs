@@ -88,7 +88,7 @@ fn no_condition_names_a_program_that_is_started() {
             let programs = half.directory();
             let (code, text) = publish(&host, &container, &on_path(&portmap(), programs.path()), &words).refused();
             assert_eq!(code, 7, "{form:?}: {text}");
-            assert!(text.contains("is no match"), "{form:?}: {text}");
+            assert!(text.contains("is not a match"), "{form:?}: {text}");
         }
     }
     assert!(!Path::new(&ran).exists());
@@ -110,7 +110,7 @@ fn nothing_that_is_refused_is_a_match() {
     let forms: Vec<String> = long.chain(short).collect();
     for form in &forms {
         let (code, text) = publish(&host, &container, &portmap(), &[form]).refused();
-        assert!(code == 7 && text.contains(&format!("{form:?} is no match")), "{text}");
+        assert!(code == 7 && text.contains(&format!("{form:?} is not a match")), "{text}");
     }
     for half in Way::HALVES.map(Way::half) {
         let mut lines = Vec::new();
@@ -157,7 +157,7 @@ fn every_option_of_every_match_is_taken() {
         let output = publish(&host, &container, &portmap(), &words);
         if output.exit != 0 {
             let (code, text) = output.refused();
-            assert!(code != 7 && !text.contains("is no match"), "{words:?}: {text}");
+            assert!(code != 7 && !text.contains("is not a match"), "{words:?}: {text}");
         }
     }
     assert!(tried > 150, "{tried} options were tried");

@@ -131,7 +131,7 @@ fn more_ports_are_refused_at_once_and_nothing_is_made() {
             let (output, took) = node.ask("portmap", verb, &conf);
             let (code, text) = output.refused();
             assert_eq!(code, 7, "{text}");
-            assert!(text.contains("portMappings: has 65535 entries, and at most 16384 are served"), "{text}");
+            assert!(text.contains("portMappings: has 65535 entries, and at most 16384 are allowed"), "{text}");
             assert!(took < ANY, "{backend}: {verb} took {took} seconds");
         }
         assert_eq!(node.rules(), 0);
@@ -150,7 +150,7 @@ fn ports_of_many_networks_are_refused_where_their_rules_would_be_too_many() {
         let (output, took) = node.ask("portmap", "ADD", &conf);
         let (code, text) = output.refused();
         assert_eq!(code, 7, "{text}");
-        assert!(text.contains("rules to write, and at most 65536 are served"), "{text}");
+        assert!(text.contains("rules to write, and at most 65536 are allowed"), "{text}");
         assert!(took < ANY, "{took} seconds");
         assert_eq!(node.rules(), 0);
     }
@@ -472,7 +472,7 @@ fn cnitool_answers_in_bounded_time_whatever_is_in_files_and_results() {
     let head = r#"{"cniVersion":"1.1.0","name":"big","#;
     let loopback = |n: usize| format!(r#"{{"type":"loopback","n":{n}}}"#);
     let files = [
-        (fill(&format!(r#"{head}"plugins":["#), "]}", loopback), "plugins, and at most 256 are served"),
+        (fill(&format!(r#"{head}"plugins":["#), "]}", loopback), "plugins, and at most 256 are allowed"),
         (
             fill(&format!(r#"{head}"plugins":[{{"type":"bridge","#), "}]}", |n| format!(r#""key{n}":1"#)),
             "no key of bridge",
@@ -517,7 +517,7 @@ fn many_sets_of_ranges_are_refused_at_once() {
     let (output, took) = node.ask("host-local", "ADD", &conf);
     let (code, text) = output.refused();
     assert_eq!(code, 7, "{text}");
-    assert!(text.contains("has 16384 range sets, and at most 256 are served"), "{text}");
+    assert!(text.contains("has 16384 range sets, and at most 256 are allowed"), "{text}");
     assert!(took < ANY, "{took} seconds");
 }
 
@@ -540,7 +540,7 @@ fn a_restore_of_many_large_configurations_is_refused() {
         node.host.run(&program, &[("CNI_COMMAND".into(), "RESTORE".into())], conf.to_string().as_bytes());
     let text = String::from_utf8(stdout).unwrap();
     assert_eq!(exit, 1, "{text}");
-    assert!(text.contains("cni.dev/attachments: has 100") && text.contains("are served"), "{text}");
+    assert!(text.contains("cni.dev/attachments: has 100") && text.contains("are allowed"), "{text}");
 }
 
 /// A process that keeps a plugin's stdin open does not delay other calls.

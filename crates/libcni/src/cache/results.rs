@@ -309,7 +309,9 @@ mod tests {
         save(&cache, &list("a-b", "1.0.0"), &at("c"));
         let other = list("a", "1.0.0");
         let other_at = at("b-c");
-        assert!(cache.check_space(&other, &other_at).unwrap_err().to_string().contains("another attachment's"));
+        assert!(
+            cache.check_space(&other, &other_at).unwrap_err().to_string().contains("belongs to another attachment")
+        );
         assert_eq!(cache.result(&other, &other_at).unwrap(), None);
         cache.forget("a", &other_at).unwrap();
         assert_eq!(cache.result(&list("a-b", "1.0.0"), &at("c")).unwrap(), Some(result()));

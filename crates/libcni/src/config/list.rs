@@ -382,7 +382,7 @@ mod tests {
         };
         assert_eq!(of(limit::PLUGINS).unwrap().plugins.len(), limit::PLUGINS);
         let error = of(limit::PLUGINS + 1).unwrap_err();
-        assert_eq!(error.to_string(), "plugins: has 257 plugins, and at most 256 are served");
+        assert_eq!(error.to_string(), "plugins: has 257 plugins, and at most 256 are allowed");
     }
 
     #[test]

@@ -334,7 +334,7 @@ mod tests {
         let found = dir(&files);
         let file = found.path().join("a.conflist");
         let error = list_from_file(&file).unwrap_err();
-        assert!(error.to_string().contains("has 257 plugins, and at most 256 are served"), "{error}");
+        assert!(error.to_string().contains("has 257 plugins, and at most 256 are allowed"), "{error}");
         fs::remove_file(found.path().join(&names[0])).unwrap();
         assert_eq!(list_from_file(&file).unwrap().plugins.len(), limit::PLUGINS);
     }

@@ -158,8 +158,8 @@ mod tests {
     #[test]
     fn a_refusal_explains_how_the_list_is_matched_and_is_short() {
         let refused = |list: &str| allowed(&lines(list).unwrap(), is_anchored(list), "net.x").unwrap_err().to_string();
-        assert!(refused("a\n").contains("allowed: [a]") && refused("a\n").contains("has to fit the whole key"));
-        assert!(refused("a\n#unanchored").contains("has to fit a part of the key"));
+        assert!(refused("a\n").contains("allowed: [a]") && refused("a\n").contains("must match the whole key"));
+        assert!(refused("a\n#unanchored").contains("must match a part of the key"));
         let long = format!("{}\n", "a".repeat(1000)).repeat(100);
         assert!(refused(&long).len() < 1000 && refused(&long).contains(" and 92 more]"), "{}", refused(&long));
     }

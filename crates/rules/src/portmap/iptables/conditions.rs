@@ -294,7 +294,7 @@ mod tests {
             "-m recent --set --m=/tmp/x",
         ] {
             let text = check(&words(line), IpVersion::V6).unwrap_err().to_string();
-            assert!(text.contains("conditionsV6: \"-") && text.contains("is no match"), "{line}: {text}");
+            assert!(text.contains("conditionsV6: \"-") && text.contains("is not a match"), "{line}: {text}");
         }
         for word in ["", "-m\nCOMMIT", "-s\u{0}", "ip saddr 10.0.0.1"] {
             assert!(check(&[word.to_owned()], IpVersion::V4).is_err(), "{word:?}");
