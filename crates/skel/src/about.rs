@@ -83,8 +83,8 @@ JSON object on stdin. To see what an ADD would do, without changing anything:
     CNI_PATH={directory} \\
     {call}
 
-Verbs: ADD, CHECK, DEL, GC, STATUS and VERSION of the CNI specification; PLAN, as above; and RESTORE,
-which adds rules again that another program flushed.
+Verbs: ADD, CHECK, DEL, GC, STATUS and VERSION of the CNI specification; PLAN, as above; and
+RESTORE, which adds rules again that another program flushed.
 
 CNI_LOG=info logs one line per call, CNI_LOG=debug one line per step, to stderr or to the file that
 CNI_LOG_FILE names.

@@ -283,7 +283,7 @@ pub(crate) fn parse(traits: Traits, plugin: &str, input: &mut Input, plugins: Pl
     if refuses_duplicates(&verb)
         && let Some(duplicate) = duplicates.first()
     {
-        return Err(Error::config(duplicate.to_string()).hint("remove all of them except one"));
+        return Err(Error::config(duplicate.to_string()).hint("remove all but one of them"));
     }
     let policy = node::policy(input)?;
     node::remove_tenants_args(policy, &mut conf, input);

@@ -242,7 +242,7 @@ impl Validation<'_> {
             for name in names.iter().filter(is_unknown).take(MOST) {
                 let in_another_case = LIST.iter().find(|known| is_key(name, known)).copied();
                 let meant = in_another_case.or_else(|| nearest(name, LIST.into_iter()));
-                let message = "not a key of a list; keys of a list are case-sensitive".to_owned();
+                let message = "no key of a list; its keys are case-sensitive".to_owned();
                 self.warn(network.file, name, message, &meant_hint(meant));
             }
         }
