@@ -246,7 +246,7 @@ fn a_missing_subnet_env_is_an_error_with_its_path() {
     subject.call(&host, "STATUS", "", "", &[]).ok();
     let unwritable = subject.with("dataDir", json!("/proc/sys/flannel"));
     let (code, text) = unwritable.call(&host, "STATUS", "", "", &[]).refused();
-    assert!(code == 50 && text.contains("no configuration can be kept in /proc/sys/flannel"), "{code}: {text}");
+    assert!(code == 50 && text.contains("no configuration can be stored in /proc/sys/flannel"), "{code}: {text}");
     assert!(stored_files(&host).is_empty());
 }
 
