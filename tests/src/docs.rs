@@ -134,9 +134,10 @@ impl Example {
         host.enter(|| runtime.del(&list, &at)).map(drop)
     }
 
-    /// The link that the first plugin is on top of, if it names one.
+    /// The link of the host that the first plugin is on top of, or moves, if it names one.
     fn master(&self) -> Option<&str> {
-        self.list["plugins"][0]["master"].as_str()
+        let first = &self.list["plugins"][0];
+        first["master"].as_str().or(first["device"].as_str())
     }
 
     /// The VLAN of the master that the container is in.

@@ -34,12 +34,13 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 17] = [
+pub const NAMES: [&str; 18] = [
     "bandwidth",
     "bridge",
     "dummy",
     "firewall",
     "flannel",
+    "host-device",
     "host-local",
     "ipvlan",
     "loopback",
@@ -332,6 +333,29 @@ pub fn dummy() -> Subject {
 /// A TAP device with both families, for one user and group.
 pub fn tap() -> Subject {
     subject("tap", json!({"owner": 1000, "group": 1001, "ipam": dual_stack()}))
+}
+
+/// A device on the host for each container, with everything that has to be given back.
+const DEVICE: &str = "nsenter --net=$HOST sh -c 'ip link show NAME >/dev/null 2>&1 || { \
+    ip link add NAME address 02:00:5e:10:00:01 type ifb && \
+    ip link set NAME mtu 1400 txqueuelen 77 alias spare promisc on group 7 && \
+    ip link property add dev NAME altname a-spare-device-$NUMBER && \
+    ip address add 10.66.$PLACE/32 dev NAME label NAME:x && \
+    ip address add 10.67.$PLACE peer 10.68.$PLACE/32 dev NAME && ip link set NAME up; }'";
+
+/// A device of the host with both families: `hd` and the container's number.
+pub fn host_device(bin: &Path) -> Subject {
+    spare_device(bin, "hd$NUMBER")
+}
+
+/// The same for campaigns with many containers, of which snapshots do not compare the devices.
+pub fn crowded_host_device(bin: &Path) -> Subject {
+    spare_device(bin, "pairend$NUMBER")
+}
+
+fn spare_device(bin: &Path, name: &str) -> Subject {
+    let keys = json!({"device": name, "dataDir": "$DIR/devices", "ipam": dual_stack()});
+    Subject::new(bin, "host-device", keys).after(&DEVICE.replace("NAME", name), json!({"ips": []}))
 }
 
 /// Every configuration of an interface plugin that is put through everything.

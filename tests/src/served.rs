@@ -4,7 +4,10 @@ use cnikit_testkit::Subject;
 use serde_json::json;
 
 use crate::harmed::{firewall, publishing, shaped, source_routing, tuned, vrf_member};
-use crate::{MASTER, bin, bridge, dual_stack, dummy, flannel, ipvlan, macvlan, ptp, subject, tap, vlan, written_down};
+use crate::{
+    MASTER, bin, bridge, dual_stack, dummy, flannel, host_device, ipvlan, macvlan, ptp, subject, tap, vlan,
+    written_down,
+};
 
 /// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
 pub fn served(plugin: &str) -> Subject {
@@ -14,6 +17,7 @@ pub fn served(plugin: &str) -> Subject {
         "dummy" => dummy(),
         "firewall" => firewall(bin(), "nftables"),
         "flannel" => flannel(),
+        "host-device" => host_device(bin()),
         "host-local" => subject("host-local", json!({"ipam": dual_stack()})),
         "ipvlan" => ipvlan().on(MASTER), // a master, also where the kernel has no ipvlan
         "loopback" => subject("loopback", json!({})),

@@ -46,6 +46,7 @@ const ALL: &[&str] = &[
     "dummy",
     "vlan",
     "tap",
+    "host-device",
 ];
 /// They enter the container.
 const MAIN: &[&str] = &[
@@ -56,6 +57,7 @@ const MAIN: &[&str] = &[
     "vlan",
     "dummy",
     "tap",
+    "host-device",
     "loopback",
     "flannel",
     "tuning",
@@ -65,7 +67,7 @@ const MAIN: &[&str] = &[
     "portmap",
     "bandwidth",
 ];
-const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "tap"];
+const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "tap", "host-device"];
 const TAKING_AN_MTU: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap"];
 const TAKING_DNS: &[&str] = TAKING_AN_MTU;
 const MASQUERADING: &[&str] = &["bridge", "ptp"];
@@ -76,6 +78,7 @@ const IPAM: &[&str] = &["host-local", "static"];
 const TUNING: &[&str] = &["tuning"];
 const SBR: &[&str] = &["sbr"];
 const VRF: &[&str] = &["vrf"];
+const HOST_DEVICE: &[&str] = &["host-device"];
 const BANDWIDTH: &[&str] = &["bandwidth"];
 const FIREWALL: &[&str] = &["firewall"];
 
@@ -89,6 +92,7 @@ struct Scene {
 impl Scene {
     fn new() -> Scene {
         let host = Host::new();
+        host.sh("ip link add dev0 type ifb");
         let file = host.dir().join("a file");
         std::fs::write(&file, "").unwrap();
         Scene { container: host.container(), file, host }
@@ -121,6 +125,10 @@ impl Scene {
         }
         if plugin == "vlan" {
             conf["vlanId"] = json!(7);
+        }
+        if plugin == "host-device" {
+            conf["device"] = json!("dev0");
+            conf["dataDir"] = json!(self.host.dir().join("devices"));
         }
         conf
     }
@@ -683,6 +691,36 @@ fn values_of_sbr() -> Vec<Bad> {
     ]
 }
 
+/// Values of host-device's keys that cannot be.
+fn values_of_host_device() -> Vec<Bad> {
+    let of = |pointer, value: Value, code, says: &str| bad(HOST_DEVICE, "ADD", [(pointer, value)], code, says);
+    let by = |key, value: &str, code, says: &str| {
+        bad(HOST_DEVICE, "ADD", [("/device", json!("")), (key, json!(value))], code, says)
+    };
+    let begin = "must be absolute and begin with /sys/devices/";
+    vec![
+        of("/device", json!(""), 7, "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\""),
+        of("/device", Value::Null, 7, "specify either"),
+        of("/device", json!(7), 6, "device"),
+        of("/device", json!("nowhere0"), 101, "the host has no device nowhere0"),
+        of("/device", json!("../dev0"), 101, "the host has no device ../dev0"),
+        of("/device", json!("lo"), 7, "lo is the host's loopback, which cannot be moved"),
+        by("/hwaddr", "zz", 7, "\"zz\" is not a hardware address"),
+        by("/hwaddr", "02:00:00:00:00:00:00", 7, "is not a hardware address"),
+        by("/hwaddr", "02:00:00:00:00:77", 101, "no device with the address 02:00:00:00:00:77"),
+        by("/kernelpath", "/sys/class/net/dev0", 7, begin),
+        by("/kernelpath", "/sys/devices/../../etc", 7, begin),
+        by("/kernelpath", "/sys/devices/virtual", 7, "is not a device"),
+        by("/kernelpath", "/sys/devices/nowhere", 100, "failed to read directory /sys/devices/nowhere"),
+        of("/pciBusID", json!("../../../net"), 7, "cannot be the name of a device"),
+        by("/pciBusID", "ffff:ff:1f.7", 101, "failed to find host device: the host has no PCI device ffff:ff:1f.7"),
+        of("/runtimeConfig/deviceID", json!("a/b"), 7, "cannot be the name of a device"),
+        of("/runtimeConfig/deviceID", json!("nowhere"), 7, "runtime config DeviceID nowhere not found or unsupported"),
+        of("/runtimeConfig/deviceID", json!(["x"]), 6, "deviceID"),
+        of("/dpdkMode", json!("yes"), 6, "dpdkMode"),
+    ]
+}
+
 /// Values of vrf's keys that cannot be.
 fn values_of_vrf() -> Vec<Bad> {
     let vrf = |pointer, value: Value, says: &str| bad(VRF, "ADD", [(pointer, value)], 7, says);
@@ -898,6 +936,7 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
         values_of_tuning(),
         values_of_sbr(),
         values_of_vrf(),
+        values_of_host_device(),
         values_of_bandwidth(),
         values_of_tap(),
         values_of_firewall(),

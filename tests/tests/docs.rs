@@ -67,6 +67,8 @@ fn documented() -> Vec<Documented> {
         of_interface::<vlan::VlanPlugin>("vlan", json!({"vlanId": 7})),
         of_interface::<dummy::DummyPlugin>("dummy", json!({})),
         of_interface::<tap::TapPlugin>("tap", json!({})),
+        // The other keys count before this one, and the runtime's device replaces it.
+        of_interface::<host_device::HostDevicePlugin>("host-device", json!({"pciBusID": "0000:00:1d.0"})),
         // A directory for stored settings has an effect only if a setting is changed.
         of_chained::<tuning::TuningPlugin>("tuning", json!({"sysctl": {"net.core.somaxconn": "1"}, "mtu": 1450})),
         of_chained::<firewall::FirewallPlugin>("firewall", json!({})),

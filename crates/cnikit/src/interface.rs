@@ -73,6 +73,15 @@ pub trait InterfacePlugin: DeserializeOwned {
     /// As [`Plugin::EXAMPLE`].
     const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
 
+    /// Looks up on this node what the plans depend on and the configuration does not tell. ADD, CHECK and the dry run call it
+    /// before they make a plan; it changes nothing.
+    ///
+    /// # Errors
+    /// The configuration does not fit to this node.
+    fn resolve(&self) -> Result<()> {
+        Ok(())
+    }
+
     /// The plan of the link. It reads and changes nothing.
     fn link(&self, at: &AttachmentSpec) -> Plan;
 
@@ -123,6 +132,7 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
         let at = &add.attachment;
         let context = ApplyContext::from(add);
         let kinds = kinds::<P>();
+        plugin.resolve()?;
         let link = plugin.link(at);
         preflight(&link, &kinds, &context)?;
         let from = P::source(&at.conf);
@@ -177,6 +187,7 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
         errors.note(P::source(&at.conf).find(&check.call).and_then(|source| source.check()));
         let (addresses, completed) = recorded(plugin, check);
         errors.note(completed);
+        plugin.resolve()?;
         errors.note(verify(&[&plugin.link(at), &plugin.layer3(at, &addresses)], &context));
         errors.finish()
     }
@@ -220,6 +231,7 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     fn plan(&self, dry_run: &DryRun) -> Result<DryRunReport> {
         let InterfaceShape(plugin) = self;
         let at = &dry_run.attachment;
+        plugin.resolve()?;
         let link = plugin.link(at).lines();
         let mut steps = Vec::new();
         let source = P::source(&at.conf);
@@ -311,6 +323,7 @@ fn result(
     for interface in made.interfaces {
         result.interfaces.push(read_back(interface, context)?);
     }
+    result.interfaces.extend(made.without_link);
     let own = result.interfaces[before..].iter().position(|one| at.is_own(one));
     let index = own.and_then(|own| i64::try_from(before + own).ok());
     Ok(with_addresses(result, addresses, index))

@@ -323,6 +323,8 @@ pub(crate) enum MainPlugin {
     Dummy,
     /// By programs: a TAP device for a virtual machine
     Tap,
+    /// By a device of the host, which one container at a time has
+    HostDevice,
 }
 
 impl MainPlugin {
@@ -355,6 +357,9 @@ pub(crate) struct Init {
     /// The number of the VLAN; required by `vlan`
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(0..4095))]
     pub(crate) vlan_id: Option<u16>,
+    /// The device of the host; required by `host-device`
+    #[arg(long, value_name = "LINK")]
+    pub(crate) device: Option<String>,
     /// Where addresses come from; may be repeated: a container gets one of each
     #[arg(long, value_name = "SUBNET")]
     pub(crate) subnet: Vec<String>,

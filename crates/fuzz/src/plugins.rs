@@ -18,7 +18,7 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_own_ipam(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let reply = match choice % 15 {
+    let reply = match choice % 16 {
         0 => call::<InterfaceShape<bridge::BridgePlugin>>(input, plugins),
         1 => call::<InterfaceShape<ptp::PtpPlugin>>(input, plugins),
         3 => call::<Ipam<static_ipam::StaticPlugin>>(input, plugins),
@@ -33,6 +33,7 @@ pub(crate) fn run(data: &[u8]) {
         12 => call::<Chained<vrf::VrfPlugin>>(input, plugins),
         13 => call::<Chained<bandwidth::BandwidthPlugin>>(input, plugins),
         14 => call::<InterfaceShape<tap::TapPlugin>>(input, plugins),
+        15 => call::<InterfaceShape<host_device::HostDevicePlugin>>(input, plugins),
         _ => call::<loopback::LoopbackPlugin>(input, plugins),
     };
     check_plan(&reply);

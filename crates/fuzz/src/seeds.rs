@@ -87,6 +87,7 @@ fn configuration(call: &Value) -> Option<Vec<u8>> {
         "vrf",
         "bandwidth",
         "tap",
+        "host-device",
     ]
     .iter()
     .position(|plugin| *plugin == text(call, &["plugin"]))?;

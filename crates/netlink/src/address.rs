@@ -16,12 +16,12 @@ use crate::{Netlink, Result};
 const ADDRESS: u16 = 1;
 const LOCAL: u16 = 2;
 const BROADCAST: u16 = 4;
-const FLAGS: u16 = 8;
+pub(crate) const FLAGS: u16 = 8;
 
 /// The shortest IPv4 prefix that has no broadcast address (RFC 3021).
 const WITHOUT_BROADCAST: u8 = 31;
 /// Length of an `ifaddrmsg`.
-const ADDRESS_HEADER: usize = 8;
+pub(crate) const ADDRESS_HEADER: usize = 8;
 
 /// An address of a link. See ip-address(8).
 #[derive(Clone, Debug, PartialEq, Eq)]

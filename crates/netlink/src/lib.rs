@@ -31,6 +31,7 @@
 //! ```
 
 mod address;
+mod address_copy;
 pub mod attribute;
 mod batch;
 mod create;
@@ -40,6 +41,7 @@ mod error;
 mod exchange;
 mod filter;
 mod frame;
+mod hardware_address;
 mod htb;
 mod link;
 mod link_change;
@@ -64,14 +66,16 @@ mod watch;
 pub mod wire;
 
 pub use address::{Address, NewAddress};
+pub use address_copy::AddressCopy;
 pub use batch::Batch;
 pub use create::{NewBridge, NewDummy, NewIfb, NewVeth, Peer};
 pub use error::{Error, Result};
 pub use exchange::Exchanged;
 pub use filter::{Filter, FilterRule, PacketMatch};
 pub use frame::NetlinkError;
+pub use hardware_address::HardwareAddress;
 pub use htb::HtbClass;
-pub use link::{Link, Port};
+pub use link::{Link, ParentDevice, Port};
 pub use link_change::LinkChange;
 pub use mac::{Mac, NotAMac};
 pub use neighbour::Neighbour;

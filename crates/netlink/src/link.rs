@@ -2,10 +2,11 @@
 
 use netlink_packet_core::{parse_i32, parse_u16, parse_u32};
 use netlink_packet_route::link::{LinkFlags, LinkHeader, State};
+use serde::{Deserialize, Serialize};
 
 use crate::attribute::{attributes, value};
 use crate::frame::{HEADER, words};
-use crate::{Mac, TunSettings, UpperKind};
+use crate::{HardwareAddress, Mac, TunSettings, UpperKind};
 
 // The attributes that are read here, from `linux/if_link.h`.
 const ADDRESS: u16 = 1;
@@ -24,6 +25,9 @@ const MIN_MTU: u16 = 50;
 const MAX_MTU: u16 = 51;
 const PROP_LIST: u16 = 52;
 pub(crate) const ALT_IFNAME: u16 = 53;
+const PERM_ADDRESS: u16 = 54;
+const PARENT_DEV_NAME: u16 = 56;
+const PARENT_DEV_BUS_NAME: u16 = 57;
 const INFO_KIND: u16 = 1;
 const INFO_DATA: u16 = 2;
 const INFO_SLAVE_KIND: u16 = 4;
@@ -60,6 +64,14 @@ pub struct Link {
     /// The hardware address, if it has six bytes.
     #[doc(alias = "IFLA_ADDRESS")]
     pub mac: Option<Mac>,
+    /// The hardware address, of any length.
+    pub hardware_address: Option<HardwareAddress>,
+    /// The hardware address that the device came with, which no process can change. Links without hardware have none.
+    #[doc(alias = "IFLA_PERM_ADDRESS")]
+    pub permanent_address: Option<HardwareAddress>,
+    /// The device on a bus that the link is the interface of; `None` for a link without hardware, and before Linux 5.14.
+    #[doc(alias = "IFLA_PARENT_DEV_NAME")]
+    pub parent: Option<ParentDevice>,
     /// The MTU in bytes.
     pub mtu: u32,
     /// The smallest MTU that links of its kind accept.
@@ -128,6 +140,16 @@ pub struct Link {
     pub link_local_learning: Option<bool>,
 }
 
+/// A device on a bus.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ParentDevice {
+    /// The bus, such as `pci` or `virtio`. Empty if the kernel does not tell it.
+    #[doc(alias = "IFLA_PARENT_DEV_BUS_NAME")]
+    pub bus: String,
+    /// The name on the bus, such as `0000:00:03.0`.
+    pub name: String,
+}
+
 /// A link's settings as a port of a bridge. See bridge(8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "bridge_slave")]
@@ -172,7 +194,13 @@ impl Link {
         match kind {
             IFNAME => self.name = words(value),
             IFALIAS => self.alias = Some(words(value)),
-            ADDRESS => self.mac = value.try_into().ok().map(Mac),
+            ADDRESS => {
+                self.mac = value.try_into().ok().map(Mac);
+                self.hardware_address = HardwareAddress::new(value);
+            }
+            PERM_ADDRESS => self.permanent_address = HardwareAddress::new(value),
+            PARENT_DEV_NAME => self.parent.get_or_insert_default().name = words(value),
+            PARENT_DEV_BUS_NAME => self.parent.get_or_insert_default().bus = words(value),
             MTU => self.mtu = parse_u32(value).unwrap_or_default(),
             MIN_MTU => self.min_mtu = parse_u32(value).unwrap_or_default(),
             MAX_MTU => self.max_mtu = parse_u32(value).ok().filter(|most| *most != 0),

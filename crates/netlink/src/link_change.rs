@@ -1,12 +1,20 @@
 //! Changing the settings of links.
 
+use std::os::fd::{AsFd, AsRawFd};
+
+use cnikit_netns::Netns;
+use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
-use netlink_packet_route::link::{BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkMessage};
+use netlink_packet_route::link::{
+    BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkAttribute, LinkMessage, Prop,
+};
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
 
 use crate::netlink::{Forgives, Request};
 use crate::{Mac, Netlink, Result};
 
+/// `IFLA_NEW_IFINDEX` of `linux/if_link.h`.
+const NEW_IFINDEX: u16 = 49;
 const NO_OPTION: BridgeBooleanOptionFlags = BridgeBooleanOptionFlags::empty();
 
 /// New settings for a link, sent in one message; `None` leaves a setting unchanged.
@@ -65,6 +73,63 @@ impl Netlink {
     pub fn change(&self, index: u32, change: &LinkChange) -> Result<()> {
         self.ask(change.request(index)).map(drop)
     }
+
+    /// Moves a link into another namespace, and changes its settings there, in one message.
+    ///
+    /// The kernel sets the link down, and removes its addresses and routes. The link takes its MAC, MTU, flags, alias and
+    /// alternative names along. It takes its name along first: `change.name` is used instead if that is taken there, and otherwise
+    /// set after the move, as are the other settings. The link keeps its index, or gets another one if a link there has that. Since
+    /// Linux 5.13 it gets `new_index` instead, which must be free there (`EBUSY`); older kernels ignore that.
+    ///
+    /// # Errors
+    /// There is no such link ([`crate::Error::is_absent`]); the name or an alternative name is taken there
+    /// ([`crate::Error::exists`]); the link cannot leave its namespace (`EINVAL`), as `lo` and bridges cannot. After an error the
+    /// link may have been moved all the same.
+    #[doc(alias = "IFLA_NET_NS_FD")]
+    pub fn move_link(&self, index: u32, to: &Netns, change: &LinkChange, new_index: Option<u32>) -> Result<()> {
+        let mut request = change.request(index);
+        if let RouteNetlinkMessage::NewLink(message) = &mut request.message {
+            message.attributes.push(LinkAttribute::NetNsFd(to.as_fd().as_raw_fd()));
+            if let Some(new_index) = new_index {
+                let new_index = DefaultNla::new(NEW_IFINDEX, new_index.to_ne_bytes().to_vec());
+                message.attributes.push(LinkAttribute::Other(new_index));
+            }
+        }
+        self.ask(Request { operation: "move link", ..request }).map(drop)
+    }
+
+    /// Adds an alternative name to a link.
+    ///
+    /// # Errors
+    /// A link of the namespace has the name ([`crate::Error::exists`]), or there is no such link ([`crate::Error::is_absent`]).
+    #[doc(alias = "RTM_NEWLINKPROP")]
+    pub fn add_altname(&self, index: u32, name: &str) -> Result<()> {
+        let message = RouteNetlinkMessage::NewLinkProp(with_altname(index, name));
+        let flags = NLM_F_CREATE | NLM_F_EXCL;
+        let operation = "add alternative name";
+        let object = format!("{name} to");
+        let request = Request { message, flags, operation, object, link: Some(index), forgives: Forgives::Nothing };
+        self.ask(request).map(drop)
+    }
+
+    /// Removes an alternative name from a link.
+    ///
+    /// # Errors
+    /// The link does not have it, or does not exist ([`crate::Error::is_absent`]).
+    #[doc(alias = "RTM_DELLINKPROP")]
+    pub fn delete_altname(&self, index: u32, name: &str) -> Result<()> {
+        let message = RouteNetlinkMessage::DelLinkProp(with_altname(index, name));
+        let operation = "remove alternative name";
+        let object = format!("{name} from");
+        let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
+        self.ask(request).map(drop)
+    }
+}
+
+fn with_altname(index: u32, name: &str) -> LinkMessage {
+    let mut message = LinkUnspec::new_with_index(index).build();
+    message.attributes.push(LinkAttribute::PropList(vec![Prop::AltIfName(name.to_owned())]));
+    message
 }
 
 impl LinkChange {

@@ -164,8 +164,8 @@ fn is_question(message: &RouteNetlinkMessage) -> bool {
 }
 
 fn changes_links(message: &RouteNetlinkMessage) -> bool {
-    use RouteNetlinkMessage::{DelLink, NewLink, SetLink};
-    matches!(message, NewLink(_) | SetLink(_) | DelLink(_))
+    use RouteNetlinkMessage::{DelLink, DelLinkProp, NewLink, NewLinkProp, SetLink};
+    matches!(message, NewLink(_) | SetLink(_) | DelLink(_) | NewLinkProp(_) | DelLinkProp(_))
 }
 
 fn pack(message: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {

@@ -11,6 +11,8 @@ use cnikit_process::Deadline;
 const LINK_EVENTS: u32 = 1;
 const IPV6_ADDRESS_EVENTS: u32 = 9;
 
+/// The index that no link has, for events about any link.
+const ANY: u32 = 0;
 /// The position of the link's index in an event; it is the same in `ifinfomsg` and `ifaddrmsg`.
 const INDEX: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
 
@@ -33,6 +35,19 @@ impl Netlink {
     pub fn wait_link(&self, index: u32, deadline: Deadline, ready: impl Fn(&Link) -> bool) -> Result<Link> {
         let subject = Subject { operation: "wait for link", groups: &[LINK_EVENTS], index };
         self.watch(&subject, deadline, || self.link_at(index), ready, describe_link)
+    }
+
+    /// Waits for the kernel's events about any link until `look` finds something, and returns that; `None` at the deadline.
+    ///
+    /// # Errors
+    /// That of `look`, or the socket fails.
+    #[doc(alias = "RTNLGRP_LINK")]
+    pub fn wait_for<T>(&self, deadline: Deadline, look: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
+        let subject = Subject { operation: "wait for a link", groups: &[LINK_EVENTS], index: ANY };
+        match self.watch(&subject, deadline, look, Option::is_some, |_| String::new()) {
+            Err(error) if error.timed_out() => Ok(None),
+            found => found,
+        }
     }
 
     /// Waits until `ready` accepts the addresses of a link, and returns them as they are then.
@@ -93,6 +108,7 @@ impl Netlink {
             match self.with_socket(|socket| socket.listen(deadline))? {
                 Heard::Nothing => return Ok(false),
                 Heard::Lost => return Ok(true),
+                Heard::Events(_) if subject.index == ANY => return Ok(true),
                 Heard::Events(events) if events.iter().any(|event| event.get(INDEX) == Some(&wanted)) => {
                     return Ok(true);
                 }

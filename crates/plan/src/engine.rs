@@ -26,7 +26,9 @@ pub fn apply(plan: &Plan, context: &ApplyContext, journal: &mut Journal) -> Resu
     let mut made = Made::nothing();
     for resource in plan.iter() {
         let one = log::step(resource, || resource.ensure(context, journal));
-        made.interfaces.extend(one.map_err(|error| error.context(resource))?.interfaces);
+        let one = one.map_err(|error| error.context(resource))?;
+        made.interfaces.extend(one.interfaces);
+        made.without_link.extend(one.without_link);
     }
     Ok(made)
 }

@@ -104,6 +104,8 @@ impl Debug for Kind {
 pub struct Made {
     /// The interfaces in the order of the result.
     pub interfaces: Vec<Interface>,
+    /// Interfaces for the result that are not links of the kernel, because a program in user space has the device.
+    pub without_link: Vec<Interface>,
 }
 
 impl Made {
@@ -114,7 +116,7 @@ impl Made {
 
     /// One interface for the result.
     pub fn one(interface: Interface) -> Made {
-        Made { interfaces: vec![interface] }
+        Made { interfaces: vec![interface], without_link: Vec::new() }
     }
 }
 

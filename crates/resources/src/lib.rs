@@ -8,6 +8,8 @@
 //! | [`vlan`] | a VLAN link in the container | the attachment |
 //! | [`dummy`] | a dummy link in the container | the attachment |
 //! | [`tap`] | a TAP device in the container | the attachment |
+//! | [`host_device`] | a device of the host, moved into the container | a state file |
+//! | [`userspace_device`] | a device that a program in user space has | nothing is made |
 //! | [`bridge`] | a bridge on the host | never: it is shared |
 //! | [`bridge_port`] | a bridge port in forwarding state, and announcements to neighbours | the link |
 //! | [`layer3`] | addresses and routes of the container's interface | the link |
@@ -60,23 +62,25 @@ mod stored_file;
 pub mod sysctls;
 
 pub use address::{bridge_port, forwarding, gateway, host_route, layer3};
-pub use cnikit_netlink::{IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind, VlanProtocol};
+pub use cnikit_netlink::{HardwareAddress, IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind, VlanProtocol};
 pub use identity::alias;
 pub use link::{
-    bridge, bring_up, dummy, ipvlan, link_settings, loopback, macvlan, parent, stacked, tap, veth, vlan, vlan_gateway,
-    vlans,
+    bridge, bring_up, dummy, host_device, ipvlan, link_settings, loopback, macvlan, parent, stacked, tap,
+    userspace_device, veth, vlan, vlan_gateway, vlans,
 };
 pub use routing::{source_routing, vrf};
 pub use shaper::{CountedTraffic, RateLimit, USUAL_LATENCY, egress_limit, ingress_limit};
 
 /// Every kind. Each has a file of its own.
-pub const ALL: [cnikit_plan::Kind; 22] = [
+pub const ALL: [cnikit_plan::Kind; 24] = [
     veth::KIND,
     macvlan::KIND,
     ipvlan::KIND,
     vlan::KIND,
     dummy::KIND,
     tap::KIND,
+    host_device::KIND,
+    userspace_device::KIND,
     bridge::KIND,
     layer3::KIND,
     loopback::KIND,

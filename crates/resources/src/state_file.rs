@@ -35,6 +35,56 @@ struct Stored<T> {
 /// Undoes a state in its namespace, where the interface has this name.
 pub(crate) type Undo<T> = fn(&T, ifname: &str, netns: &Netns) -> Result<()>;
 
+/// Undoes a state of this boot, parts of which may still exist where the namespace does not.
+pub(crate) type UndoAnywhere<T> = fn(&T, tag: &AttachmentId, netns: Option<&Netns>) -> Result<Undone>;
+
+/// Whether a state was undone.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Undone {
+    /// All of it: the file is removed.
+    Completely,
+    /// Part of it can only be undone later: the file stays.
+    NotYet,
+}
+
+/// The stored state of an attachment, with the name of its file.
+pub(crate) struct FoundState<T> {
+    pub(crate) name: String,
+    pub(crate) owner: Owner,
+    pub(crate) state: T,
+}
+
+/// The states of this boot that are stored in `dir`, of all attachments.
+pub(crate) fn all<T: DeserializeOwned>(dir: &Path) -> Result<Vec<FoundState<T>>> {
+    let Some(directory) = Directory::open_if_any(dir)? else { return Ok(Vec::new()) };
+    let mut states = Vec::new();
+    for name in directory.list()? {
+        if let Ok(name) = name.into_string()
+            && name.strip_suffix(".json").is_some()
+            && let StoredFile::Valid(stored) = read::<T>(&directory, &name)?
+            && stored.owner.is_of_this_boot()?
+        {
+            states.push(FoundState { name, owner: stored.owner, state: stored.state });
+        }
+    }
+    Ok(states)
+}
+
+/// Removes the file of a state that was undone.
+pub(crate) fn discard(dir: &Path, name: &str) -> Result<()> {
+    if let Some(directory) = Directory::open_if_any(dir)? {
+        directory.remove(name)?;
+    }
+    Ok(())
+}
+
+/// Replaces the state that [`record`] stored in the same call.
+pub(crate) fn update<T: Serialize>(context: &ApplyContext, dir: &Path, state: &T) -> Result<()> {
+    let directory = Directory::open(dir)?;
+    let stored = Stored { version: FORMAT, owner: Owner::of(context)?, state };
+    Ok(directory.replace_and_sync(&file_name(&context.tag), serde_json::to_string(&stored)?.as_bytes(), MODE)?)
+}
+
 /// The state that was stored for this attachment in this namespace; `None` if there is none, or if it is of another namespace.
 ///
 /// # Errors
@@ -73,6 +123,30 @@ pub(crate) fn record<T: Serialize>(context: &ApplyContext, dir: &Path, journal: 
 
 /// Undoes the stored state of one attachment, if its namespace still exists, and removes the file. Returns whether there was one.
 pub(crate) fn release<T: DeserializeOwned>(context: &ReleaseContext, dir: &Path, undo: Undo<T>) -> Result<bool> {
+    release_by(context, dir, |state, tag, netns| undo_inside(undo, state, tag, netns))
+}
+
+/// As [`release`], where `undo` is called without the namespace too.
+pub(crate) fn release_anywhere<T: DeserializeOwned>(
+    context: &ReleaseContext,
+    dir: &Path,
+    undo: UndoAnywhere<T>,
+) -> Result<bool> {
+    release_by(context, dir, undo)
+}
+
+fn undo_inside<T>(undo: Undo<T>, state: &T, tag: &AttachmentId, netns: Option<&Netns>) -> Result<Undone> {
+    if let Some(netns) = netns {
+        undo(state, &tag.ifname, netns)?;
+    }
+    Ok(Undone::Completely)
+}
+
+fn release_by<T: DeserializeOwned>(
+    context: &ReleaseContext,
+    dir: &Path,
+    undo: impl Fn(&T, &AttachmentId, Option<&Netns>) -> Result<Undone>,
+) -> Result<bool> {
     let Some(directory) = Directory::open_if_any(dir)? else { return Ok(false) };
     let name = file_name(&context.tag);
     directory.discard_unfinished_of(&name)?;
@@ -89,15 +163,41 @@ pub(crate) fn release<T: DeserializeOwned>(context: &ReleaseContext, dir: &Path,
             return Ok(false);
         }
     };
-    if let Some(netns) = stored.owner.namespace(&context.netns)? {
-        undo(&stored.state, &context.tag.ifname, &netns)?;
-    }
-    directory.remove(&name)?;
+    undo_stored(&directory, &name, &stored, &context.netns, undo)?;
     Ok(true)
+}
+
+/// Undoes a stored state and removes its file. Nothing of a state from before the last boot exists any more.
+fn undo_stored<T>(
+    directory: &Directory,
+    name: &str,
+    stored: &Stored<T>,
+    given: &NetnsLookup,
+    undo: impl Fn(&T, &AttachmentId, Option<&Netns>) -> Result<Undone>,
+) -> Result<()> {
+    let mut undone = Undone::Completely;
+    if stored.owner.is_of_this_boot()? {
+        let netns = stored.owner.namespace(given)?;
+        undone = undo(&stored.state, &stored.owner.tag(), netns.as_ref())?;
+    }
+    if undone == Undone::Completely {
+        directory.remove(name)?;
+    }
+    Ok(())
 }
 
 /// Undoes the states of this network's attachments that are not valid any more, and removes their files.
 pub(crate) fn sweep<T: DeserializeOwned>(context: &GcContext, dir: &Path, undo: Undo<T>) -> Result<()> {
+    let undo = |state: &T, tag: &AttachmentId, netns: Option<&Netns>| undo_inside(undo, state, tag, netns);
+    stored_file::sweep_all(dir, |directory, name| sweep_file(context, directory, name, undo))
+}
+
+/// As [`sweep`], where `undo` is called without the namespace too.
+pub(crate) fn sweep_anywhere<T: DeserializeOwned>(
+    context: &GcContext,
+    dir: &Path,
+    undo: UndoAnywhere<T>,
+) -> Result<()> {
     stored_file::sweep_all(dir, |directory, name| sweep_file(context, directory, name, undo))
 }
 
@@ -105,9 +205,9 @@ fn sweep_file<T: DeserializeOwned>(
     context: &GcContext,
     directory: &Directory,
     name: &str,
-    undo: Undo<T>,
+    undo: impl Fn(&T, &AttachmentId, Option<&Netns>) -> Result<Undone>,
 ) -> Result<()> {
-    let Stored { owner, state, .. } = match read::<T>(directory, name)? {
+    let stored = match read::<T>(directory, name)? {
         StoredFile::Valid(stored) => *stored,
         StoredFile::Newer { version, .. } => {
             warn_of_newer(directory, name, version, FORMAT);
@@ -115,14 +215,10 @@ fn sweep_file<T: DeserializeOwned>(
         }
         StoredFile::Absent | StoredFile::Damaged => return Ok(()),
     };
-    if !owner.is_swept(context)? {
+    if !stored.owner.is_swept(context)? {
         return Ok(());
     }
-    if let Some(netns) = owner.namespace(&NetnsLookup::Empty)? {
-        undo(&state, &owner.ifname, &netns)?;
-    }
-    directory.remove(name)?;
-    Ok(())
+    undo_stored(directory, name, &stored, &NetnsLookup::Empty, undo)
 }
 
 fn read<T: DeserializeOwned>(directory: &Directory, name: &str) -> Result<StoredFile<Stored<T>>> {

@@ -118,3 +118,15 @@ pub(crate) fn sweep_all(dir: &Path, sweep: impl Fn(&Directory, &str) -> Result<(
     }
     errors.finish()
 }
+
+/// The bytes of hexadecimal digits, as a message of the kernel is stored; `None` if it is something else.
+pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
+    if !text.is_ascii() || !text.len().is_multiple_of(2) {
+        return None;
+    }
+    let mut bytes = Vec::with_capacity(text.len() / 2);
+    for at in (0..text.len()).step_by(2) {
+        bytes.push(u8::from_str_radix(&text[at..at + 2], 16).ok()?);
+    }
+    Some(bytes)
+}

@@ -274,7 +274,7 @@ impl Node {
     /// Adds an existing attachment: the tested plugin refuses that, or succeeds if it is a chained one. The attachment still works.
     fn add_again(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
         let output = self.call(&self.workload.by[0], Verb::Add, &slot.id, &slot.container.path(), &[], Some(chance));
-        let is_right = if slot.inside.is_some() { output.exit == 0 } else { refuses_again(&output) };
+        let is_right = if self.workload.by[0].is_chained() { output.exit == 0 } else { refuses_again(&output) };
         if !is_unknown(&output) && !is_right {
             self.report(format!("ADD of {}, which was there: {}", slot.id, describe(&output)));
         }

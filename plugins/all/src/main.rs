@@ -14,6 +14,7 @@ static ALL: &[Entry] = &[
     Entry::of::<InterfaceShape<dummy::DummyPlugin>>("dummy"),
     Entry::of::<Chained<firewall::FirewallPlugin>>("firewall"),
     Entry::of::<Delegating<flannel::FlannelPlugin>>("flannel"),
+    Entry::of::<InterfaceShape<host_device::HostDevicePlugin>>("host-device"),
     Entry::of::<Ipam<host_local::HostLocalPlugin>>("host-local"),
     Entry::of::<InterfaceShape<ipvlan::IpvlanPlugin>>("ipvlan"),
     Entry::of::<loopback::LoopbackPlugin>("loopback"),

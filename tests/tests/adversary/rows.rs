@@ -575,63 +575,63 @@ pub(crate) const ROWS: [Row; 56] = [
 /// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
 /// plugin, and its tests run for all of them; `tool` instead of marks means cnitool and libcni only.
 const MATRIX: &str = "
-row bandwidth bridge dummy firewall flannel host-local ipvlan loopback macvlan portmap ptp sbr static tap tuning vlan vrf
- 1  - x - x x - x - - x x - - - - - -  locks are taken where iptables' rules, firewalld's sources or ipvlan's addresses are changed
- 2  - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
- 3  - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
- 4  - x - - x - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 5  - x - - x - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 6  - x - - x - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 7  - x - - x - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 8  - x - - x - - - - - x - - - - - -  ipspoofchk is a key of bridge and ptp: others have no end on the host that could be checked
- 9  - x x - x - x - x - x - - x - x -  the others make no link
-10  - x x - x - x - x - x - - x - x -  the others start no plugin
-11  - - - - x - - - - - - - - - - - -  no other delegates
-12  x x x x x x x x x x x x x x x x x
-13  x x x x x x x x x x x x x x x x x
-14  - x - x - - - - - x x - - - - - -  the others write no rules of iptables
-15  x x x x x x x x x x x x x x x x x
-16  - x - x - - - - - x x - - - - - -  the others write no rules
-17  - x x - x - x - x - x - - x - x -  the others start no plugin
-18  - x - x - - - - - x x - - - - - -  the others start no program
-19  - x x x x - x - x x x - - - - x -  the others start no program
-20  x x x x x x x x x x x x x x x x x
-21  - - - - - - - - - - - - - - x - -  no other takes names of settings
-22  - - - - - - - - - - - - - - x - -  no other takes names of settings
-23  x x x x x - x x x x x x - x x x x  host-local and static enter no namespace
-24  x x - x x - - - - x x x - - x - x  they pair no ends by index: dummy, ipvlan, macvlan, tap and vlan have none on the host, loopback is its own
-25  x x x x x - x - x x x x - x x x x  loopback's link cannot be renamed or moved; host-local and static look at none
-26  x x x x x - x - x x x x - x x x x  loopback's link has one name; host-local and static look at no link
-27  - x x - - - x - x - - x - x - x x  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
-28  x x x x x - x - x x x x - x x x x  loopback is told by its namespace alone which one is meant; host-local and static look at none
-29  - - - - - - - - - x - - - - - - -  no other publishes ports
-30  - - - - - - - - - x - - - - - - -  no other publishes ports
-31  - - - - - - - - - x - - - - - - -  no other publishes ports
-32  - - - - - - - - - x - - - - - - -  no other publishes ports
-33  - x - - - - - - x - - - - x x - -  the others take no MAC
-34  - x - - - - - - - - - - - - x - -  the others give no container on a bridge a MAC
-35  - x x - - x x - x - x - - x - x -  the others ask host-local for no address
-36  - x - - x - - - - - x - - - - - -  the others give the host no address and no route
-37  x x x x x x x x x x x x x x x x x
-38  x x x x x x x x x x x x x x x x x
-39  x x x x x x x x x x x x x x x x x
-40  - x x - x x x - x - x x - x x x x  the others keep no file
-41  x x x x x x x x x x x x x x x x x
-42  - x x - x x x - x - x x - x x x x  the others keep no file
+row bandwidth bridge dummy firewall flannel host-device host-local ipvlan loopback macvlan portmap ptp sbr static tap tuning vlan vrf
+ 1  - x - x x x - x - - x x - - - - - -  locks are taken where iptables' rules, firewalld's sources, ipvlan's addresses or the host's devices are changed
+ 2  - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+ 3  - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+ 4  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 5  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 6  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 7  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 8  - x - - x - - - - - - x - - - - - -  ipspoofchk is a key of bridge and ptp: others have no end on the host that could be checked
+ 9  - x x - x x - x - x - x - - x - x -  the others make no link
+10  - x x - x x - x - x - x - - x - x -  the others start no plugin
+11  - - - - x - - - - - - - - - - - - -  no other delegates
+12  x x x x x x x x x x x x x x x x x x
+13  x x x x x x x x x x x x x x x x x x
+14  - x - x - - - - - - x x - - - - - -  the others write no rules of iptables
+15  x x x x x x x x x x x x x x x x x x
+16  - x - x - - - - - - x x - - - - - -  the others write no rules
+17  - x x - x x - x - x - x - - x - x -  the others start no plugin
+18  - x - x - - - - - - x x - - - - - -  the others start no program
+19  - x x x x x - x - x x x - - - - x -  the others start no program
+20  x x x x x x x x x x x x x x x x x x
+21  - - - - - - - - - - - - - - - x - -  no other takes names of settings
+22  - - - - - - - - - - - - - - - x - -  no other takes names of settings
+23  x x x x x x - x x x x x x - x x x x  host-local and static enter no namespace
+24  x x - x x x - - - - x x x - - x - x  they pair no ends by index: dummy, ipvlan, macvlan, tap and vlan have none on the host, loopback is its own
+25  x x x x x x - x - x x x x - x x x x  loopback's link cannot be renamed or moved; host-local and static look at none
+26  x x x x x x - x - x x x x - x x x x  loopback's link has one name; host-local and static look at no link
+27  - x x - - x - x - x - - x - x - x x  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
+28  x x x x x x - x - x x x x - x x x x  loopback is told by its namespace alone which one is meant; host-local and static look at none
+29  - - - - - - - - - - x - - - - - - -  no other publishes ports
+30  - - - - - - - - - - x - - - - - - -  no other publishes ports
+31  - - - - - - - - - - x - - - - - - -  no other publishes ports
+32  - - - - - - - - - - x - - - - - - -  no other publishes ports
+33  - x - - - - - - - x - - - - x x - -  the others take no MAC
+34  - x - - - - - - - - - - - - - x - -  the others give no container on a bridge a MAC
+35  - x x - - x x x - x - x - - x - x -  the others ask host-local for no address
+36  - x - - x - - - - - - x - - - - - -  the others give the host no address and no route
+37  x x x x x x x x x x x x x x x x x x
+38  x x x x x x x x x x x x x x x x x x
+39  x x x x x x x x x x x x x x x x x x
+40  - x x - x x x x - x - x x - x x x x  the others keep no file
+41  x x x x x x x x x x x x x x x x x x
+42  - x x - x x x x - x - x x - x x x x  the others keep no file
 43  tool  what is kept of a result is the runtime's
-44  - - - x - - - - - - - - - - - - -  no other speaks with a bus
+44  - - - x - - - - - - - - - - - - - -  no other speaks with a bus
 45  tool  plugins read no net.d
-46  x x x x x x x x x x x x x x x x x
-47  - - - - - - - - - x - - - - - - -  no other publishes ports
-48  - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
-49  - x - - x - - - - - x - - - - - -  the others ask an IPAM plugin for nothing that the host gets
-50  - x - - x - - - - - x - - - - - -  the spoof checks are keys of bridge and ptp, flannel delegates to bridge
-51  - x x x x x x - x x x x - x x x x  loopback and static start nothing
-52  - x - - - x - - x - - - x x x - -  the others know no args
-53  x x x x x x x x x x x x x x x x x
-54  x x x x x x x x x x x x x x x x x
-55  x - - - - - - - - - - - - - - - -  no other takes rates
-56  - - - - - - - - - - - - - x - - -  no other makes a device with an owner
+46  x x x x x x x x x x x x x x x x x x
+47  - - - - - - - - - - x - - - - - - -  no other publishes ports
+48  - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+49  - x - - x - - - - - - x - - - - - -  the others ask an IPAM plugin for nothing that the host gets
+50  - x - - x - - - - - - x - - - - - -  the spoof checks are keys of bridge and ptp, flannel delegates to bridge
+51  - x x x x x x x - x x x x - x x x x  loopback and static start nothing
+52  - x - - - - x - - x - - - x x x - -  the others know no args
+53  x x x x x x x x x x x x x x x x x x
+54  x x x x x x x x x x x x x x x x x x
+55  x - - - - - - - - - - - - - - - - -  no other takes rates
+56  - - - - - - - - - - - - - - x - - -  no other makes a device with an owner
 ";
 
 /// The plugins that a row is about.

@@ -30,6 +30,8 @@ struct NewNetwork {
     /// The link below a VLAN; none: that of the default route.
     master: Option<String>,
     vlan_id: Option<u16>,
+    /// The device of the host; empty with other plugins.
+    device: String,
     ranges: Vec<RangeConfig>,
     masquerade: bool,
     ports: bool,
@@ -128,16 +130,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
     check_network_name(&name).map_err(|why| format!("--name: {why}: {name:?}"))?;
     let plugin = match args.plugin.or(args.plugin_argument) {
         Some(plugin) => plugin,
-        None => {
-            match questions.ask("Containers are connected by (bridge, ptp, vlan, dummy, tap)", "bridge")?.as_str() {
-                "bridge" => MainPlugin::Bridge,
-                "ptp" => MainPlugin::Ptp,
-                "vlan" => MainPlugin::Vlan,
-                "dummy" => MainPlugin::Dummy,
-                "tap" => MainPlugin::Tap,
-                other => return Err(format!("\"{other}\" is not one of bridge, ptp, vlan, dummy and tap").into()),
-            }
-        }
+        None => ask_plugin(questions)?,
     };
     check_fits(plugin, args)?;
     let bridge = match (plugin, &args.bridge) {
@@ -146,6 +139,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         _ => String::new(),
     };
     let vlan_id = vlan_id(plugin, args, questions)?;
+    let device = device(plugin, args, questions)?;
     if plugin == MainPlugin::Bridge {
         check_ifname(&bridge).map_err(|why| format!("--bridge: {why}: {bridge:?}"))?;
     }
@@ -172,6 +166,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         plugin,
         bridge,
         master: args.master.clone(),
+        device,
         vlan_id,
         ranges,
         masquerade,
@@ -196,12 +191,32 @@ fn check_fits(plugin: MainPlugin, args: &Init) -> Result {
             return Err(format!("{option}: only with --plugin vlan").into());
         }
     }
+    if args.device.is_some() && plugin != MainPlugin::HostDevice {
+        return Err("--device: only with --plugin host-device".into());
+    }
     for (option, is_given) in [("--ports", args.ports), ("--limits", args.limits)] {
         if is_given && !plugin.leads_to_the_host() {
             return Err(format!("{option}: only with --plugin bridge or ptp, whose traffic the host sees").into());
         }
     }
     Ok(())
+}
+
+fn ask_plugin(questions: &Questions) -> Result<MainPlugin> {
+    let known = [
+        ("bridge", MainPlugin::Bridge),
+        ("ptp", MainPlugin::Ptp),
+        ("vlan", MainPlugin::Vlan),
+        ("dummy", MainPlugin::Dummy),
+        ("tap", MainPlugin::Tap),
+        ("host-device", MainPlugin::HostDevice),
+    ];
+    let names = known.map(|(name, _)| name).join(", ");
+    let answer = questions.ask(&format!("Containers are connected by ({names})"), "bridge")?;
+    match known.iter().find(|(name, _)| *name == answer) {
+        Some((_, plugin)) => Ok(*plugin),
+        None => Err(format!("\"{answer}\" is not one of {names}").into()),
+    }
 }
 
 /// The number of the VLAN, which nothing can be proposed for.
@@ -214,6 +229,19 @@ fn vlan_id(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<Opt
         Ok(id) if id < 4095 => Ok(Some(id)),
         _ => Err(format!("--vlan-id: a number from 0 to 4094 is needed, not \"{answer}\"").into()),
     }
+}
+
+/// The device of the host, which nothing can be proposed for.
+fn device(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<String> {
+    if plugin != MainPlugin::HostDevice {
+        return Ok(String::new());
+    }
+    let device = match &args.device {
+        Some(device) => device.clone(),
+        None => questions.ask("Device of the host", "")?,
+    };
+    check_ifname(&device).map_err(|why| format!("--device: {why}: {device:?}"))?;
+    Ok(device)
 }
 
 /// The ranges of host-local: one for each subnet, with its gateway.
@@ -305,6 +333,10 @@ impl NewNetwork {
             }
             MainPlugin::Tap => json!({"type": "tap", "ipam": {"type": "host-local", "ranges": ranges}}),
             MainPlugin::Dummy => json!({"type": "dummy", "ipam": {"type": "host-local", "ranges": ranges}}),
+            MainPlugin::HostDevice => {
+                let ipam = json!({"type": "host-local", "ranges": ranges, "routes": self.default_routes()});
+                json!({"type": "host-device", "device": self.device, "ipam": ipam})
+            }
         }
     }
 
@@ -340,6 +372,10 @@ impl NewNetwork {
             MainPlugin::Tap => vec![
                 "tap: each container has a TAP device, which a virtual machine monitor in its namespace attaches to.",
                 "owner, group: without them, every process there that can open /dev/net/tun may attach to it.",
+            ],
+            MainPlugin::HostDevice => vec![
+                "host-device: the container has this device of the host, alone; the host has it back after DEL.",
+                "ranges: other hosts on the wire do not see these reservations, so each host needs a range of its own.",
             ],
             MainPlugin::Dummy => vec!["dummy: each container has an interface that leads nowhere, for its addresses."],
         };

@@ -102,6 +102,7 @@ fn init_writes_valid_configurations_of_the_other_plugins() {
         ("--plugin vlan --vlan-id 0 --vrf red", vec!["vlan", "vrf"]),
         ("--plugin dummy", vec!["dummy"]),
         ("--plugin tap", vec!["tap"]),
+        ("--plugin host-device --device eth1", vec!["host-device"]),
         ("--plugin bridge --ports --limits", vec!["bridge", "portmap", "bandwidth"]),
         ("--plugin ptp --limits --source-routing", vec!["ptp", "bandwidth", "sbr"]),
     ] {
@@ -123,6 +124,9 @@ fn init_writes_valid_configurations_of_the_other_plugins() {
 fn init_refuses_options_that_would_have_no_effect() {
     let bench = Bench::new();
     for (flags, says) in [
+        ("--plugin host-device", "--device: interface name is empty"),
+        ("--plugin host-device --device a/b", "--device: interface name contains /"),
+        ("--plugin dummy --device eth1", "--device: only with --plugin host-device"),
         ("--plugin vlan", "--vlan-id: a number from 0 to 4094 is needed"),
         ("--plugin vlan --vlan-id 4095", "4095 is not in 0..4095"),
         ("--plugin vlan --vlan-id 7 --master a/b", "--master"),
@@ -159,7 +163,7 @@ fn on_a_terminal_init_asks_for_missing_options() {
     let printed = bench.on_terminal("init --subnet 10.94.0.0/24", "mine\nptp\nno\n\n\n");
     assert!(
         printed.contains("Name of the network [pods]: ")
-            && printed.contains("(bridge, ptp, vlan, dummy, tap) [bridge]: "),
+            && printed.contains("(bridge, ptp, vlan, dummy, tap, host-device) [bridge]: "),
         "{printed}"
     );
     let document = json(&fs::read_to_string(bench.path("net.d/10-mine.conflist")).expect(&printed));

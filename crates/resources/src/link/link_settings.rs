@@ -178,14 +178,21 @@ fn restore_values(saved: &mut SavedSettings, ifname: &str, netns: Option<&Netns>
 
 /// Sets the values. A link that no longer exists is success. If the kernel refuses a value, the others are still set.
 fn put(netlink: &Netlink, ifname: &str, settings: &LinkValues) -> Result<()> {
-    let Some(link) = netlink.find_link(ifname)? else { return Ok(()) };
-    let (changed, _) = settings.differing(&link);
+    match netlink.find_link(ifname)? {
+        Some(link) => put_on(netlink, &link, settings),
+        None => Ok(()),
+    }
+}
+
+/// Sets the values of a link, see [`put`].
+pub(crate) fn put_on(netlink: &Netlink, link: &Link, settings: &LinkValues) -> Result<()> {
+    let (changed, _) = settings.differing(link);
     if changed == LinkValues::default() {
         return Ok(());
     }
     match netlink.change(link.index, &changed.change()) {
         Err(error) if saved_settings::is_value_refused(error.errno) => {
-            changed.each().iter().map(|one| put_one(netlink, &link, one)).collect::<Errors>().finish()
+            changed.each().iter().map(|one| put_one(netlink, link, one)).collect::<Errors>().finish()
         }
         Err(error) if !error.is_absent() => Err(error.into()),
         _ => Ok(()),

@@ -89,7 +89,7 @@ impl Resource for Veth {
         let host_end = Interface { name: made.name, ..Interface::default() };
         let container_end =
             Interface { name: self.ifname.clone(), sandbox: context.sandbox.clone(), ..Interface::default() };
-        Ok(Made { interfaces: vec![host_end, container_end] })
+        Ok(Made { interfaces: vec![host_end, container_end], ..Made::default() })
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {

@@ -5,6 +5,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::layer3;
 use crate::identity::alias::hex;
+use crate::stored_file::unhex;
 
 /// A route with all its properties.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -44,15 +45,4 @@ impl TryFrom<RouteTexts> for StoredRoute {
             None => Err(format!("{:?} is not a route", texts.message)),
         }
     }
-}
-
-fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() || !text.len().is_multiple_of(2) {
-        return None;
-    }
-    let mut bytes = Vec::with_capacity(text.len() / 2);
-    for at in (0..text.len()).step_by(2) {
-        bytes.push(u8::from_str_radix(&text[at..at + 2], 16).ok()?);
-    }
-    Some(bytes)
 }

@@ -45,10 +45,15 @@ impl Owner {
         (&self.boot, of(self)) == (&other.boot, of(other))
     }
 
+    /// Whether the machine has not been booted since.
+    pub(crate) fn is_of_this_boot(&self) -> Result<bool> {
+        Ok(boot_id()? == self.boot)
+    }
+
     /// The namespace if it still exists, at the path that DEL was given or at the path of the ADD. It is an error if that cannot be
     /// determined, because a later DEL may still restore the values.
     pub(crate) fn namespace(&self, given: &NetnsLookup) -> Result<Option<Netns>> {
-        if boot_id()? != self.boot {
+        if !self.is_of_this_boot()? {
             return Ok(None);
         }
         self.among(given, &self.found())
@@ -56,7 +61,7 @@ impl Owner {
 
     /// Whether there is a namespace at the path of the ADD, but no cookie to tell whether it is the same one.
     fn is_doubtful(&self) -> Result<bool> {
-        if self.cookie.is_some() || boot_id()? != self.boot {
+        if self.cookie.is_some() || !self.is_of_this_boot()? {
             return Ok(false);
         }
         Ok(matches!(self.found(), NetnsLookup::Present(_) | NetnsLookup::Own(_)))

@@ -38,6 +38,10 @@ impl<P: InterfacePlugin> InterfacePlugin for Faulty<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
 
+    fn resolve(&self) -> Result<()> {
+        self.0.resolve()
+    }
+
     fn link(&self, at: &AttachmentSpec) -> Plan {
         let plan = self.0.link(at);
         LINK_STEPS.set(plan.len());

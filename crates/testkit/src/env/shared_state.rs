@@ -7,7 +7,7 @@ const LOCK: &str = "file: leases/<network>/lock = \"\"";
 
 /// Texts that identify lines of shared state, which the first ADD may add to a snapshot; see
 /// [`line_contains`](crate::env::snapshot::line_contains).
-pub const SHARED: [&str; 46] = [
+pub const SHARED: [&str; 47] = [
     // The bridge, with its addresses, routes and settings.
     "cni0",
     // Forwarding, and the settings that the kernel derives from it.
@@ -55,8 +55,9 @@ pub const SHARED: [&str; 46] = [
     "overrides\" -j CNI-ADMIN",
     "-j CNI-ISOLATION-STAGE-1",
     "|isolated)\" -j RETURN",
-    // Directories: delegates' configurations of flannel, reservations of host-local, state files of sbr and vrf, saved settings of
-    // tuning.
+    // Directories: state files of host-device, delegates' configurations of flannel, reservations of host-local, state files of sbr
+    // and vrf, saved settings of tuning.
+    "directory: devices",
     "directory: flannel",
     "directory: leases",
     "directory: sbr",

@@ -171,6 +171,11 @@ impl Subject {
         Subject { after: Some(EarlierPlugins { made: made.to_owned(), result }), ..self.clone() }
     }
 
+    /// Whether an earlier plugin of the chain made the interface.
+    pub(crate) fn is_chained(&self) -> bool {
+        self.after.as_ref().is_some_and(|after| after.result["interfaces"].is_array())
+    }
+
     /// Creates a container and makes in it what earlier plugins of the chain make, such as an interface.
     pub fn container(&self, host: &Host) -> Container {
         let container = host.container();

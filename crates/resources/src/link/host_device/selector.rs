@@ -1,0 +1,309 @@
+//! Finding a device of the host by one of its names, addresses or places.
+
+use std::fmt;
+use std::fs;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use cnikit_netlink::{HardwareAddress, Link, Netlink};
+use cnikit_skel::{Error, Result};
+use cnikit_types::limit;
+
+/// Where sysfs lists the devices of a bus. See sysfs(5).
+const PCI: &str = "/sys/bus/pci/devices";
+const VIRTIO: &str = "/sys/bus/virtio/devices";
+const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
+/// Where sysfs has all devices.
+const DEVICES: &str = "/sys/devices";
+/// The drivers that give a PCI device to a program, so that it has no link.
+const USERSPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
+/// The longest name of a device on a bus, in bytes. The kernel has no limit of its own; this is more than any bus needs.
+const LONGEST: usize = 64;
+
+/// What selects a device of the host.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum DeviceSelector {
+    /// The link with this name or alternative name.
+    Name(String),
+    /// The link with this hardware address. Its permanent address counts first.
+    HardwareAddress(HardwareAddress),
+    /// The device at this path below `/sys/devices`.
+    KernelPath(PathBuf),
+    /// The device with this address on the PCI bus.
+    Pci(String),
+    /// The device with this name on the auxiliary bus.
+    Auxiliary(String),
+    /// A device that a runtime passed, and that is on neither bus.
+    Unknown(String),
+}
+
+/// A bus on which devices are selected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceBus {
+    /// `/sys/bus/pci`.
+    Pci,
+    /// `/sys/bus/auxiliary`.
+    Auxiliary,
+}
+
+/// The bus on which the host has a device with this name; `None` if it has none.
+///
+/// # Errors
+/// The text cannot be the name of a device.
+pub fn bus_of(device: &str) -> Result<Option<DeviceBus>, String> {
+    check_bus_name(device)?;
+    for (bus, directory) in [(DeviceBus::Pci, PCI), (DeviceBus::Auxiliary, AUXILIARY)] {
+        if Path::new(directory).join(device).exists() {
+            return Ok(Some(bus));
+        }
+    }
+    Ok(None)
+}
+
+/// Checks that a text can be the name of a device on a bus, which is the name of a directory.
+///
+/// # Errors
+/// It is empty or too long, or has characters that no such name has.
+pub fn check_bus_name(name: &str) -> Result<(), String> {
+    let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
+    if name.is_empty() || name.len() > LONGEST || name.starts_with('.') || !name.bytes().all(is_usual) {
+        return Err(format!("{name:?} cannot be the name of a device: write one such as 0000:00:03.0"));
+    }
+    Ok(())
+}
+
+/// Checks the path of a device.
+///
+/// # Errors
+/// It does not begin with `/sys/devices/`, or has a part `..`.
+pub fn check_kernel_path(path: &str) -> Result<PathBuf, String> {
+    let is_below =
+        path.starts_with("/sys/devices/") && !path.split('/').any(|part| part == "..") && !path.contains('\0');
+    if !is_below {
+        return Err(format!("kernel device path {path:?} must be absolute and begin with /sys/devices/"));
+    }
+    Ok(path.into())
+}
+
+/// Whether a program has the PCI device, so that it has no link (DPDK). A device that does not exist is in no program.
+///
+/// # Errors
+/// sysfs cannot be read.
+pub fn is_in_userspace(pci: &str) -> Result<bool> {
+    match fs::read_link(Path::new(PCI).join(pci).join("driver")) {
+        Ok(driver) => Ok(driver.file_name().is_some_and(|name| USERSPACE_DRIVERS.iter().any(|known| name == *known))),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(false),
+        Err(error) => Err(Error::from(error).context(format_args!("read the driver of PCI device {pci}"))),
+    }
+}
+
+impl DeviceSelector {
+    /// The link of the device on the host; `None` if the host does not have it.
+    ///
+    /// # Errors
+    /// Several links have the hardware address, or the kernel or sysfs cannot be asked.
+    pub(crate) fn find(&self, host: &Netlink) -> Result<Option<Link>> {
+        match self {
+            DeviceSelector::Name(name) => Ok(host.find_link(name)?),
+            DeviceSelector::HardwareAddress(address) => by_address(host, address),
+            DeviceSelector::KernelPath(path) => by_directory(host, &resolved(path)?),
+            DeviceSelector::Pci(name) => by_directory(host, &Path::new(PCI).join(name)),
+            DeviceSelector::Auxiliary(name) => by_directory(host, &Path::new(AUXILIARY).join(name)),
+            DeviceSelector::Unknown(_) => Ok(None),
+        }
+    }
+
+    /// The error of a device that the host does not have, if more is known than that.
+    pub(crate) fn explain_missing(&self) -> Option<Error> {
+        match self {
+            DeviceSelector::Pci(name) => {
+                let device = Path::new(PCI).join(name);
+                let has_no_driver = device.exists() && !device.join("driver").exists();
+                let text = format!("error with host device: PCI device {name} has no driver");
+                let hint = "bind it to its driver, or to vfio-pci for a program in user space";
+                has_no_driver.then(|| Error::conflict(text).hint(hint))
+            }
+            DeviceSelector::Unknown(name) => {
+                let text = format!("runtime config DeviceID {name} not found or unsupported");
+                Some(Error::config(text).hint("the device plugin has to name a device of this node"))
+            }
+            _ => None,
+        }
+    }
+
+    /// Whether this selected the device that is described so.
+    pub(crate) fn is_about(&self, name: &str, altnames: &[String], link: &Link) -> bool {
+        match self {
+            DeviceSelector::Name(wanted) => wanted == name || altnames.contains(wanted),
+            DeviceSelector::HardwareAddress(address) => {
+                let mac = link.mac.and_then(|mac| HardwareAddress::new(&mac.0));
+                link.permanent_address.as_ref() == Some(address) || mac.as_ref() == Some(address)
+            }
+            DeviceSelector::KernelPath(path) => is_of(link, path),
+            DeviceSelector::Pci(name) => is_of(link, &Path::new(PCI).join(name)),
+            DeviceSelector::Auxiliary(name) => is_of(link, &Path::new(AUXILIARY).join(name)),
+            DeviceSelector::Unknown(_) => false,
+        }
+    }
+}
+
+/// The link whose permanent address this is, otherwise the one that has it now. A link on top of another one has the address of
+/// that one, and does not count if anything else has it.
+fn by_address(host: &Netlink, address: &HardwareAddress) -> Result<Option<Link>> {
+    let links = host.links()?;
+    let permanent = |link: &&Link| link.permanent_address.as_ref() == Some(address);
+    let current = |link: &&Link| link.hardware_address.as_ref() == Some(address) && link.upper.is_none();
+    let any = |link: &&Link| link.hardware_address.as_ref() == Some(address);
+    for is_it in [&permanent as &dyn Fn(&&Link) -> bool, &current, &any] {
+        let found: Vec<&Link> = links.iter().filter(|link| is_it(link)).collect();
+        match found[..] {
+            [] => {}
+            [one] => return Ok(Some(one.clone())),
+            _ => {
+                let names: Vec<String> = found.iter().map(|link| link.name.clone()).collect();
+                let text = format!("several links have the address {address}: {}", limit::first(&names, ", "));
+                return Err(Error::conflict(text).hint("select the device by `device` or `pciBusID`"));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The first link, by name, of the device that has this directory in sysfs.
+///
+/// sysfs shows the links of the namespace that it was mounted in. If that is another one, the kernel's own description of the links
+/// tells which are the device's.
+fn by_directory(host: &Netlink, directory: &Path) -> Result<Option<Link>> {
+    for one in with_virtio(directory) {
+        for name in listed(&one.join("net"))? {
+            if let Some(link) = host.find_link(&name)?
+                && (link.parent.is_none() || is_of(&link, directory))
+            {
+                return Ok(Some(link));
+            }
+        }
+    }
+    let mut links = host.links()?;
+    links.retain(|link| is_of(link, directory));
+    links.sort_by(|one, other| one.name.cmp(&other.name));
+    Ok(links.into_iter().next())
+}
+
+/// Whether the link is one of the device that has this directory, as the kernel describes the link.
+fn is_of(link: &Link, directory: &Path) -> bool {
+    let Some(parent) = &link.parent else { return false };
+    let is_named = |one: &PathBuf| one.file_name().is_some_and(|name| name == parent.name.as_str());
+    with_virtio(directory).iter().any(is_named)
+}
+
+/// The directory of a device, and those of its devices on the virtio bus: there a virtio card has its link.
+fn with_virtio(directory: &Path) -> Vec<PathBuf> {
+    let mut all = vec![directory.to_owned()];
+    for name in listed(directory).unwrap_or_default() {
+        if name.starts_with("virtio") {
+            all.push(directory.join(name));
+        }
+    }
+    all
+}
+
+/// The names in a directory, sorted; none if there is no such directory.
+fn listed(directory: &Path) -> Result<Vec<String>> {
+    let entries = match fs::read_dir(directory) {
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+        entries => entries.map_err(|error| unreadable(directory, error))?,
+    };
+    let mut names = Vec::new();
+    for entry in entries {
+        let name = entry.map_err(|error| unreadable(directory, error))?.file_name();
+        names.push(name.to_string_lossy().into_owned());
+    }
+    names.sort();
+    Ok(names)
+}
+
+/// The path without symbolic links, which must still be that of a device.
+fn resolved(path: &Path) -> Result<PathBuf> {
+    let resolved = fs::canonicalize(path).map_err(|error| unreadable(path, error))?;
+    let is_device = resolved.strip_prefix(DEVICES).is_ok_and(|rest| rest.components().count() > 1);
+    if is_device {
+        return Ok(resolved);
+    }
+    let text = format!("{} is not a device: it is {}", path.display(), resolved.display());
+    Err(Error::config(text).hint("`readlink -f /sys/class/net/NAME/device` prints the path of a device"))
+}
+
+fn unreadable(path: &Path, error: io::Error) -> Error {
+    Error::from(error).context(format_args!("failed to read directory {}", path.display()))
+}
+
+/// The address on the PCI bus of a link's device; `None` if it is on another bus or none.
+pub(crate) fn pci_address(link: &Link) -> Option<String> {
+    let parent = link.parent.as_ref()?;
+    match parent.bus.as_str() {
+        "pci" => Some(parent.name.clone()),
+        "virtio" => {
+            let device = fs::canonicalize(Path::new(VIRTIO).join(&parent.name)).ok()?;
+            let above = device.parent()?.file_name()?.to_str()?.to_owned();
+            Path::new(PCI).join(&above).exists().then_some(above)
+        }
+        _ => None,
+    }
+}
+
+/// Whether the device is still on its bus. A link without a device has none that could be removed.
+pub(crate) fn is_on_bus(bus: &str, name: &str) -> bool {
+    check_bus_name(bus).is_err() || Path::new("/sys/bus").join(bus).join("devices").join(name).exists()
+}
+
+impl fmt::Display for DeviceSelector {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            DeviceSelector::Name(name) | DeviceSelector::Unknown(name) => write!(f, "device {name}"),
+            DeviceSelector::HardwareAddress(address) => write!(f, "device with the address {address}"),
+            DeviceSelector::KernelPath(path) => write!(f, "device at {}", path.display()),
+            DeviceSelector::Pci(name) => write!(f, "PCI device {name}"),
+            DeviceSelector::Auxiliary(name) => write!(f, "auxiliary device {name}"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_and_paths_that_lead_elsewhere_are_refused() {
+        for name in ["", ".", "..", "../../net", "a/b", "0000:00:03.0\n", &"a".repeat(65)] {
+            assert!(check_bus_name(name).is_err(), "{name:?}");
+            assert!(bus_of(name).is_err(), "{name:?}");
+        }
+        for name in ["0000:00:03.0", "mlx5_core.sf.4", "virtio0"] {
+            assert_eq!(check_bus_name(name), Ok(()));
+        }
+        for path in
+            ["", "/sys/devices", "sys/devices/x", "/sys/devices/../class", "/sys/devicesx/y", "/sys/devices/a\0b"]
+        {
+            assert!(check_kernel_path(path).is_err(), "{path:?}");
+        }
+        assert!(check_kernel_path("/sys/devices/pci0000:00/0000:00:19.0").is_ok());
+    }
+
+    #[test]
+    fn a_directory_that_holds_several_devices_is_not_one() {
+        for path in ["/sys/devices/virtual", "/sys/devices/."] {
+            let error = resolved(Path::new(path)).unwrap_err();
+            assert!(error.msg.contains("is not a device"), "{error}");
+        }
+        assert!(resolved(Path::new("/sys/devices/virtual/net")).is_ok());
+        assert!(resolved(Path::new("/sys/devices/no/such")).unwrap_err().msg.contains("failed to read directory"));
+    }
+
+    #[test]
+    fn a_device_that_the_host_lacks_is_on_no_bus() {
+        assert_eq!(bus_of("ffff:ff:1f.7"), Ok(None));
+        assert!(!is_on_bus("pci", "ffff:ff:1f.7"));
+        assert_eq!(is_in_userspace("ffff:ff:1f.7"), Ok(false));
+        assert!(DeviceSelector::Pci("ffff:ff:1f.7".to_owned()).explain_missing().is_none());
+    }
+}

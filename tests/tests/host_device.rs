@@ -1,0 +1,383 @@
+//! host-device: what the container gets, what the host gets back, and what containers and other programs do in between.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use cnikit_testkit::life::{self, Tampering};
+use cnikit_testkit::transcripts::survives;
+use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
+use cnikit_tests::transcripts::scenes;
+use cnikit_tests::{HOST_LOCAL, bin, crowded_host_device, host_device, subject};
+use serde_json::{Value, json};
+
+/// It has no addresses.
+fn layer2() -> Subject {
+    host_device(bin()).with("ipam", json!({})).called("host-device of layer 2")
+}
+
+#[test]
+fn an_attachment_leaves_no_trace_and_the_host_has_its_device_back() {
+    [host_device(bin()), layer2()].iter().for_each(life::leaves_no_trace);
+}
+
+#[test]
+fn del_succeeds_in_every_poor_form() {
+    [host_device(bin()), layer2()].iter().for_each(life::survives_incomplete_dels);
+}
+
+#[test]
+fn sixty_four_at_once_get_sixty_four_devices() {
+    flood::survives(&crowded_host_device(bin()), 64);
+}
+
+#[test]
+fn no_flood_leaves_an_orphan_or_a_file() {
+    flood::random_calls(&crowded_host_device(bin()), 80);
+}
+
+#[test]
+fn a_fault_before_any_step_leaves_nothing() {
+    let tried = fault::leaves_nothing::<host_device::HostDevicePlugin>(&host_device(bin()), HOST_LOCAL);
+    assert_eq!(tried, 4, "1 step of the link, 1 of layer 3, and the place behind each");
+}
+
+/// Its addresses have no gateway: the campaigns have the other container talk to that, which no spare device can.
+fn without_gateway() -> Subject {
+    let addresses = json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]);
+    crowded_host_device(bin()).with("ipam", json!({"type": "static", "addresses": addresses}))
+}
+
+#[test]
+fn it_is_killed_at_some_calls() {
+    kill::at_every_call(&without_gateway(), 1);
+}
+
+#[test]
+fn it_meets_some_errors() {
+    errno::at_every_call(&without_gateway(), 1);
+}
+
+#[test]
+fn recorded_requests_of_a_runtime_are_answered() {
+    survives(&crowded_host_device(bin()).with("ipam", json!({})), &scenes("podman-4.3-run"), 1);
+}
+
+#[test]
+fn check_names_what_was_tampered_with() {
+    let another = "ip link set eth0 down; ip link set eth0 name away && ip link add eth0 type ifb";
+    let things = [
+        Tampering::inside("ip link set eth0 down", "eth0: wanted up, found down"),
+        Tampering::inside("ip link set eth0 down; ip link set eth0 name away", "interface eth0: wanted device hd"),
+        Tampering::inside(another, "found another interface"),
+        Tampering::inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24"),
+        Tampering::inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64"),
+        Tampering::inside("ip route del 10.77.0.0/24", "route of eth0: wanted 10.77.0.0/24"),
+        Tampering::on_host("rm $DIR/leases/testnet/10.77.0.2", "10.77.0.2"),
+    ];
+    life::names_tampering_of_all(&host_device(bin()), &things);
+    life::names_tampering_of_all(&layer2(), &things[..3]);
+}
+
+/// A host with a veth whose other end, `wire0`, is on the host too, and a container.
+struct Scene {
+    host: Host,
+    container: Container,
+    before: HostSnapshot,
+}
+
+impl Scene {
+    fn new() -> Scene {
+        let host = Host::new();
+        host.sh("ip link add dev0 address 02:00:5e:10:00:02 type veth peer name wire0 address 02:00:5e:10:00:03 && \
+             ip link set dev0 alias 'the one in front' && ip link property add dev dev0 altname the-card-in-front && \
+             ip address add 192.0.2.1/24 dev dev0 && ip address add 2001:db8::1/64 dev dev0 nodad && \
+             ip link set dev0 mtu 1400 up && ip link set wire0 mtu 1400 up && \
+             until ip -6 route show table local dev dev0 | grep -q '2001:db8::1 '; do :; done");
+        let container = host.container();
+        std::fs::create_dir(host.dir().join("devices")).unwrap();
+        Scene { before: HostSnapshot::of(&host), container, host }
+    }
+
+    fn subject(&self, selection: &Value) -> Subject {
+        let addresses = json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]);
+        let ipam = json!({"type": "static", "addresses": addresses});
+        let mut subject = subject("host-device", json!({"dataDir": "$DIR/devices", "ipam": ipam})).at(self.host.dir());
+        for (key, value) in selection.as_object().unwrap() {
+            subject = subject.with(key, value.clone());
+        }
+        subject
+    }
+
+    fn named(&self) -> Subject {
+        self.subject(&json!({"device": "dev0"}))
+    }
+
+    fn add(&self) -> Value {
+        self.named().add(&self.host, "c-one", &self.container)
+    }
+
+    fn del(&self) {
+        self.named().call(&self.host, "DEL", "c-one", &self.container.path(), &[]).ok();
+    }
+
+    fn assert_given_back(&self, when: &str) {
+        // The kernel adds some routes of an IPv6 address after a delay.
+        let left = HostSnapshot::leftovers(&self.host, &self.before, &[]);
+        assert!(left.is_none(), "{when}: {left:?}");
+    }
+
+    fn assert_absent(&self) {
+        assert!(!self.host.try_sh("ip link show dev0").0);
+    }
+}
+
+#[test]
+fn a_device_is_selected_by_each_of_its_names_and_by_its_address() {
+    let scene = Scene::new();
+    // A link on top of it has its address.
+    scene.host.sh("ip link add above0 link wire0 type macvlan mode passthru; ip link del above0");
+    for selection in [
+        json!({"device": "dev0"}),
+        json!({"device": "the-card-in-front"}),
+        json!({"hwaddr": "02-00-5E-10-00-02"}),
+        json!({"hwaddr": "0200.5e10.0002"}),
+        json!({"device": "dev0", "hwaddr": "02:00:5e:10:00:03"}),
+    ] {
+        let subject = scene.subject(&selection);
+        let result = subject.add(&scene.host, "c-one", &scene.container);
+        let interface = &result["interfaces"][0];
+        assert_eq!(interface["mac"], "02:00:5e:10:00:02", "{selection}");
+        assert_eq!((&interface["name"], &interface["mtu"]), (&json!("eth0"), &json!(1400)));
+        assert_eq!(interface["sandbox"], scene.container.path());
+        subject.check(&scene.host, "c-one", &scene.container, &result).ok();
+        scene.assert_absent();
+        subject.del(&scene.host, "c-one", &scene.container, &result);
+        scene.assert_given_back(&selection.to_string());
+    }
+}
+
+#[test]
+fn the_container_talks_over_the_device() {
+    let scene = Scene::new();
+    scene.host.sh("ip address add 10.77.0.1/24 dev wire0; ip address add fd00:77::1/64 dev wire0 nodad");
+    scene.add();
+    for address in ["10.77.0.1", "fd00:77::1"] {
+        scene.container.sh(&format!("ping -n -q -c 1 -w 10 {address}"));
+    }
+    for address in ["10.77.0.5", "fd00:77::5"] {
+        scene.host.sh(&format!("ping -n -q -c 1 -w 10 {address}"));
+    }
+    scene.del();
+    scene.host.sh("ip address del 10.77.0.1/24 dev wire0; ip address del fd00:77::1/64 dev wire0");
+    scene.assert_given_back("after DEL");
+}
+
+/// Everything that a container with `CAP_NET_ADMIN` can do to the device, and to be confused with it.
+#[test]
+fn whatever_the_container_did_to_it_the_host_has_it_back_as_it_was() {
+    for line in [
+        "ip link set eth0 down; ip link set eth0 name away",
+        "ip link set eth0 alias cnikit:0000000000000000:00000000000000000000000000000000",
+        "ip link set eth0 alias wire0",
+        "ip link set eth0 alias ''",
+        "ip link set eth0 address 0a:00:00:00:00:01; ip link set eth0 mtu 1300; ip link set eth0 promisc on",
+        "ip link set eth0 txqueuelen 7; ip link set eth0 group 9; ip link set eth0 allmulticast on",
+        "ip link property add dev eth0 altname wire0",
+        "ip link property del dev eth0 altname the-card-in-front",
+        "ip link property add dev eth0 altname dev0",
+        "ip link add dev0 type ifb; ip link set dev0 up",
+        "ip link set eth0 down; ip link set eth0 name wire0; ip link add eth0 type veth peer name other0",
+        "ip link add br0 type bridge; ip link set eth0 master br0",
+        "ip link add above0 link eth0 type macvlan; ip link set above0 up",
+        "ip address add 192.0.2.7/24 dev eth0; ip route add 203.0.113.0/24 dev eth0",
+        "ip link set eth0 xdp off; tc qdisc add dev eth0 clsact",
+    ] {
+        let scene = Scene::new();
+        scene.add();
+        scene.container.sh(line);
+        scene.del();
+        scene.assert_given_back(line);
+        assert!(!scene.container.try_sh("ip link show above0").0, "{line}: nothing stays connected with it");
+    }
+}
+
+/// It deletes the device, and puts one with the same number, name and address in its place. A veth goes with its other end, so that
+/// the host sees that it is not the device.
+#[test]
+fn a_link_that_the_container_put_in_its_place_is_not_taken() {
+    let scene = Scene::new();
+    let index = scene.host.sh("cat /proc/net/dev_mcast | awk '$2 == \"dev0\" { print $1; exit }'");
+    scene.add();
+    scene.container.sh(&format!(
+        "ip link del eth0 && ip link add eth0 index {} address 02:00:5e:10:00:02 type veth peer name peer0 && \
+         ip link set eth0 alias dev0",
+        index.trim()
+    ));
+    scene.del();
+    assert!(scene.container.sh("ip -o link").contains("eth0@peer0"), "it is the container's");
+    scene.assert_absent();
+    assert_eq!(std::fs::read_dir(scene.host.dir().join("devices")).unwrap().count(), 0);
+}
+
+/// The container moved it to a namespace of its own. Without hardware it is destroyed there; it is not taken from there.
+#[test]
+fn a_device_that_was_moved_on_does_not_make_del_fail() {
+    let scene = Scene::new();
+    scene.add();
+    let nested = scene.host.container();
+    scene.container.sh(&format!("ip link set eth0 netns {}", nested.path()));
+    scene.del();
+    assert!(nested.sh("ip -o link").contains("eth0"));
+    scene.del();
+}
+
+#[test]
+fn a_name_that_the_host_has_given_to_another_link_stays_with_that_one() {
+    let scene = Scene::new();
+    scene.add();
+    scene.host.sh("ip link add dev0 type bridge; ip link property add dev dev0 altname the-card-in-front");
+    let conf = scene.named().conf.to_string();
+    let path = scene.container.path();
+    let output = scene.named().call_raw(&scene.host, "DEL", "c-one", &path, conf.as_bytes(), &[("CNI_LOG", "info")]);
+    assert_eq!(output.exit, 0, "{output:?}");
+    assert!(output.stderr.contains("dev0 is back on the host as"), "{}", output.stderr);
+    let links = scene.host.sh("ip -o address show to 192.0.2.1; ip -o link show type bridge");
+    assert!(links.contains(" dev0: ") && !links.contains("dev0    inet"), "{links}");
+    assert!(scene.host.sh("ip -o link show type veth").contains("02:00:5e:10:00:02"));
+}
+
+#[test]
+fn a_device_of_a_container_or_none_at_all_is_refused_by_name() {
+    let scene = Scene::new();
+    let before = HostSnapshot::of(&scene.host);
+    let other = scene.host.container();
+    let refused = |selection: &Value, container: &Container| {
+        scene.subject(selection).call(&scene.host, "ADD", "c-two", &container.path(), &[]).refused()
+    };
+    for (selection, code, says) in [
+        (json!({}), 7, "specify either \"device\", \"hwaddr\", \"kernelpath\" or \"pciBusID\""),
+        (json!({"device": "nosuch0"}), 101, "failed to find host device: the host has no device nosuch0"),
+        (json!({"device": "lo"}), 7, "lo is the host's loopback"),
+        (json!({"hwaddr": "02:00:5e:10:00:77"}), 101, "no device with the address 02:00:5e:10:00:77"),
+        (json!({"kernelpath": "/sys/devices/no/such"}), 100, "failed to read directory /sys/devices/no/such"),
+        (json!({"pciBusID": "ffff:ff:1f.7"}), 101, "the host has no PCI device ffff:ff:1f.7"),
+        (json!({"runtimeConfig": {"deviceID": "ffff:ff:1f.7"}}), 7, "runtime config DeviceID ffff:ff:1f.7 not found"),
+    ] {
+        let (found, text) = refused(&selection, &other);
+        assert!(found == code && text.contains(says), "{selection}: {found} {text}");
+    }
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after refusals");
+    // The interface of another container, and one that another container has.
+    scene.host.sh("ip link set wire0 alias cnikit:0123456789abcdef:0123456789abcdef0123456789abcdef");
+    let (_, text) = refused(&json!({"device": "wire0"}), &other);
+    assert!(text.contains("wire0 is the host end of"), "{text}");
+    scene.host.sh("ip link set wire0 alias ''");
+    scene.add();
+    let (code, text) = refused(&json!({"device": "the-card-in-front"}), &other);
+    assert!(code == 101 && text.contains("testnet/c-one/eth0 has it"), "{text}");
+    scene.del();
+    // The name in the container is taken, or the kind of link cannot be moved.
+    other.sh("ip link add eth0 type ifb");
+    let (code, text) = refused(&json!({"device": "dev0"}), &other);
+    assert!(code == 101 && text.contains("interface \"eth0\" already exists in"), "{text}");
+    scene.assert_given_back("after refusals");
+    scene.host.sh("ip link add br0 type bridge");
+    let (code, text) = refused(&json!({"device": "br0"}), &scene.container);
+    assert!(code == 101 && text.contains("failed to move link br0: this kind of link cannot leave"), "{code} {text}");
+}
+
+/// An address with a lifetime was leased, and is not given back: by then another machine may have it.
+#[test]
+fn an_address_with_a_lifetime_is_not_given_back() {
+    let scene = Scene::new();
+    scene.host.sh("ip address add 192.0.2.99/24 dev dev0 valid_lft 600 preferred_lft 600");
+    scene.add();
+    scene.del();
+    assert!(!scene.host.sh("ip address show dev0").contains("192.0.2.99"));
+    scene.assert_given_back("after DEL");
+}
+
+/// A failed ADD gives it back too: the IPAM plugin has no address.
+#[test]
+fn a_failed_add_gives_the_device_back() {
+    let scene = Scene::new();
+    let addresses = json!([{"address": "10.77.0.5/24"}]);
+    let routes = json!([{"dst": "192.0.2.0/24", "gw": "198.51.100.1", "scope": 254}]);
+    let ipam = json!({"type": "static", "addresses": addresses, "routes": routes});
+    let subject = scene.named().with("ipam", ipam);
+    subject.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
+    scene.assert_given_back("after a failed ADD");
+}
+
+#[test]
+fn gc_gives_back_the_devices_of_attachments_that_are_not_valid() {
+    let scene = Scene::new();
+    scene.add();
+    let gc = |network: &str, valid: Value| {
+        let subject = scene.named().with("name", json!(network));
+        subject.call(&scene.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
+    };
+    gc("testnet", json!([{"containerID": "c-one", "ifname": "eth0"}]));
+    gc("othernet", json!([]));
+    scene.assert_absent();
+    // The namespace is found by the path of the ADD.
+    gc("testnet", json!([]));
+    scene.assert_given_back("after GC");
+}
+
+/// As upstream's plugin leaves it: its name is in the alias, and nothing is stored.
+#[test]
+fn what_upstream_moved_is_given_back_and_what_upstream_gave_back_is_completed() {
+    let scene = Scene::new();
+    let move_as_upstream =
+        format!("ip link set dev0 alias dev0 && ip link set dev0 netns {} name eth0", scene.container.path());
+    let mac = json!([{"name": "eth0", "mac": "02:00:5e:10:00:02", "sandbox": scene.container.path()}]);
+    let records = [vec![("prevResult", json!({"cniVersion": "1.1.0", "interfaces": mac}))], vec![]];
+    for record in records {
+        scene.host.sh(&move_as_upstream);
+        scene.named().call(&scene.host, "DEL", "c-one", &scene.container.path(), &record).ok();
+        let link = scene.host.sh("ip -o link show dev0");
+        assert!(link.contains("02:00:5e:10:00:02") && !link.contains("alias"), "{link}");
+    }
+    // Another device, of another container.
+    scene.host.sh(&move_as_upstream);
+    let other = json!([{"name": "eth0", "mac": "02:00:5e:10:00:77", "sandbox": scene.container.path()}]);
+    let other = [("prevResult", json!({"cniVersion": "1.1.0", "interfaces": other}))];
+    scene.named().call(&scene.host, "DEL", "c-one", &scene.container.path(), &other).ok();
+    scene.assert_absent();
+
+    let scene = Scene::new();
+    scene.add();
+    scene.container.sh("ip link set eth0 down; ip link set eth0 name dev0 alias ''");
+    scene.container.sh(&format!("ip link set dev0 netns {}", scene.host_path()));
+    assert!(scene.host.sh("ip -o link show dev0").contains("state DOWN"));
+    let gc = ("cni.dev/valid-attachments", json!([]));
+    scene.named().call(&scene.host, "GC", "", "", &[gc]).ok();
+    scene.assert_given_back("after upstream's DEL and our GC");
+}
+
+impl Scene {
+    fn host_path(&self) -> String {
+        use std::os::fd::{AsFd, AsRawFd};
+        format!("/proc/{}/fd/{}", std::process::id(), self.host.netns().as_fd().as_raw_fd())
+    }
+}
+
+/// The kernel destroys links of a kind with their namespace.
+#[test]
+fn a_device_that_went_with_its_namespace_leaves_no_file() {
+    let Scene { host, container, .. } = Scene::new();
+    let subject = subject("host-device", json!({"device": "dev0", "dataDir": "$DIR/devices"})).at(host.dir());
+    subject.add(&host, "c-one", &container);
+    let path = container.path();
+    drop(container);
+    subject.call(&host, "DEL", "c-one", &path, &[]).ok();
+    assert_eq!(std::fs::read_dir(host.dir().join("devices")).unwrap().count(), 0);
+}
+
+#[test]
+fn a_dry_run_moves_nothing() {
+    let scene = Scene::new();
+    let output = scene.named().call(&scene.host, "PLAN", "c-one", &scene.container.path(), &[]).ok();
+    let steps = output["plan"].to_string();
+    assert!(steps.contains("device dev0 of the host, in the container as eth0; what it was is stored in"), "{steps}");
+    scene.assert_given_back("after a dry run");
+}
