@@ -348,7 +348,12 @@ pub fn host_device(bin: &Path) -> Subject {
     spare_device(bin, "hd$NUMBER")
 }
 
-/// The same for campaigns with many containers, of which snapshots do not compare the devices.
+/// The same with one name, `pairend0`, of which snapshots compare nothing: a container can destroy such a device.
+pub fn lost_host_device(bin: &Path) -> Subject {
+    spare_device(bin, "pairend0")
+}
+
+/// The same for campaigns with many containers.
 pub fn crowded_host_device(bin: &Path) -> Subject {
     spare_device(bin, "pairend$NUMBER")
 }

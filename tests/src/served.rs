@@ -5,8 +5,8 @@ use serde_json::json;
 
 use crate::harmed::{firewall, publishing, shaped, source_routing, tuned, vrf_member};
 use crate::{
-    MASTER, bin, bridge, dual_stack, dummy, flannel, host_device, ipvlan, macvlan, ptp, subject, tap, vlan,
-    written_down,
+    MASTER, bin, bridge, crowded_host_device, dual_stack, dummy, flannel, ipvlan, lost_host_device, macvlan, ptp,
+    subject, tap, vlan, written_down,
 };
 
 /// A plugin that serves: its host is [`Subject::host`], its container [`Subject::container`], its files [`Subject::at`].
@@ -17,7 +17,7 @@ pub fn served(plugin: &str) -> Subject {
         "dummy" => dummy(),
         "firewall" => firewall(bin(), "nftables"),
         "flannel" => flannel(),
-        "host-device" => host_device(bin()),
+        "host-device" => lost_host_device(bin()),
         "host-local" => subject("host-local", json!({"ipam": dual_stack()})),
         "ipvlan" => ipvlan().on(MASTER), // a master, also where the kernel has no ipvlan
         "loopback" => subject("loopback", json!({})),
@@ -34,8 +34,12 @@ pub fn served(plugin: &str) -> Subject {
     }
 }
 
-/// The same plugin where several containers are attached at the same time: the kernel allows one per VLAN of a master.
+/// The same plugin where several containers are attached at the same time: the kernel allows one per VLAN of a master, and
+/// each has a device of its own.
 pub fn served_together(plugin: &str) -> Subject {
-    let subject = served(plugin);
-    if plugin == "vlan" { subject.with("vlanId", json!("$NUMBER")) } else { subject }
+    match plugin {
+        "host-device" => crowded_host_device(bin()),
+        "vlan" => served(plugin).with("vlanId", json!("$NUMBER")),
+        _ => served(plugin),
+    }
 }

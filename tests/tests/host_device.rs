@@ -181,6 +181,7 @@ fn whatever_the_container_did_to_it_the_host_has_it_back_as_it_was() {
         "ip link set eth0 address 0a:00:00:00:00:01; ip link set eth0 mtu 1300; ip link set eth0 promisc on",
         "ip link set eth0 txqueuelen 7; ip link set eth0 group 9; ip link set eth0 allmulticast on",
         "ip link property add dev eth0 altname wire0",
+        r"ip link property add dev eth0 altname $(printf 'any\377bytes')",
         "ip link property del dev eth0 altname the-card-in-front",
         "ip link property add dev eth0 altname dev0",
         "ip link add dev0 type ifb; ip link set dev0 up",

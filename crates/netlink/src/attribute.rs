@@ -6,7 +6,7 @@
 const HEADER: usize = 4;
 /// The flag of a type that says that the value is a list of attributes.
 #[doc(alias = "NLA_F_NESTED")]
-const NESTED: u16 = 1 << 15;
+pub(crate) const NESTED: u16 = 1 << 15;
 /// The bits of a type that are not flags.
 #[doc(alias = "NLA_TYPE_MASK")]
 const TYPE: u16 = 0x3fff;

@@ -23,7 +23,7 @@ const GROUP: u16 = 27;
 const LINK_NETNSID: u16 = 37;
 const MIN_MTU: u16 = 50;
 const MAX_MTU: u16 = 51;
-const PROP_LIST: u16 = 52;
+pub(crate) const PROP_LIST: u16 = 52;
 pub(crate) const ALT_IFNAME: u16 = 53;
 const PERM_ADDRESS: u16 = 54;
 const PARENT_DEV_NAME: u16 = 56;
@@ -244,6 +244,18 @@ impl Link {
             self.port = find(INFO_SLAVE_DATA).map(Port::parse);
         }
     }
+}
+
+/// The alternative names in an `RTM_NEWLINK` message, as the kernel has them.
+pub(crate) fn altnames(message: &[u8]) -> Vec<Vec<u8>> {
+    let list = message.get(HEADER + LINK_HEADER..).unwrap_or_default();
+    let mut names = Vec::new();
+    for (kind, name) in attributes(value(list, PROP_LIST).unwrap_or_default()) {
+        if kind == ALT_IFNAME {
+            names.push(name.strip_suffix(&[0]).unwrap_or(name).to_vec());
+        }
+    }
+    names
 }
 
 /// Parses a `br_boolopt_multi`: the values of the options, and a mask of those that the kernel supports.

@@ -6,10 +6,12 @@ use cnikit_netns::Netns;
 use netlink_packet_core::{DefaultNla, NLM_F_CREATE, NLM_F_EXCL};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{
-    BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkAttribute, LinkMessage, Prop,
+    BridgeBooleanOptionFlags, BridgeBooleanOptions, InfoBridge, InfoKind, LinkAttribute, LinkMessage,
 };
 use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
 
+use crate::attribute::{Attributes, NESTED};
+use crate::link::{ALT_IFNAME, PROP_LIST, altnames};
 use crate::netlink::{Forgives, Request};
 use crate::{Mac, Netlink, Result};
 
@@ -104,7 +106,7 @@ impl Netlink {
     /// A link of the namespace has the name ([`crate::Error::exists`]), or there is no such link ([`crate::Error::is_absent`]).
     #[doc(alias = "RTM_NEWLINKPROP")]
     pub fn add_altname(&self, index: u32, name: &str) -> Result<()> {
-        let message = RouteNetlinkMessage::NewLinkProp(with_altname(index, name));
+        let message = RouteNetlinkMessage::NewLinkProp(with_altname(index, name.as_bytes()));
         let flags = NLM_F_CREATE | NLM_F_EXCL;
         let operation = "add alternative name";
         let object = format!("{name} to");
@@ -112,23 +114,42 @@ impl Netlink {
         self.ask(request).map(drop)
     }
 
-    /// Removes an alternative name from a link.
+    /// Removes those alternative names of a link for which `keeps` is false. They may be any bytes, which `keeps` gets as text with
+    /// replacement characters, as [`crate::Link::altnames`] has them.
     ///
     /// # Errors
-    /// The link does not have it, or does not exist ([`crate::Error::is_absent`]).
+    /// There is no such link ([`crate::Error::is_absent`]), or the kernel refuses it. A name that is gone by then is not an error.
     #[doc(alias = "RTM_DELLINKPROP")]
-    pub fn delete_altname(&self, index: u32, name: &str) -> Result<()> {
-        let message = RouteNetlinkMessage::DelLinkProp(with_altname(index, name));
-        let operation = "remove alternative name";
-        let object = format!("{name} from");
-        let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
-        self.ask(request).map(drop)
+    pub fn retain_altnames(&self, index: u32, keeps: impl Fn(&str) -> Result<bool>) -> Result<()> {
+        for name in self.altname_bytes(index)? {
+            let text = String::from_utf8_lossy(&name).into_owned();
+            if keeps(&text)? {
+                continue;
+            }
+            let message = RouteNetlinkMessage::DelLinkProp(with_altname(index, &name));
+            let operation = "remove alternative name";
+            let object = format!("{text} from");
+            let forgives = Forgives::Absent;
+            self.ask(Request { message, flags: 0, operation, object, link: Some(index), forgives })?;
+        }
+        Ok(())
+    }
+
+    fn altname_bytes(&self, index: u32) -> Result<Vec<Vec<u8>>> {
+        let message = RouteNetlinkMessage::GetLink(LinkUnspec::new_with_index(index).build());
+        let operation = "find link";
+        let object = format!("number {index}");
+        let answers =
+            self.ask(Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing })?;
+        Ok(answers.iter().flat_map(|message| altnames(message)).collect())
     }
 }
 
-fn with_altname(index: u32, name: &str) -> LinkMessage {
+fn with_altname(index: u32, name: &[u8]) -> LinkMessage {
     let mut message = LinkUnspec::new_with_index(index).build();
-    message.attributes.push(LinkAttribute::PropList(vec![Prop::AltIfName(name.to_owned())]));
+    let names = Attributes::new().bytes(ALT_IFNAME, &[name, &[0]].concat());
+    let list = DefaultNla::new(PROP_LIST | NESTED, names.as_bytes().to_vec());
+    message.attributes.push(LinkAttribute::Other(list));
     message
 }
 

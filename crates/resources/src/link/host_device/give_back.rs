@@ -111,12 +111,8 @@ pub(super) fn take_out(state: &DeviceState, from: &Netlink, link: &Link, host: &
 fn move_out(state: &DeviceState, from: &Netlink, link: &Link, host: &Netlink) -> cnikit_netlink::Result<Link> {
     let before = &state.before;
     from.change(link.index, &LinkChange { up: Some(false), ..LinkChange::default() })?;
-    for altname in &link.altnames {
-        let is_own = before.altnames.as_ref().is_none_or(|names| names.contains(altname));
-        if !is_own || host.find_link(altname)?.is_some() {
-            from.delete_altname(link.index, altname)?;
-        }
-    }
+    let is_own = |altname: &str| before.altnames.as_ref().is_none_or(|names| names.iter().any(|name| name == altname));
+    from.retain_altnames(link.index, |altname| Ok(is_own(altname) && host.find_link(altname)?.is_none()))?;
     let mut name = before.name.clone();
     if host.find_link(&name)?.is_some() {
         SPARE_NAME.clone_into(&mut name);
@@ -215,11 +211,7 @@ pub(super) fn restore(host: &Netlink, found: &Link, before: &LinkBefore) -> Resu
 
 fn restore_altnames(host: &Netlink, link: &Link, before: &LinkBefore) -> Result<()> {
     let Some(altnames) = &before.altnames else { return Ok(()) };
-    for altname in &link.altnames {
-        if !altnames.contains(altname) {
-            unless_absent(host.delete_altname(link.index, altname))?;
-        }
-    }
+    host.retain_altnames(link.index, |altname| Ok(altnames.iter().any(|name| name == altname)))?;
     for altname in altnames {
         if !link.altnames.contains(altname) && host.find_link(altname)?.is_none() {
             host.add_altname(link.index, altname)?;
