@@ -5,7 +5,7 @@ use cnikit_plan::{
     sweep, verify,
 };
 use cnikit_skel::{
-    Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Errors, Gc, Journal, Plugin, Result, Sources, Status,
+    Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Errors, Gc, Journal, Plugin, Result, Role, Sources, Status,
 };
 use cnikit_types::{CniResult, Interface, Ip, NetConf};
 use serde::Deserialize;
@@ -72,6 +72,8 @@ pub trait InterfacePlugin: DeserializeOwned {
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
     /// As [`Plugin::EXAMPLE`].
     const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
+    /// As [`Plugin::ROLE`].
+    const ROLE: Option<Role> = None;
 
     /// Looks up on this node what the plans depend on and the configuration does not tell. ADD, CHECK and the dry run call it
     /// before they make a plan; it changes nothing.
@@ -126,6 +128,7 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
     const EXAMPLE: &'static str = P::EXAMPLE;
+    const ROLE: Option<Role> = P::ROLE;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let InterfaceShape(plugin) = self;

@@ -45,8 +45,8 @@ pub use cnikit_resources as resources;
 pub use cnikit_rules as rules;
 pub use cnikit_skel::{
     Add, AttachmentId, AttachmentSpec, Call, Check, Del, Delegate, DryRun, DryRunReport, Entry, Error, Errors, Gc,
-    Input, Journal, KeySource, NetnsLookup, Plugin, Plugins, Request, Result, Sources, Status, ValidAttachments, about,
-    code, dispatch, input, log, main, serve,
+    Input, Journal, KeySource, NetnsLookup, Plugin, Plugins, Request, Result, Role, Sources, Status, ValidAttachments,
+    about, code, dispatch, input, log, main, serve,
 };
 pub use cnikit_types as types;
 pub use cnikit_types::{CniResult, NetConf, Version};

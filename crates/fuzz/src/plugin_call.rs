@@ -76,5 +76,5 @@ pub(crate) fn plugin_entry(serve: fn(&str, Input, Plugins, &mut dyn Write) -> u8
     let name = file.file_name().expect("it has a name").to_string_lossy().into_owned();
     let directory = file.parent().expect("it is in a directory").display().to_string();
     let name: &'static str = Box::leak(name.into_boxed_str());
-    (directory, Box::leak(Box::new([Entry { name, serve, example: "" }])))
+    (directory, Box::leak(Box::new([Entry { name, serve, example: "", role: None }])))
 }

@@ -1,14 +1,17 @@
 //! Two calls that need unsafe code.
 #![expect(unsafe_code, reason = "code between fork and exec, and a system call without a wrapper")]
 
+use std::ffi::{CStr, CString};
 use std::io;
 use std::os::fd::{FromRawFd, OwnedFd, RawFd};
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 
+use nix::fcntl::{OFlag, open};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
-use nix::unistd::{Pid, getpid, getppid};
+use nix::sys::stat::Mode;
+use nix::unistd::{Pid, getpid, getppid, write};
 
 use crate::image::Image;
 
@@ -16,16 +19,30 @@ use crate::image::Image;
 ///
 /// That thread must live as long as the program is wanted: the signal is sent at the end of the thread, not of the process.
 #[doc(alias = "PR_SET_PDEATHSIG")]
-pub(crate) fn become_bound(command: &mut Command, image: Image) {
+pub(crate) fn become_bound(command: &mut Command, image: Image, label: Option<CString>) {
     let parent = getpid();
-    // SAFETY: between fork and exec the closure makes three system calls and allocates nothing.
-    unsafe { command.pre_exec(move || bind_to(parent).and_then(|()| Err(image.exec()))) };
+    let begin = move || {
+        bind_to(parent)?;
+        if let Some(label) = &label {
+            set_exec_label(label)?;
+        }
+        Err(image.exec())
+    };
+    // SAFETY: between fork and exec the closure makes at most six system calls and allocates nothing.
+    unsafe { command.pre_exec(begin) };
 }
 
 /// Requests the signal, then checks that the parent had not ended before.
 fn bind_to(parent: Pid) -> io::Result<()> {
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     if getppid() == parent { Ok(()) } else { Err(io::ErrorKind::BrokenPipe.into()) }
+}
+
+/// Sets the SELinux label that the next execve(2) of this thread runs the program with; see setexeccon(3). Allocates nothing.
+fn set_exec_label(label: &CStr) -> io::Result<()> {
+    let file = open(c"/proc/thread-self/attr/exec", OFlag::O_WRONLY | OFlag::O_CLOEXEC, Mode::empty())?;
+    let written = write(&file, label.to_bytes())?;
+    if written == label.count_bytes() { Ok(()) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
 /// A descriptor that becomes readable when the process ends; `None` if the kernel (before Linux 5.3) does not have

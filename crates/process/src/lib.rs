@@ -50,5 +50,5 @@ pub use cancel::CancellationToken;
 pub use deadline::Deadline;
 pub use env::{Env, find_program};
 pub use error::{Error, Stream};
-pub use program::{Ended, How, Program};
-pub use run::{Running, begin, run, run_while};
+pub use program::{Ended, How, Labelled, Program};
+pub use run::{Running, begin, run, run_labelled, run_while};

@@ -190,7 +190,7 @@ mod tests {
             limit: 10,
             grace: Duration::ZERO,
         };
-        let (mut child, mut pipes) = start(&program, Deadline::never()).unwrap();
+        let (mut child, mut pipes) = start(&program, None, Deadline::never()).unwrap();
         assert!(child.exit_notice.take().is_some(), "this kernel has pidfd_open(2)");
         assert_eq!(pipes.serve(&child, Deadline::after(Duration::from_secs(30)), None).unwrap(), Stop::Ended);
         assert_eq!(child.reap().unwrap(), How::Exit(5));

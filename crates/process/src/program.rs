@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt;
+use std::os::fd::BorrowedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -25,6 +26,16 @@ pub struct Program {
     pub limit: usize,
     /// The time between `SIGTERM` and `SIGKILL` when it has to be ended.
     pub grace: Duration,
+}
+
+/// A program that runs under an SELinux label of its own, with an open file for its stdin.
+#[derive(Clone, Copy, Debug)]
+pub struct Labelled<'a> {
+    /// The label, as setexeccon(3) takes it. The kernel refuses one that its policy does not have, and a transition to one that it
+    /// does not allow.
+    pub label: &'a str,
+    /// The file that the program has as its stdin; [`Program::stdin`] is not used.
+    pub stdin: BorrowedFd<'a>,
 }
 
 /// The end of a program that ended by itself, and its output.

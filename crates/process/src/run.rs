@@ -9,7 +9,7 @@ use nix::sys::signal::Signal;
 use crate::child::Child;
 use crate::pipes::{Pipes, Stop};
 use crate::start::start;
-use crate::{CancellationToken, Deadline, Ended, Error, How, Program};
+use crate::{CancellationToken, Deadline, Ended, Error, How, Labelled, Program};
 
 /// Starts the program, writes its stdin, collects its output, and returns when it has ended, whatever its exit status.
 ///
@@ -36,6 +36,14 @@ pub fn run_while(program: &Program, deadline: Deadline, cancel: &CancellationTok
     Running { cancel: Some(cancel.clone()), ..running }.finish()
 }
 
+/// As [`run`], under another SELinux label and with a file for its stdin.
+///
+/// # Errors
+/// As [`run`]. [`Error::NotStarted`] also if SELinux is off, or refuses the label or the transition to it.
+pub fn run_labelled(program: &Program, labelled: &Labelled<'_>, deadline: Deadline) -> Result<Ended, Error> {
+    begin_as(program, Some(labelled), deadline)?.finish()
+}
+
 /// Starts the program and writes as much of its stdin as fits into the pipe at once (64 KiB, see pipe(7)). [`Running::finish`]
 /// writes the rest and waits, as [`run`] does. Meanwhile the caller can do other work; the program may block until then.
 ///
@@ -43,10 +51,14 @@ pub fn run_while(program: &Program, deadline: Deadline, cancel: &CancellationTok
 /// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Lost`] if its stdin cannot be written; the program is killed
 /// then.
 pub fn begin(program: &Program, deadline: Deadline) -> Result<Running, Error> {
+    begin_as(program, None, deadline)
+}
+
+fn begin_as(program: &Program, labelled: Option<&Labelled<'_>>, deadline: Deadline) -> Result<Running, Error> {
     let path = program.path.clone();
     let begun = Instant::now();
     let not_started = |source| Error::NotStarted { program: program.path.clone(), source };
-    let (child, mut pipes) = start(program, deadline).map_err(not_started)?;
+    let (child, mut pipes) = start(program, labelled, deadline).map_err(not_started)?;
     let given = pipes.give();
     let mut running =
         Running { path, limit: program.limit, grace: program.grace, deadline, cancel: None, begun, child, pipes };

@@ -4,12 +4,15 @@
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::fd::AsFd;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_process::{CancellationToken, Deadline, Ended, Env, Error, How, Program, Stream, run, run_while};
+use cnikit_process::{
+    CancellationToken, Deadline, Ended, Env, Error, How, Labelled, Program, Stream, run, run_labelled, run_while,
+};
 use nix::errno::Errno;
 use nix::sys::signal::{SigSet, SigmaskHow, Signal, kill};
 use nix::unistd::Pid;
@@ -291,4 +294,13 @@ fn a_program_dies_with_the_process_that_runs_it() {
     kill(Pid::from_raw(pid_in(&dir.path().join("middle"))), Signal::SIGKILL).unwrap();
     assert_eq!(runner.join().unwrap().how, How::Signal(9));
     wait_until("the end of the orphan", || !runs(inner));
+}
+
+/// Neither SELinux with any policy nor a kernel without it takes this for a label.
+#[test]
+fn a_program_does_not_start_under_a_label_that_the_kernel_refuses() {
+    let file = std::fs::File::open("/dev/null").unwrap();
+    let labelled = Labelled { label: "no such label", stdin: file.as_fd() };
+    let error = run_labelled(&shell("true"), &labelled, Deadline::after(LONG)).unwrap_err();
+    assert!(matches!(error, Error::NotStarted { .. }), "{error}");
 }

@@ -1,6 +1,7 @@
 //! The list of the plugins of a binary, as a value.
 
 use std::io::Write;
+use std::process::ExitCode;
 
 use crate::input::Input;
 
@@ -16,6 +17,28 @@ pub struct Entry {
     pub serve: Serve,
     /// [`Plugin::EXAMPLE`](crate::Plugin::EXAMPLE).
     pub example: &'static str,
+    /// [`Plugin::ROLE`](crate::Plugin::ROLE).
+    pub role: Option<Role>,
+}
+
+/// What a plugin starts its own binary as, besides serving calls: for a step that needs a process of its own.
+#[derive(Clone, Copy)]
+pub struct Role {
+    /// The first argument of such a process.
+    pub argument: &'static str,
+    /// The work, with the other arguments.
+    pub run: fn(&[String]) -> ExitCode,
+}
+
+impl Role {
+    /// Runs the role that this process was started in; `None` if it was started to serve a call.
+    pub(crate) fn of_process(roles: impl IntoIterator<Item = Role>) -> Option<ExitCode> {
+        let arguments: Vec<String> =
+            std::env::args_os().skip(1).map(|one| one.to_string_lossy().into_owned()).collect();
+        let (first, rest) = arguments.split_first()?;
+        let role = roles.into_iter().find(|role| role.argument == first)?;
+        Some((role.run)(rest))
+    }
 }
 
 /// Serves one call: the plugin's name, the input, the plugins of the binary, and the output; returns the exit status.

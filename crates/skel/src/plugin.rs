@@ -3,6 +3,7 @@
 use serde::de::DeserializeOwned;
 
 use crate::about;
+use crate::entry::Role;
 use crate::error::{Error, Result, code};
 use crate::journal::{Journal, each_by_itself};
 use crate::request::{Add, Check, Del, DryRun, Gc, Status};
@@ -40,9 +41,11 @@ pub trait Plugin: DeserializeOwned {
     /// The plugin works in the container's namespace. One that does not, such as an IPAM plugin that keeps files, takes any
     /// `CNI_NETNS` on ADD and CHECK but the host's own; to enter it then fails.
     const ENTERS_NETNS: bool = true;
-    /// Members of the configuration in the example of the help. The example can be run as it is. JSON of at most 96 columns per line,
-    /// without `'`, which would end the shell's string.
+    /// Members of the configuration in the example of the help. The example can be run as it is. JSON of at most 96 columns per
+    /// line, without `'`, which would end the shell's string.
     const EXAMPLE: &'static str = about::EXAMPLE;
+    /// What the plugin starts its own binary as, if a step of it needs a process of its own.
+    const ROLE: Option<Role> = None;
 
     /// Attaches the container and returns the result. Everything that is made gets an undo step in the journal.
     /// [Specification](https://www.cni.dev/docs/spec/#add-add-container-to-network-or-apply-modifications).

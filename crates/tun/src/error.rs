@@ -16,6 +16,16 @@ impl Error {
         Error { operation, object: object.to_owned(), source }
     }
 
+    /// The error number of a process that could not make the device; see [`Error::number`].
+    pub fn of_process(name: &str, number: i32) -> Error {
+        Error::new("create tap", name, io::Error::from_raw_os_error(number))
+    }
+
+    /// The kernel's error number, see errno(3).
+    pub fn number(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+
     /// Whether another link has the name: `EBUSY`, or `EEXIST` if it was made at the same time.
     #[doc(alias = "EBUSY")]
     pub fn exists(&self) -> bool {

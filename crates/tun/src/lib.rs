@@ -29,7 +29,7 @@ mod kernel;
 
 use std::fs::{File, OpenOptions};
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt};
 
 use cnikit_netns::Inside;
@@ -70,13 +70,30 @@ impl NewTap {
     /// The name is taken ([`Error::exists`]) or is not one that the kernel accepts, `/dev/net/tun` cannot be opened
     /// ([`Error::no_device`]), or `CAP_NET_ADMIN` is missing.
     #[doc(alias = "TUNSETIFF")]
-    pub fn create(&self, _inside: &Inside) -> Result<Tap, Error> {
+    pub fn create(&self, inside: &Inside) -> Result<Tap, Error> {
+        let tap = self.open(inside)?;
+        self.create_on(tap.file.as_fd())?;
+        Ok(tap)
+    }
+
+    /// Opens `/dev/net/tun`. The device is made by [`NewTap::create_on`], in this process or in another one that has the file.
+    ///
+    /// # Errors
+    /// As [`available`].
+    pub fn open(&self, _inside: &Inside) -> Result<Tap, Error> {
+        Ok(Tap { file: open()?, name: self.name.clone() })
+    }
+
+    /// Makes the device on an open `/dev/net/tun`. It gets the SELinux label of this process.
+    ///
+    /// # Errors
+    /// As [`NewTap::create`].
+    pub fn create_on(&self, file: BorrowedFd<'_>) -> Result<(), Error> {
         let failed = |source: io::Error| Error::new("create tap", &self.name, source);
         // The kernel would choose a number for `%d`.
         if self.name.contains('%') {
             return Err(failed(io::Error::from_raw_os_error(libc::EINVAL)));
         }
-        let file = open()?;
         let mut flags = libc::IFF_TAP | libc::IFF_NO_PI | libc::IFF_TUN_EXCL;
         if self.multi_queue {
             flags |= libc::IFF_MULTI_QUEUE;
@@ -84,8 +101,7 @@ impl NewTap {
         if self.vnet_hdr {
             flags |= libc::IFF_VNET_HDR;
         }
-        kernel::create(file.as_fd(), &self.name, flags).map_err(failed)?;
-        Ok(Tap { file, name: self.name.clone() })
+        kernel::create(file, &self.name, flags).map_err(failed)
     }
 }
 
@@ -120,6 +136,13 @@ impl Tap {
 
     fn set(&self, setting: Setting, operation: &'static str) -> Result<(), Error> {
         kernel::set(self.file.as_fd(), setting).map_err(|source| Error::new(operation, &self.name, source))
+    }
+}
+
+/// The open `/dev/net/tun`, for the process that makes the device.
+impl AsFd for Tap {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.file.as_fd()
     }
 }
 

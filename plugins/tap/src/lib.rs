@@ -8,7 +8,7 @@ use cnikit::keys::{DnsOverride, IpamType, usable};
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::{Mac, layer3, tap};
 use cnikit::types::check_ifname;
-use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, KeySource, Result, Sources};
+use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, KeySource, Result, Role, Sources};
 use serde::Deserialize;
 
 /// tap's configuration, validated.
@@ -82,6 +82,7 @@ impl InterfacePlugin for TapPlugin {
     const LINK: Kind = tap::KIND;
     const SOURCES: Sources = &[("mac", &[KeySource::Runtime("mac"), KeySource::CniArg("MAC"), KeySource::Key])];
     const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["MAC"]);
+    const ROLE: Option<Role> = Some(tap::ROLE);
 
     fn link(&self, at: &AttachmentSpec) -> Plan {
         let keys = &self.keys;
@@ -109,6 +110,6 @@ impl InterfacePlugin for TapPlugin {
     }
 
     fn status(&self) -> Result<()> {
-        tap::available()
+        tap::available(&self.keys.selinux_context)
     }
 }

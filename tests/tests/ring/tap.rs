@@ -39,6 +39,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(gc_removes_invalid_links_in_named_namespaces needs Need::TUN),
     test!(a_dry_run_makes_nothing needs Need::TUN),
     test!(a_node_without_the_file_is_named),
+    test!(a_label_is_that_of_the_device_or_refused_where_selinux_is_off),
 ];
 
 /// It has no addresses.
@@ -393,5 +394,43 @@ fn a_node_without_the_file_is_named() {
         assert!(text.contains(code) && text.contains("this node has no /dev/net/tun"), "{verb}: {text}");
         assert!(text.contains("`modprobe tun`"), "{verb}: {text}");
     }
+    assert_eq!(container.links(), [""; 0]);
+}
+
+/// `scripts/selinux` runs it where SELinux is on, with Debian's policy: there the kernel logs that a process with another label
+/// attaches to the device, with both labels, and allows it.
+fn a_label_is_that_of_the_device_or_refused_where_selinux_is_off() {
+    let [label, other] = ["system_u:system_r:svirt_t:s0", "system_u:system_r:ping_t:s0"];
+    let host = Host::new();
+    let container = host.container();
+    let subject = subject("tap", json!({"selinuxContext": label, "mtu": 1400}));
+    let add = subject.call(&host, "ADD", "c-one", &container.path(), &[]);
+    let status = subject.call(&host, "STATUS", "", "", &[]);
+    if !std::fs::read_to_string("/proc/filesystems").unwrap().contains("selinuxfs") {
+        for (output, wanted) in [(add, 7), (status, 50)] {
+            let (code, text) = output.refused();
+            assert!(code == wanted && text.contains("SELinux is off on this node"), "{code} {text}");
+        }
+        assert_eq!(container.links(), [""; 0]);
+        return;
+    }
+    let result = add.ok();
+    status.ok();
+    subject.check(&host, "c-one", &container, &result).ok();
+    container.sh(&format!(
+        "printf %s {other} >/proc/self/attr/exec
+         exec python3 -c 'import fcntl, struct
+file = open(\"/dev/net/tun\", \"r+b\", buffering=0)
+fcntl.ioctl(file, 0x400454ca, struct.pack(\"16sH22x\", b\"eth0\", 0x1002))'"
+    ));
+    let log = host.sh("dmesg");
+    let has = |words: [&str; 2]| log.lines().any(|line| words.iter().all(|one| line.contains(one)));
+    let pair = format!("scontext={other} tcontext={label} tclass=tun_socket");
+    assert!(has(["{ relabelfrom }", &pair]), "{log}");
+    subject.del(&host, "c-one", &container, &result);
+    assert_eq!(container.links(), [""; 0]);
+    let unknown = subject.with("selinuxContext", json!("nonsense"));
+    let (code, text) = unknown.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
+    assert!(code == 7 && text.contains("\"nonsense\" is not a label of this node's policy"), "{code} {text}");
     assert_eq!(container.links(), [""; 0]);
 }

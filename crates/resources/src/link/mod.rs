@@ -18,6 +18,7 @@ pub(crate) mod random;
 pub mod stacked;
 pub(crate) mod stacked_links;
 pub mod tap;
+mod tap_label;
 pub mod userspace_device;
 pub mod veth;
 pub(crate) mod veth_ends;

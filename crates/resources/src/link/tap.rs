@@ -1,6 +1,6 @@
 //! A TAP device: an interface of the container whose frames a program reads and writes, such as a virtual machine monitor.
 
-use std::{fmt, fs};
+use std::fmt;
 
 use cnikit_netlink::{Link, LinkChange, Mac, TunSettings};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
@@ -10,7 +10,8 @@ use cnikit_types::Interface;
 
 use crate::identity::alias;
 use crate::link::container_link::{self, OwnLink, is, release, sweep};
-use crate::link::veth_ends;
+pub use crate::link::tap_label::ROLE;
+use crate::link::{tap_label, veth_ends};
 
 /// A persistent TAP device in the container, which no program is attached to yet.
 ///
@@ -34,14 +35,12 @@ pub struct TapDevice {
     pub vnet_hdr: bool,
     /// The bridge in the container that it is a port of; empty: none.
     pub bridge: String,
-    /// The SELinux label of the device; empty: that of this process. It is refused so far.
+    /// The SELinux label of the device; empty: that of this process.
     pub selinux_context: String,
 }
 
 /// The kind of link, as the kernel names both TUN and TAP devices.
 const LINK_KIND: &str = "tun";
-/// The file systems that the kernel knows: that of SELinux if it was not switched off at the boot.
-const FILE_SYSTEMS: &str = "/proc/filesystems";
 
 /// TAP devices are found by their alias, in the container's namespace.
 pub const KIND: Kind = Kind {
@@ -59,13 +58,13 @@ impl Resource for TapDevice {
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
         container_link::check_name_is_free(&self.ifname, context)?;
         self.find_bridge(context)?;
-        if self.selinux_context.is_empty() { Ok(()) } else { Err(label_refused()) }
+        if self.selinux_context.is_empty() { Ok(()) } else { tap_label::check(&self.selinux_context) }
     }
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let own = OwnLink::of(LINK_KIND, context)?;
         let wanted = NewTap { name: self.ifname.clone(), multi_queue: self.multi_queue, vnet_hdr: self.vnet_hdr };
-        let tap = match context.netns.enter(|inside| wanted.create(inside))? {
+        let tap = match self.create(&wanted, context)? {
             Ok(tap) => tap,
             Err(failed) => return Err(self.not_created(failed, context)),
         };
@@ -87,6 +86,21 @@ impl Resource for TapDevice {
 }
 
 impl TapDevice {
+    /// Makes the device, under its label if it has one.
+    fn create(&self, wanted: &NewTap, context: &ApplyContext) -> Result<Result<Tap, cnikit_tun::Error>> {
+        if self.selinux_context.is_empty() {
+            return Ok(context.netns.enter(|inside| wanted.create(inside))?);
+        }
+        let tap = match context.netns.enter(|inside| wanted.open(inside))? {
+            Ok(tap) => tap,
+            Err(failed) => return Ok(Err(failed)),
+        };
+        Ok(match tap_label::create(wanted, &tap, &self.selinux_context)? {
+            None => Ok(tap),
+            Some(failed) => Err(failed),
+        })
+    }
+
     /// Writes owner, group, alias, MAC, MTU and bridge. After an error the device goes with `tap`.
     fn configure(&self, tap: &Tap, own: &OwnLink, context: &ApplyContext) -> Result<()> {
         if let Some(uid) = self.owner {
@@ -169,21 +183,13 @@ fn explained(failed: cnikit_tun::Error) -> Error {
     ))
 }
 
-/// The error of a label. The kernel labels a device as the process that makes it, so a label needs a process of its own.
-fn label_refused() -> Error {
-    let text = match fs::read_to_string(FILE_SYSTEMS) {
-        Ok(known) if known.contains("selinuxfs") => "selinuxContext is set, which this version does not serve",
-        _ => "selinuxContext is set, but SELinux is off on this node",
-    };
-    Error::config(text).hint("remove `selinuxContext` from the network's configuration")
-}
-
 /// Checks that this node can make TAP devices.
 ///
 /// # Errors
-/// `/dev/net/tun` is missing, is another file, or cannot be opened.
-pub fn available() -> Result<()> {
-    cnikit_tun::available().map_err(explained)
+/// `/dev/net/tun` is missing, is another file, or cannot be opened; or there is a label, and SELinux is off or does not have it.
+pub fn available(selinux_context: &str) -> Result<()> {
+    cnikit_tun::available().map_err(explained)?;
+    if selinux_context.is_empty() { Ok(()) } else { tap_label::check(selinux_context) }
 }
 
 impl fmt::Display for TapDevice {
@@ -202,6 +208,9 @@ impl fmt::Display for TapDevice {
         }
         if let Some(mtu) = self.mtu {
             write!(f, ", mtu {mtu}")?;
+        }
+        if !self.selinux_context.is_empty() {
+            write!(f, ", SELinux label {}", self.selinux_context)?;
         }
         match self.bridge.as_str() {
             "" => Ok(()),
