@@ -5,7 +5,7 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
 use cnikit_tests::transcripts::scenes;
-use cnikit_tests::{HOST_LOCAL, bin, crowded_host_device, host_device, subject};
+use cnikit_tests::{HOST_LOCAL, bin, crowded_host_device, host_device, references, subject};
 use serde_json::{Value, json};
 
 /// It has no addresses.
@@ -322,6 +322,34 @@ fn gc_gives_back_the_devices_of_attachments_that_are_not_valid() {
     // The namespace is found by the path of the ADD.
     gc("testnet", json!([]));
     scene.assert_given_back("after GC");
+}
+
+/// Both releases of upstream's plugin.
+#[test]
+fn upstreams_plugin_and_ours_give_back_each_others_devices() {
+    for bin in references() {
+        let scene = Scene::new();
+        let ipam = json!({"type": "static", "addresses": [{"address": "10.77.0.5/24"}]});
+        let ours = scene.named().with("cniVersion", json!("1.0.0")).with("ipam", ipam);
+        let theirs = Subject { bin: bin.clone(), ..ours.clone() };
+        let result = theirs.add(&scene.host, "c-one", &scene.container);
+        scene.assert_absent();
+        ours.check(&scene.host, "c-one", &scene.container, &result).ok();
+        ours.del(&scene.host, "c-one", &scene.container, &result);
+        let link = scene.host.sh("ip -o link show dev0");
+        assert!(link.contains("02:00:5e:10:00:02") && !link.contains("alias"), "{}: {link}", bin.display());
+
+        let scene = Scene::new();
+        let at = |subject: &Subject| subject.with("dataDir", json!(scene.host.dir().join("devices")));
+        let result = at(&ours).add(&scene.host, "c-one", &scene.container);
+        at(&theirs).check(&scene.host, "c-one", &scene.container, &result).ok();
+        let path_now = scene.container.path();
+        at(&theirs).call(&scene.host, "DEL", "c-one", &path_now, &[("prevResult", result)]).ok();
+        assert!(scene.host.sh("ip -o link show dev0").contains("state DOWN"), "upstream leaves it down");
+        let gc = ("cni.dev/valid-attachments", json!([]));
+        at(&ours).with("cniVersion", json!("1.1.0")).call(&scene.host, "GC", "", "", &[gc]).ok();
+        scene.assert_given_back("after upstream's DEL and our GC");
+    }
 }
 
 /// As upstream's plugin leaves it: its name is in the alias, and nothing is stored.
