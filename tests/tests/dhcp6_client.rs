@@ -156,8 +156,8 @@ fn a_restarted_client_keeps_its_address_and_two_clients_have_two() {
     assert_ne!(other.addresses[0].address, lease.addresses[0].address);
 }
 
-/// A server without the lease, in place of the one that assigned it, with these ranges. It has another DUID, so it answers REBIND and
-/// not RENEW.
+/// A server without the lease, in place of the one that assigned it, with these ranges. It has another DUID, so it answers REBIND
+/// and not RENEW.
 fn replaced(host: &Host, server: Dnsmasq, range: &str) -> Dnsmasq {
     drop(server);
     std::fs::remove_file(host.dir().join("dnsmasq/leases")).unwrap();
