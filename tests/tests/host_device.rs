@@ -410,3 +410,30 @@ fn a_dry_run_moves_nothing() {
     assert!(steps.contains("device dev0 of the host, in the container as eth0; what it was is stored in"), "{steps}");
     scene.assert_given_back("after a dry run");
 }
+
+/// The other end belongs to the host, which may leave it down.
+#[test]
+fn a_device_whose_other_end_is_down_is_moved_at_once() {
+    let scene = Scene::new();
+    scene.host.sh("ip link set wire0 down");
+    let before = HostSnapshot::of(&scene.host);
+    let result = scene.add();
+    scene.named().check(&scene.host, "c-one", &scene.container, &result).ok();
+    scene.del();
+    let left = HostSnapshot::leftovers(&scene.host, &before, &[]);
+    assert!(left.is_none(), "{left:?}");
+}
+
+/// After a DEL nothing is stored. A repeated one must not take what the container made in the meantime.
+#[test]
+fn a_repeated_del_takes_no_link_that_the_container_made() {
+    let scene = Scene::new();
+    let result = scene.add();
+    scene.named().del(&scene.host, "c-one", &scene.container, &result);
+    scene
+        .container
+        .sh("ip link add eth0 address 02:00:5e:10:00:02 type veth peer name other0; ip link set eth0 alias evil0");
+    scene.named().del(&scene.host, "c-one", &scene.container, &result);
+    scene.container.sh("ip link show eth0");
+    assert!(!scene.host.try_sh("ip link show evil0").0, "a link of the container is on the host");
+}

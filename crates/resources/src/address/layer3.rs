@@ -71,6 +71,8 @@ impl Resource for Layer3 {
         }
         if veth_ends::is_veth(&link)
             && let Some(end) = veth_ends::host_end_of(context.host()?, &context.netns, &link)?
+            && end.up
+        // the other end of a host's device may be down, and stays so
         {
             // Until then the host's answers to the container's first packets would be lost.
             veth_ends::wait_running(context.host()?, &end)?;

@@ -267,6 +267,22 @@ fn sweep(context: &GcContext) -> Result<()> {
     state_file::sweep_anywhere(context, &data_dir(&context.conf), give_back_locked)
 }
 
+/// Kinds of links that lead nowhere: a container gains nothing if one of its own comes to the host.
+const LEADING_NOWHERE: [&str; 2] = ["dummy", "ifb"];
+
+/// Whether a container cannot have made this link to get it to the host: it is hardware, its other end or the link below it is on the
+/// host, or it leads nowhere. The alias and the MAC prove nothing, because a container may change them.
+fn cannot_be_the_containers(container: &Netlink, netns: &Netns, link: &Link) -> Result<bool> {
+    let Some(kind) = &link.kind else { return Ok(link.parent.is_some() || link.permanent_address.is_some()) };
+    if LEADING_NOWHERE.contains(&kind.as_str()) {
+        return Ok(true);
+    }
+    let host = Netns::own()?;
+    // The kernel gave the host its number when it described the link.
+    let number = container.namespace_id(&host)?;
+    Ok(!netns.is(&host) && link.lower.is_some() && link.lower_netns.is_some() && link.lower_netns == number)
+}
+
 /// Gives back a device that upstream moved, which stores its name on the host in its alias and nothing else.
 ///
 /// By now the path may be another container's namespace, so the device must not be one of ours, and the result of the ADD or the
@@ -288,6 +304,10 @@ fn give_back_of_upstream(context: &ReleaseContext, netns: &Netns, dir: &Path) ->
         return Ok(());
     }
     let host = context.host()?;
+    if !cannot_be_the_containers(&container, netns, &link)? {
+        log::warn(format_args!("{ifname} stays in the container: nothing proves that it comes from the host"));
+        return Ok(());
+    }
     for found in state_file::all::<DeviceState>(dir)? {
         if found.state.find_inside(host, netns, ifname)?.is_some_and(|ours| ours.index == link.index) {
             return Ok(());
