@@ -59,7 +59,7 @@ fn a_damaged_cached_result_fails_check_and_not_del() {
     bench.plugin("second", ANSWER);
     bench.done("add", "two", &[]);
     fs::write(&bench.cached_files()[0], "{").unwrap();
-    assert!(bench.refused("check", "two", &[]).contains("kept result"));
+    assert!(bench.refused("check", "two", &[]).contains("cached result"));
     bench.done("del", "two", &[]);
     assert_eq!(bench.cached_files().len(), 0);
 }

@@ -290,6 +290,6 @@ impl From<ConfigError> for Error {
 
 impl From<cnikit_store::Error> for Error {
     fn from(error: cnikit_store::Error) -> Self {
-        Self::Cache(format!("kept results: {error}"))
+        Self::Cache(format!("cached results: {error}"))
     }
 }
