@@ -395,6 +395,10 @@ pub const LAYER2: [Thing; 4] = [
 /// The kinds of resources that not every kernel supports. Tests that need such a feature of the kernel tamper with them.
 pub const IN_THE_RING: [&str; 3] = ["VLANs of the port", "VLAN gateway", "VRF"];
 
+/// The kinds of host-device: `tests/tests/host_device.rs` tampers with the first; of the second there is nothing to tamper with,
+/// because the kernel has no link of it.
+pub const OF_HOST_DEVICE: [&str; 2] = ["host device", "device in user space"];
+
 /// The kinds that `tests/tests/macvlan.rs` and the ring tamper with, because they need a feature of the kernel too.
 pub const WITHOUT_A_HOST_END: [&str; 5] = ["macvlan", "ipvlan", "vlan", "dummy", "tap"];
 

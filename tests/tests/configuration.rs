@@ -591,7 +591,7 @@ fn a_tap_is_planned_with_every_key() {
         [
             "tap eth0 in the container, owner 0, group 7, multi_queue, vnet_hdr, mac 0a:00:00:00:00:01, mtu 1400, \
              a port of bridge br0 of the container",
-            "eth0 up, deaf to router advertisements",
+            "eth0 up, ignoring router advertisements",
         ]
     );
     // virtio_net_hdr is upstream's default with owner and group.

@@ -4,8 +4,8 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
 use cnikit_tests::harmed::{crowded_source_routing, firewall, publishing, shaped, source_routing, tuned};
 use cnikit_tests::tampering::{
-    BANDWIDTH, BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES, PORTS,
-    PTP, SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
+    BANDWIDTH, BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES,
+    OF_HOST_DEVICE, PORTS, PTP, SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
 };
 use cnikit_tests::{HOST_LOCAL, bin, dual_stack, flannel, interface_subjects, subject, written_down};
 use serde_json::json;
@@ -237,7 +237,7 @@ fn no_kind_of_resource_is_forgotten() {
         tampered().into_iter().flat_map(|(subject, _)| life::checked_resources(&subject)).collect::<Vec<_>>();
     let is_compared = |kind: &str| compared.iter().any(|one| one.split(": ").next() == Some(kind));
     let kinds = cnikit_resources::ALL.iter().chain(&cnikit::rules::ALL).map(|kind| kind.name);
-    let elsewhere = [IN_THE_RING.as_slice(), &WITHOUT_A_HOST_END].concat();
+    let elsewhere = [IN_THE_RING.as_slice(), &WITHOUT_A_HOST_END, &OF_HOST_DEVICE].concat();
     let forgotten: Vec<&str> = kinds.filter(|kind| !is_compared(kind) && !elsewhere.contains(kind)).collect();
     assert!(forgotten.is_empty(), "nobody tampers with these kinds: {forgotten:?}");
 }
