@@ -270,8 +270,8 @@ fn sweep(context: &GcContext) -> Result<()> {
 /// Kinds of links that lead nowhere: a container gains nothing if one of its own comes to the host.
 const LEADING_NOWHERE: [&str; 2] = ["dummy", "ifb"];
 
-/// Whether a container cannot have made this link to get it to the host: it is hardware, its other end or the link below it is on the
-/// host, or it leads nowhere. The alias and the MAC prove nothing, because a container may change them.
+/// Whether a container cannot have made this link to get it to the host: it is hardware, its other end or the link below it is
+/// on the host, or it leads nowhere. The alias and the MAC prove nothing, because a container may change them.
 fn cannot_be_the_containers(container: &Netlink, netns: &Netns, link: &Link) -> Result<bool> {
     let Some(kind) = &link.kind else { return Ok(link.parent.is_some() || link.permanent_address.is_some()) };
     if LEADING_NOWHERE.contains(&kind.as_str()) {
