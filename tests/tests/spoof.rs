@@ -131,21 +131,21 @@ mod check {
         ),
         Tampering::on_host(
             "nft flush chain bridge nat cni-br-iface-c-one-eth0",
-            "holds nothing, wanted `jump cni-br-iface-c-one-eth0-mac",
+            "has nothing, wanted `jump cni-br-iface-c-one-eth0-mac",
         ),
         Tampering::on_host(
             "nft flush chain bridge nat cni-br-iface-c-one-eth0-mac; \
              nft add rule bridge nat cni-br-iface-c-one-eth0-mac ether saddr 02:00:00:00:00:01 return comment \\\"macspoofchk-c-one-eth0\\\"; \
              nft add rule bridge nat cni-br-iface-c-one-eth0-mac drop comment \\\"macspoofchk-c-one-eth0\\\"",
-            "holds `ether saddr 02:00:00:00:00:01 return",
+            "has `ether saddr 02:00:00:00:00:01 return",
         ),
         Tampering::on_host(
             "nft delete rule bridge nat cni-br-iface-c-one-eth0-mac handle $(nft -a list ruleset | sed -n 's/.*drop comment.*handle //p')",
-            "-mac of table bridge nat holds `ether saddr",
+            "-mac of table bridge nat has `ether saddr",
         ),
         Tampering::on_host(
             "nft insert rule bridge nat cni-br-iface-c-one-eth0-mac accept",
-            "holds `accept`, `ether saddr",
+            "has `accept`, `ether saddr",
         ),
         Tampering::on_host("nft delete table bridge nat", "table bridge nat is missing"),
         Tampering::on_host(

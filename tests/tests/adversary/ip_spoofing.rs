@@ -454,12 +454,12 @@ mod life_of_it {
         Tampering::on_host("nft delete table FAMILY cni_ipspoofchk", "cni_ipspoofchk is missing"),
         Tampering::on_host(
             "nft insert rule FAMILY cni_ipspoofchk $(nft list ruleset | grep -o 'chain ipspoofchk-[0-9a-f]* ' | cut -d ' ' -f 2) accept",
-            "holds `accept`",
+            "has `accept`",
         ),
         Tampering::on_host(
             "c=$(nft list ruleset | grep -o 'chain ipspoofchk-[0-9a-f]* ' | cut -d ' ' -f 2); \
              nft delete rule FAMILY cni_ipspoofchk $c handle $(nft -a list chain FAMILY cni_ipspoofchk $c | sed -n 's/.*\\tdrop comment.*handle //p')",
-            "cni_ipspoofchk holds `",
+            "cni_ipspoofchk has `",
         ),
     ];
 

@@ -335,7 +335,7 @@ mod requested_macs {
         is_held(&host, &mac_of(&result, "veth"), &format!("{end}, a port of bridge cni0"));
         // As the gateway of a VLAN: one end has the addresses, the other is the port.
         host.sh("ip link add gw0 address 02:00:00:00:66:77 type veth peer name gw1 && ip link set gw1 master cni0");
-        is_held(&host, "02:00:00:00:66:77", "what is behind gw1, a port of bridge cni0");
+        is_held(&host, "02:00:00:00:66:77", "a machine behind gw1, a port of bridge cni0");
         host.sh("ip link add uplink0 address 02:00:00:00:66:78 type veth && ip link set uplink0 master cni0");
         is_held(&host, "02:00:00:00:66:78", "uplink0, a port of bridge cni0");
     }
@@ -375,7 +375,7 @@ mod requested_macs {
             let theirs = Subject { bin, ..layer2().with("cniVersion", json!("1.0.0")) };
             theirs.add(&host, "c-theirs", &container);
             let mac = address_of(&container.sh("ip -o link show eth0"));
-            is_held(&host, &mac, "what is behind veth");
+            is_held(&host, &mac, "a machine behind veth");
         }
     }
 
