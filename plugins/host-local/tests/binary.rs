@@ -179,7 +179,7 @@ fn a_status_names_files_that_cannot_be_read_and_stays_good() {
     std::fs::write(place.path().join("net/10.1.2.5"), "what is this?").unwrap();
     let (good, output, aside) = Call { plugin: OURS, verb: "STATUS", container: "", args: "" }.with(&conf);
     assert!(good && output.is_empty(), "{output}");
-    assert!(aside.contains("/net/10.1.2.5 names no container"), "{aside}");
+    assert!(aside.contains("/net/10.1.2.5 has no container id"), "{aside}");
     let unwritable = {
         let mut conf = conf.clone();
         conf["ipam"]["dataDir"] = "/proc/nowhere".into();
