@@ -32,6 +32,7 @@
 //! ```
 
 mod error;
+mod exchange;
 mod kernel;
 mod socket;
 pub mod v4;

@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
+use cnikit_invoke::is_writable_by_others;
 use cnikit_libcni::{
     AttachmentSummary, EXTENSIONS, NetworkList, NetworkSelector, SelectionPolicy, State, conf_files, list_from_file,
 };
@@ -158,7 +159,7 @@ fn writable_by_others(path: &Path) -> Option<String> {
     if found.uid() != 0 {
         return Some(format!("{} belongs to uid {}, and root runs what it contains", path.display(), found.uid()));
     }
-    if found.mode() & 0o022 != 0 {
+    if is_writable_by_others(&found, false) {
         let mode = found.mode() & 0o7777;
         return Some(format!("{} has mode {mode:04o}, and root runs what other users can write there", path.display()));
     }

@@ -16,6 +16,7 @@ use super::reply::{Reply, ReplyKind};
 use super::request::Request;
 use super::timing::{Timing, renewal_wait};
 use super::{arp, frame};
+use crate::exchange::Exchange;
 
 /// The hardware address of every host on the link.
 const EVERYONE: Mac = Mac([0xff; 6]);
@@ -99,14 +100,6 @@ enum State {
     Renewing { lease: Lease },
     /// Any server is asked to renew it.
     Rebinding { lease: Lease },
-}
-
-/// A request and its repetitions.
-#[derive(Clone, Copy, Debug, Default)]
-struct Exchange {
-    xid: u32,
-    began: Duration,
-    sent: u32,
 }
 
 /// A client for one link. It does no I/O; the caller

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use cnikit_netlink::Mac;
 
+use crate::exchange::write_unanswered;
+
 /// What keeps a client from having a lease, or from renewing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Hindrance {
@@ -39,10 +41,7 @@ pub enum Hindrance {
 impl fmt::Display for Hindrance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Hindrance::Unanswered { packet, sent, waited } => {
-                let times = if *sent == 1 { "once" } else { &format!("{sent} times") };
-                write!(f, "{packet} got no answer: it was sent {times} in {:.1} s", waited.as_secs_f64())
-            }
+            Hindrance::Unanswered { packet, sent, waited } => write_unanswered(f, packet, *sent, *waited),
             Hindrance::Refused { server, address, message } => {
                 write!(f, "the server {server} refused {address} (DHCPNAK)")?;
                 if message.is_empty() { Ok(()) } else { write!(f, ": {message}") }

@@ -11,6 +11,7 @@ use dhcproto::v6::MessageType;
 use super::lease::{Lease6, Lease6Loss};
 use super::message::{Reply6, Reply6Kind, Request6, ServerStatus};
 use super::timing::{self, Repetition};
+use crate::exchange::{Exchange, write_unanswered};
 use crate::v4::rate::RateLimit;
 
 /// The numbers of exchanges have 24 bits.
@@ -66,10 +67,7 @@ pub enum Client6Hindrance {
 impl fmt::Display for Client6Hindrance {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Client6Hindrance::Unanswered { message, sent, waited } => {
-                let times = if *sent == 1 { "once" } else { &format!("{sent} times") };
-                write!(f, "{message} got no answer: it was sent {times} in {:.1} s", waited.as_secs_f64())
-            }
+            Client6Hindrance::Unanswered { message, sent, waited } => write_unanswered(f, message, *sent, *waited),
             Client6Hindrance::Refused(status) => write!(f, "the server refused: {}", status.text),
         }
     }
@@ -95,14 +93,6 @@ enum State {
     Releasing { lease: Lease6 },
     /// Addresses that another host uses are given back.
     Declining { lease: Lease6 },
-}
-
-/// A message and its repetitions.
-#[derive(Clone, Copy, Debug, Default)]
-struct Exchange {
-    xid: u32,
-    began: Duration,
-    sent: u32,
 }
 
 /// A client for one link. It does no I/O; the caller
