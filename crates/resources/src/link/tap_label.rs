@@ -5,7 +5,7 @@
 //! `/dev/net/tun` as its stdin, and makes the device there.
 
 use std::fs::{self, OpenOptions};
-use std::io::Write;
+use std::io::{self, ErrorKind, Write};
 use std::os::fd::AsFd;
 use std::process::ExitCode;
 use std::time::Duration;
@@ -16,8 +16,8 @@ use cnikit_tun::{NewTap, Tap};
 
 /// The file systems that the kernel has: that of SELinux unless it was switched off at the boot.
 const FILE_SYSTEMS: &str = "/proc/filesystems";
-/// What is written here is compared with the policy.
-const CONTEXT: &str = "/sys/fs/selinux/context";
+/// The label of the next program that this thread executes: `proc_pid_attr(5)`.
+const EXEC_LABEL: &str = "/proc/thread-self/attr/exec";
 /// This program, also after its file was replaced.
 const OURSELVES: &str = "/proc/self/exe";
 const TIMEOUT: Duration = Duration::from_secs(10);
@@ -38,12 +38,28 @@ pub(crate) fn check(label: &str) -> Result<()> {
             Error::config(text).hint("remove `selinuxContext` from the network's configuration, or boot with SELinux")
         );
     }
-    // Where the file system is not mounted, the kernel tells when the process is started.
-    let Ok(mut context) = OpenOptions::new().write(true).open(CONTEXT) else { return Ok(()) };
-    context.write_all(label.as_bytes()).map_err(|error| {
-        let text = format!("selinuxContext {label:?} is not a label of this node's policy");
-        Error::config(text).detail(error.to_string()).hint("correct `selinuxContext`; `seinfo -t` lists the types")
-    })
+    let has = tried(label).map_err(|error| match error.kind() {
+        ErrorKind::InvalidInput => {
+            let text = format!("selinuxContext {label:?} is not a label of this node's policy");
+            Error::config(text).detail(error.to_string()).hint("correct `selinuxContext`; `seinfo -t` lists the types")
+        }
+        _ => Error::from(error).context(format!("selinuxContext {label:?}: {EXEC_LABEL}")),
+    })?;
+    // Until a policy is loaded the kernel takes any text, and labels everything `kernel`.
+    if has.contains(':') {
+        return Ok(());
+    }
+    let text = "selinuxContext is set, but SELinux has no policy on this node";
+    Err(Error::config(text).hint("remove `selinuxContext` from the network's configuration, or load a policy"))
+}
+
+/// Gives this thread the label for the next program, as the kernel understands it, and takes it away again.
+fn tried(label: &str) -> io::Result<String> {
+    let mut file = OpenOptions::new().write(true).open(EXEC_LABEL)?;
+    file.write_all(label.as_bytes())?;
+    let has = fs::read_to_string(EXEC_LABEL);
+    file.write_all(b"\n")?;
+    has
 }
 
 /// Makes the device on an open `/dev/net/tun`, under the label.
