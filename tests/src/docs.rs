@@ -7,6 +7,9 @@ use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot};
 use serde_json::{Map, Value, json};
 
+use crate::dnsmasq::{DHCP_BRIDGE, Dnsmasq, dhcp_bridge};
+use crate::lease_daemon::LeaseDaemon;
+
 /// The project's own folder.
 fn top() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap()
@@ -89,6 +92,7 @@ impl Example {
                 host.sh(&format!("ip link add link wire0 name tagged0 type vlan id {id}; ip link set tagged0 up"));
             }
         }
+        let _servers = self.servers(&host);
         // A loopback that was up once has its IPv4 address from then on.
         container.sh("ip link set lo up; ip link set lo down");
         // The rules that the kernel adds with the first VRF stay.
@@ -104,7 +108,24 @@ impl Example {
         }
         HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], &self.place);
         life();
-        HostSnapshot::of(&host).assert_unchanged_since(&first, &HINTS, &self.place);
+        let hints = [HINTS.as_slice(), &["file: dnsmasq/"]].concat();
+        HostSnapshot::of(&host).assert_unchanged_since(&first, &hints, &self.place);
+    }
+
+    /// What dhcp needs: a server on the bridge, or behind the master, and the daemon.
+    fn servers(&self, host: &Host) -> Option<(Dnsmasq, LeaseDaemon)> {
+        if !self.has_dhcp() {
+            return None;
+        }
+        dhcp_bridge(host);
+        if self.master().is_some() {
+            host.sh(&format!("ip link set wire0 master {DHCP_BRIDGE}"));
+        }
+        Some((Dnsmasq::start(host, "10.99.0.10,10.99.0.50", &[]), LeaseDaemon::start(host, &[])))
+    }
+
+    fn has_dhcp(&self) -> bool {
+        self.list["plugins"][0]["ipam"]["type"] == "dhcp"
     }
 
     fn life(&self, host: &Host, container: &Container) -> Result<(), cnikit_libcni::Error> {
@@ -124,7 +145,7 @@ impl Example {
         };
         let result = host.enter(|| runtime.add(&list, &at))?;
         host.enter(|| runtime.check(&list, &at))?;
-        if self.master().is_some() {
+        if self.master().is_some() && !self.has_dhcp() {
             let end = if self.vlan().is_some() { "tagged0" } else { "wire0" };
             assign_the_gateway(host, end, &result);
         }
@@ -165,6 +186,13 @@ impl Example {
                 plugin["subnetFile"] = json!(dir.join("subnet.env"));
                 plugin["dataDir"] = json!(dir.join("flannel"));
             }
+            if plugin["ipam"]["type"] == "dhcp" {
+                plugin["ipam"]["daemonSocketPath"] = json!(dir.join("dhcp.sock"));
+                plugin["ipam"]["dataDir"] = json!(dir.join("dhcp-leases"));
+                if plugin["bridge"].is_string() {
+                    plugin["bridge"] = json!(DHCP_BRIDGE);
+                }
+            }
             if is_flannel || plugin["ipam"]["type"] == "host-local" {
                 plugin["ipam"]["dataDir"] = json!(dir.join("leases"));
             }
@@ -178,6 +206,7 @@ impl Example {
         let serves = ["ptp", "flannel"].iter().any(|plugin| first["type"] == *plugin)
             || first["isGateway"] == true
             || first["isDefaultGateway"] == true
+            || self.has_dhcp()
             || self.master().is_some();
         let of_ip = |ip: &Value| {
             let wanted = if first["type"] == "loopback" { &ip["address"] } else { &ip["gateway"] };

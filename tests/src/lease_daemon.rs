@@ -11,6 +11,7 @@ use cnikit_testkit::{Container, Host};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
+use crate::dnsmasq::{Dnsmasq, connect, dhcp_bridge};
 use crate::running_server::RunningServer;
 
 /// The longest that a call may take on a busy machine.
@@ -46,12 +47,17 @@ impl LeaseDaemon {
         let number = fs::read_dir(&dir).unwrap().count();
         let pid_file = dir.join(format!("pid-{number}"));
         let socket = host.dir().join("dhcp.sock");
-        let mut args =
-            vec!["-pidfile".into(), pid_file.clone().into(), "-socketpath".into(), socket.clone().into_os_string()];
-        args.extend(["-datadir".into(), host.dir().join("leases").into_os_string()]);
+        let mut args = vec![
+            "daemon".into(),
+            "-pidfile".into(),
+            pid_file.clone().into(),
+            "-socketpath".into(),
+            socket.clone().into_os_string(),
+        ];
+        args.extend(["-datadir".into(), host.dir().join("dhcp-leases").into_os_string()]);
         args.extend(flags.iter().map(Into::into));
         let program = Program {
-            path: crate::example("lease-daemon"),
+            path: crate::bin().join("dhcp"),
             args,
             env: Env::Clean(&[]),
             stdin: Vec::new(),
@@ -141,6 +147,13 @@ impl LeaseDaemon {
             assert!(deadline.pause(PAUSE), "{what}: {:?}", self.list());
         }
     }
+}
+
+/// A server for a container of the host, and the daemon: what a call of the plugin needs.
+pub fn dhcp_servers(host: &Host, container: &Container) -> (Dnsmasq, LeaseDaemon) {
+    dhcp_bridge(host);
+    connect(host, container, "port0", "eth0");
+    (Dnsmasq::start(host, "10.99.0.10,10.99.0.200", &[]), LeaseDaemon::start(host, &[]))
 }
 
 /// The owner of the lease of a container's `eth0`.

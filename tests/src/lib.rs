@@ -34,9 +34,10 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 18] = [
+pub const NAMES: [&str; 19] = [
     "bandwidth",
     "bridge",
+    "dhcp",
     "dummy",
     "firewall",
     "flannel",
@@ -89,12 +90,6 @@ fn build_once() -> PathBuf {
 /// A program that this workspace builds.
 pub fn program(name: &str) -> PathBuf {
     build().join(name)
-}
-
-/// A program of the workspace's examples, built with the same profile as this test.
-pub fn example(name: &str) -> PathBuf {
-    build();
-    built().join("examples").join(name)
 }
 
 /// The plugins as they are installed: one binary, hard links.

@@ -14,6 +14,10 @@ pub fn served(plugin: &str) -> Subject {
     match plugin {
         "bandwidth" => shaped(bin()),
         "bridge" => bridge().with("ipMasqBackend", json!("nftables")).with("macspoofchk", json!(true)),
+        // With its servers: `lease_daemon::dhcp_servers`.
+        "dhcp" => {
+            subject("dhcp", json!({"ipam": {"daemonSocketPath": "$DIR/dhcp.sock", "dataDir": "$DIR/dhcp-leases"}}))
+        }
         "dummy" => dummy(),
         "firewall" => firewall(bin(), "nftables"),
         "flannel" => flannel(),

@@ -47,8 +47,9 @@ const ALL: &[&str] = &[
     "vlan",
     "tap",
     "host-device",
+    "dhcp",
 ];
-/// They enter the container.
+/// They enter the container, or have its path to be entered.
 const MAIN: &[&str] = &[
     "bridge",
     "ptp",
@@ -66,6 +67,7 @@ const MAIN: &[&str] = &[
     "firewall",
     "portmap",
     "bandwidth",
+    "dhcp",
 ];
 const ASKING_IPAM: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "dummy", "tap", "host-device"];
 const TAKING_AN_MTU: &[&str] = &["bridge", "ptp", "macvlan", "ipvlan", "vlan", "tap"];
@@ -75,6 +77,7 @@ const ON_A_MASTER: &[&str] = &["macvlan", "ipvlan", "vlan"];
 const OF_A_MODE: &[&str] = &["macvlan", "ipvlan"];
 const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tap", "tuning"];
 const IPAM: &[&str] = &["host-local", "static"];
+const DHCP: &[&str] = &["dhcp"];
 const TUNING: &[&str] = &["tuning"];
 const SBR: &[&str] = &["sbr"];
 const VRF: &[&str] = &["vrf"];
@@ -114,6 +117,11 @@ impl Scene {
                 conf["dataDir"] = json!(self.host.dir().join("vrf"));
             }
             "static" => conf["ipam"] = written,
+            "dhcp" => {
+                let dir = self.host.dir();
+                conf["ipam"] = json!({"type": "dhcp", "daemonSocketPath": dir.join("dhcp.sock"), "dataDir": dir.join("dhcp"),
+                    "provide": [{"option": "host-name", "value": "x"}], "request": [{"option": "66"}]});
+            }
             _ => conf["ipam"] = ipam,
         }
         if plugin == "flannel" {
@@ -552,6 +560,21 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (IPAM, "/runtimeConfig/ips", List),
     (&["host-local"], "/runtimeConfig/ipRanges", List),
     (IPAM, "/args/cni/ips", List),
+    (DHCP, "/ipam", Object),
+    (DHCP, "/ipam/daemonSocketPath", Text),
+    (DHCP, "/ipam/dataDir", Text),
+    (DHCP, "/ipam/priority", Integer),
+    (DHCP, "/ipam/timeout", Integer),
+    (DHCP, "/ipam/provide", List),
+    (DHCP, "/ipam/provide/0", Object),
+    (DHCP, "/ipam/provide/0/option", Text),
+    (DHCP, "/ipam/provide/0/value", Text),
+    (DHCP, "/ipam/provide/0/hexValue", Text),
+    (DHCP, "/ipam/provide/0/fromArg", Text),
+    (DHCP, "/ipam/request", List),
+    (DHCP, "/ipam/request/0", Object),
+    (DHCP, "/ipam/request/0/option", Text),
+    (DHCP, "/ipam/request/0/skipDefault", Bool),
     (&["flannel"], "/subnetFile", Text),
     (&["flannel"], "/dataDir", Text),
     (&["flannel"], "/delegate", Object),
@@ -906,6 +929,24 @@ fn values_of_static() -> Vec<Bad> {
     ]
 }
 
+/// Values of dhcp's keys that cannot be, and a daemon that is not there.
+fn values_of_dhcp() -> Vec<Bad> {
+    let of = |pointer, value: Value, code, says: &str| bad(DHCP, "ADD", [(pointer, value)], code, says);
+    vec![
+        of("/ipam", Value::Null, 7, "ipam"),
+        of("/ipam/provide/0/option", json!("x"), 7, "ipam.provide[0].option: \"x\" is no option"),
+        of("/ipam/provide/0/option", json!("256"), 7, "ipam.provide[0].option: \"256\" is no option"),
+        of("/ipam/provide/0/option", json!("53"), 7, "ipam.provide[0] (53): the DHCP client writes option 53"),
+        of("/ipam/provide/0/value", json!("x".repeat(256)), 7, "ipam.provide[0] (host-name): the value has 256"),
+        of("/ipam/provide/0/hexValue", json!("0g"), 7, "ipam.provide[0].hexValue: \"0g\" is not a"),
+        of("/ipam/request/0/option", json!("-1"), 7, "ipam.request[0].option: \"-1\" is no option"),
+        of("/ipam/priority", json!(-1), 7, "ipam.priority"),
+        of("/ipam/timeout", json!(1_u64 << 32), 7, "ipam.timeout"),
+        bad(DHCP, "ADD", NONE, 100, "no DHCP daemon listens on"),
+        bad(DHCP, "STATUS", NONE, 50, "no DHCP daemon listens on"),
+    ]
+}
+
 /// Values of flannel's keys that cannot be, and a delegate that is not there.
 fn values_of_flannel() -> Vec<Bad> {
     let of = |pointer, value: Value, code, says: &str| bad(&["flannel"], "ADD", [(pointer, value)], code, says);
@@ -932,6 +973,7 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
         values(),
         values_of_host_local(),
         values_of_static(),
+        values_of_dhcp(),
         values_of_flannel(),
         values_of_tuning(),
         values_of_sbr(),
@@ -1003,7 +1045,9 @@ const REQUIRED: &[(&[&str], &str)] = &[
     (ALL, "/prevResult/interfaces/0"),
     (ALL, "/prevResult/ips/0"),
     (ALL, "/prevResult/ips/0/address"),
-    (&["ptp", "host-local", "static"], "/ipam"),
+    (&["ptp", "host-local", "static", "dhcp"], "/ipam"),
+    (DHCP, "/ipam/provide/0"),
+    (DHCP, "/ipam/request/0"),
     (&["ptp"], "/ipam/type"),
     (IPAM, "/ipam/routes/0"),
     (IPAM, "/ipam/routes/0/dst"),

@@ -2,7 +2,6 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::collections::BTreeSet;
-use std::path::PathBuf;
 use std::time::Duration;
 
 use cnikit_process::Deadline;
@@ -10,8 +9,8 @@ use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge};
 use cnikit_tests::lease_daemon::LeaseDaemon;
+use cnikit_tests::subject;
 use cnikit_tests::world::ping;
-use cnikit_tests::{bin, example, subject};
 use serde_json::{Value, json};
 
 const RANGE: &str = "10.99.0.10,10.99.0.50";
@@ -23,31 +22,20 @@ const OPTIONS: [&str; 4] = [
     "--dhcp-option=option:mtu,1400",
 ];
 
-/// A host with the bridge of the server, and the plugins beside the program of dhcp.
+/// A host with the bridge of the server.
 fn host() -> Host {
     let host = Host::new();
     dhcp_bridge(&host);
-    let plugins = plugins(&host);
-    std::fs::create_dir(&plugins).unwrap();
-    for name in ["bridge", "macvlan"] {
-        std::os::unix::fs::symlink(bin().join(name), plugins.join(name)).unwrap();
-    }
-    std::os::unix::fs::symlink(example("dhcp"), plugins.join("dhcp")).unwrap();
     host
-}
-
-fn plugins(host: &Host) -> PathBuf {
-    host.dir().join("bin")
 }
 
 /// The plugin on this host with these keys, and these under `ipam`.
 fn with_dhcp(host: &Host, plugin: &str, keys: &Value, ipam: &Value) -> Subject {
     let mut subject = subject(plugin, keys.clone());
-    subject.bin = plugins(host);
     subject.conf["ipam"] = ipam.clone();
     subject.conf["ipam"]["type"] = json!("dhcp");
     subject.conf["ipam"]["daemonSocketPath"] = json!(host.dir().join("dhcp.sock"));
-    subject.conf["ipam"]["dataDir"] = json!(host.dir().join("leases"));
+    subject.conf["ipam"]["dataDir"] = json!(host.dir().join("dhcp-leases"));
     subject
 }
 
@@ -61,7 +49,7 @@ fn address(result: &Value) -> &str {
 
 /// The file of notes and records has none.
 fn has_no_record(host: &Host) -> bool {
-    std::fs::read_dir(host.dir().join("leases")).unwrap().next().is_none()
+    std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap().next().is_none()
 }
 
 #[test]
@@ -209,6 +197,53 @@ fn status_says_whether_a_daemon_runs_and_gc_gives_back_what_is_not_valid() {
     let drift = call(&host, "CHECK", &container, &[("prevResult", json!({"cniVersion": "1.1.0", "ips": []}))]).json();
     assert_eq!(drift["code"], json!(102), "{drift}");
     assert!(drift["msg"].as_str().unwrap().contains("the DHCP daemon has no lease of c-one/"), "{drift}");
+}
+
+/// As a tenant of the node may send them.
+#[test]
+fn long_ids_and_hostile_args_are_served_and_leave_nothing() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let provide = json!({"provide": [{"option": "host-name", "value": "x", "fromArg": "K8S_POD_NAME"}]});
+    let bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE}), &provide);
+    let hostile = "IgnoreUnknown=1;K8S_POD_NAMESPACE=../../x;K8S_POD_NAME=$(touch ran)\u{1b}[2J;K8S_POD_UID=`id`";
+    for (id, args) in [("c".repeat(4001), "IgnoreUnknown=1".to_owned()), ("c-one".to_owned(), hostile.to_owned())] {
+        let call = |verb: &str, conf: &Value| {
+            let stdin = conf.to_string().into_bytes();
+            bridge.call_raw(&host, verb, &id, &container.path(), &stdin, &[("CNI_ARGS", &args)]).ok()
+        };
+        let mut conf = bridge.conf.clone();
+        conf["prevResult"] = call("ADD", &bridge.conf);
+        call("CHECK", &conf);
+        (0..2).for_each(|_| drop(call("DEL", &conf)));
+        server.await_leases("the lease is given back", <[String]>::is_empty);
+        assert!(daemon.list().is_empty() && has_no_record(&host));
+    }
+    // An argument that is longer than an option is refused before anything is made.
+    let long = format!("IgnoreUnknown=1;K8S_POD_NAME={}", "x".repeat(100_000));
+    let stdin = bridge.conf.to_string().into_bytes();
+    let refused = bridge.call_raw(&host, "ADD", "c-one", &container.path(), &stdin, &[("CNI_ARGS", &long)]);
+    assert!(refused.refused().1.contains("ipam.provide[0] (host-name): the value has 100000"), "{refused:?}");
+    assert!(container.links().is_empty());
+}
+
+#[test]
+fn garbage_is_noted_without_a_daemon_and_given_back_by_the_next_one() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let [one, two] = [host.container(), host.container()];
+    let bridge = on_bridge(&host);
+    bridge.add(&host, "c-one", &one);
+    bridge.add(&host, "c-two", &two);
+    daemon.kill();
+    let valid = json!([{"containerID": "c-two", "ifname": "eth0"}]);
+    call(&host, "GC", &one, &[("cni.dev/valid-attachments", valid)]).ok();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    daemon.await_list("the valid one is left", |list| list.len() == 1 && list[0].owner.container == "c-two");
+    server.await_leases("the lease is given back", |leases| leases.len() == 1);
 }
 
 #[test]

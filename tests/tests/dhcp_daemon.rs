@@ -8,10 +8,11 @@ use std::thread;
 use std::time::Duration;
 
 use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseRecords, LeaseReply, LeaseRequest, call};
-use cnikit_process::{Deadline, How};
+use cnikit_process::{Deadline, Env, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
 use cnikit_tests::dnsmasq::{Dnsmasq, connect, dhcp_bridge};
 use cnikit_tests::lease_daemon::{LeaseDaemon, configure, order, owner};
+use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::udhcpd::udhcpd;
 
 const RANGE: &str = "10.99.0.10,10.99.0.200";
@@ -73,7 +74,7 @@ fn a_lease_is_got_checked_and_given_back() {
     server.await_leases("the lease is given back", <[String]>::is_empty);
     assert!(daemon.list().is_empty());
     assert_eq!(daemon.check(&container, "one"), ["the DHCP daemon has no lease of one/net/eth0"]);
-    let records = host.dir().join("leases");
+    let records = host.dir().join("dhcp-leases");
     assert_eq!(std::fs::read_dir(records).unwrap().count(), 0);
 }
 
@@ -114,13 +115,13 @@ fn what_is_gone_while_no_daemon_runs_is_made_good() {
         configure(container, &daemon.add(container, id));
     }
     daemon.kill();
-    let records = LeaseRecords::open(&host.dir().join("leases")).unwrap();
+    let records = LeaseRecords::open(&host.dir().join("dhcp-leases")).unwrap();
     records.note_release(&owner("released")).unwrap();
     removed.sh("ip link delete eth0");
     drop(deleted);
     let daemon = LeaseDaemon::start(&host, &[]);
     assert!(daemon.list().is_empty(), "{:?}", daemon.list());
-    assert_eq!(std::fs::read_dir(host.dir().join("leases")).unwrap().count(), 0);
+    assert_eq!(std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap().count(), 0);
     let log = daemon.stop();
     assert!(log.contains("released/net/eth0: its DEL came while no daemon ran"), "{log}");
     assert!(log.contains("removed/net/eth0: its network namespace or interface is gone"), "{log}");
@@ -295,6 +296,74 @@ print(s.recv(1000).decode())'",
     assert_eq!(ended.how, How::Exit(1));
     assert!(log.contains("it speaks HTTP, as upstream's does; hint: stop it (`systemctl disable --now"), "{log}");
     upstream.join().unwrap();
+}
+
+/// Answers every DISCOVER and REQUEST with garbage, packets to others, offers without end of options, and floods.
+const ROGUE: &str = r#"
+import os, random, socket, struct, time
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"rogue0")
+s.bind(("", 67))
+def say(data):
+    try: s.sendto(data, ("255.255.255.255", 68))
+    except OSError: pass
+print("ready", flush=True)
+while True:
+    asked = s.recv(2000)
+    if len(asked) < 240: continue
+    xid, mac = asked[4:8], asked[28:44]
+    def reply(xid, mac, options, hlen=6):
+        head = struct.pack("!BBBB", 2, 1, hlen, 0) + xid + bytes(8) + socket.inet_aton("10.99.0.99")
+        return head + bytes(8) + mac + bytes(192) + b"\x63\x82\x53\x63" + options + b"\xff"
+    kind = lambda number: bytes([53, 1, number]) + bytes([54, 4]) + socket.inet_aton("10.99.0.66")
+    say(os.urandom(random.randrange(600)))
+    say(reply(os.urandom(4), mac, kind(5)))
+    say(reply(xid, os.urandom(16), kind(5)))
+    say(reply(xid, mac, kind(5), 255))
+    say(reply(xid, mac, kind(2)[:4]))
+    say(reply(xid, mac, bytes([53, 255]) + os.urandom(9)))
+    say(reply(xid, mac, kind(6) + bytes([121, 3, 33, 1, 1])))
+    say(reply(xid, mac, b"".join(bytes([random.randrange(1, 255), 1, 0]) for _ in range(400))))
+    for _ in range(300): say(reply(os.urandom(4), mac, kind(2)))
+"#;
+
+#[test]
+fn a_rogue_server_keeps_no_container_from_its_lease() {
+    let host = host();
+    // On a port of its own, as another container has one.
+    let rogue = host.container();
+    host.sh(&format!("ip link add rport type veth peer name rogue0 netns {}", rogue.path()));
+    host.sh("ip link set rport master br-dhcp up");
+    rogue.sh("ip address add 10.99.0.66/24 dev rogue0 && ip link set rogue0 up");
+    let script = host.dir().join("rogue.py");
+    std::fs::write(&script, ROGUE).unwrap();
+    let path = rogue.path();
+    let program = Program {
+        path: find_program("nsenter").unwrap(),
+        args: vec![format!("--net={path}").into(), "python3".into(), script.into()],
+        env: Env::Clean(&[]),
+        stdin: Vec::new(),
+        limit: 1 << 20,
+        grace: Duration::from_secs(1),
+    };
+    let rogue_server = RunningServer::start(&host, program);
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &["-timeout", "500ms"]);
+    for number in 0..2 {
+        let container = container(&host, number);
+        let id = format!("c{number}");
+        let lease = daemon.add(&container, &id);
+        assert_eq!(lease.server.to_string(), "10.99.0.1");
+        configure(&container, &lease);
+        assert_eq!(daemon.check(&container, &id), [] as [String; 0]);
+    }
+    assert!(!rogue_server.has_ended(), "it attacked to the end");
+    let received = host.sh("ip -j -s link show rport | python3 -c 'import json, sys; print(json.load(sys.stdin)[0][\"stats64\"][\"rx\"][\"packets\"])'");
+    assert!(received.trim().parse::<u32>().unwrap() > 2_000, "{received}");
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
+    assert!(status.contains("Threads:\t1\n"), "{status}");
 }
 
 #[test]

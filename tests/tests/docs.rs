@@ -94,6 +94,12 @@ fn documented() -> Vec<Documented> {
             base: cnikit_tests::flannel().conf,
             under: "",
         },
+        // Each key of an option makes a difference beside an option.
+        of_ipam::<dhcp::DhcpPlugin>(
+            "dhcp",
+            &[],
+            &json!({"type": "dhcp", "provide": [{"option": "60", "value": "v"}], "request": [{"option": "66"}]}),
+        ),
         of_ipam::<static_ipam::StaticPlugin>("static", &["runtimeConfig.ips", "args.cni.ips"], &written),
     ]
 }

@@ -1,6 +1,8 @@
 //! The shape of an IPAM plugin, which allocates addresses.
 
-use cnikit_skel::{Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Error, Gc, Journal, Plugin, Result, Status};
+use cnikit_skel::{
+    Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Error, Gc, Journal, Plugin, Result, Role, Status,
+};
 use cnikit_types::{CniResult, Version};
 use serde::Deserialize;
 use serde::de::DeserializeOwned;
@@ -20,6 +22,8 @@ pub trait IpamPlugin: DeserializeOwned {
     const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
     /// As [`Plugin::ENTERS_NETNS`].
     const ENTERS_NETNS: bool = true;
+    /// As [`Plugin::ROLE`].
+    const ROLE: Option<Role> = None;
 
     /// Allocates addresses for an attachment. What is allocated gets an undo step in the journal.
     ///
@@ -95,6 +99,7 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
     const EXAMPLE: &'static str = P::EXAMPLE;
     const ENTERS_NETNS: bool = P::ENTERS_NETNS;
+    const ROLE: Option<Role> = P::ROLE;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         self.ipam.acquire(&add.attachment, journal).map(CniResult::from)

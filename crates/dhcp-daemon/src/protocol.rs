@@ -163,6 +163,12 @@ impl LeaseOwner {
     pub fn id(&self) -> String {
         format!("{}/{}/{}", self.container, self.network, self.ifname)
     }
+
+    /// Whether it is of this network, and not one of its valid owners (container and interface).
+    pub(crate) fn is_garbage(&self, network: &str, valid: &[(String, String)]) -> bool {
+        let is_it = |(container, ifname): &(String, String)| *container == self.container && *ifname == self.ifname;
+        self.network == network && !valid.iter().any(is_it)
+    }
 }
 
 impl fmt::Display for LeaseOwner {

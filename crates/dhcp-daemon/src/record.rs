@@ -88,6 +88,19 @@ impl LeaseRecords {
         Ok(())
     }
 
+    /// Notes the same for the leases of this network whose owners are not among the valid ones (container and interface).
+    ///
+    /// # Errors
+    /// The records cannot be read, or a note cannot be written.
+    pub fn note_garbage(&self, network: &str, valid: &[(String, String)]) -> Result<(), Error> {
+        for (record, _) in self.read_all()?.records {
+            if record.owner.is_garbage(network, valid) {
+                self.note_release(&record.owner)?;
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the record; a power cut after this does not take it back.
     pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
         let text = serde_json::to_vec(record).unwrap_or_default();

@@ -451,13 +451,10 @@ impl Server {
     }
 
     fn collect_garbage(&mut self, network: &str, valid: &[(String, String)]) {
-        let is_valid = |owner: &LeaseOwner| {
-            valid.iter().any(|(container, ifname)| *container == owner.container && *ifname == owner.ifname)
-        };
         let stale: Vec<String> = self
             .attachments
             .values()
-            .filter(|one| one.owner.network == network && !is_valid(&one.owner))
+            .filter(|one| one.owner.is_garbage(network, valid))
             .map(|one| one.owner.id())
             .collect();
         for id in stale {

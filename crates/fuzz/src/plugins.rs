@@ -1,4 +1,4 @@
-//! Fuzz target: the configurations of static and of all plugins that make or change an interface.
+//! Fuzz target: the configurations of static, dhcp and of all plugins that make or change an interface.
 
 use std::sync::OnceLock;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_own_ipam(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let reply = match choice % 16 {
+    let reply = match choice % 17 {
         0 => call::<InterfaceShape<bridge::BridgePlugin>>(input, plugins),
         1 => call::<InterfaceShape<ptp::PtpPlugin>>(input, plugins),
         3 => call::<Ipam<static_ipam::StaticPlugin>>(input, plugins),
@@ -34,6 +34,7 @@ pub(crate) fn run(data: &[u8]) {
         13 => call::<Chained<bandwidth::BandwidthPlugin>>(input, plugins),
         14 => call::<InterfaceShape<tap::TapPlugin>>(input, plugins),
         15 => call::<InterfaceShape<host_device::HostDevicePlugin>>(input, plugins),
+        16 => call::<Ipam<dhcp::DhcpPlugin>>(input, plugins),
         _ => call::<loopback::LoopbackPlugin>(input, plugins),
     };
     check_plan(&reply);

@@ -88,6 +88,7 @@ fn configuration(call: &Value) -> Option<Vec<u8>> {
         "bandwidth",
         "tap",
         "host-device",
+        "dhcp",
     ]
     .iter()
     .position(|plugin| *plugin == text(call, &["plugin"]))?;

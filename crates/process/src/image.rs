@@ -1,7 +1,7 @@
 //! The arguments of execve(2), prepared before the fork, because nothing can be allocated after it.
 #![expect(unsafe_code, reason = "raw pointers between fork and exec")]
 
-use std::ffi::{CString, c_char};
+use std::ffi::{CString, OsStr, c_char};
 use std::io;
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::ptr;
@@ -26,11 +26,13 @@ unsafe impl Send for Image {}
 unsafe impl Sync for Image {}
 
 impl Image {
-    /// Everything of the program that execve(2) needs; an error if it contains a NUL.
-    pub(crate) fn new(program: &Program) -> io::Result<Self> {
+    /// Everything of the program that execve(2) needs; an error if it contains a NUL. `name` is `argv[0]`.
+    pub(crate) fn new(program: &Program, name: &OsStr) -> io::Result<Self> {
         let path = CString::new(program.path.as_os_str().as_bytes())?;
-        let args = program.args.iter().map(|arg| Ok(CString::new(arg.as_bytes())?));
-        let args = std::iter::once(Ok(path.clone())).chain(args).collect::<io::Result<Vec<_>>>()?;
+        let mut args = vec![CString::new(name.as_bytes())?];
+        for arg in &program.args {
+            args.push(CString::new(arg.as_bytes())?);
+        }
         let env = environment(program)?;
         Ok(Self { path, argv: pointers(&args), envp: pointers(&env), _strings: [args, env] })
     }

@@ -31,6 +31,8 @@ pub struct Program {
 /// A program that runs under an SELinux label of its own, with an open file for its stdin.
 #[derive(Clone, Copy, Debug)]
 pub struct Labelled<'a> {
+    /// `argv[0]`: a binary of several programs knows by it which one it is.
+    pub name: &'a str,
     /// The label, as setexeccon(3) takes it. The kernel refuses one that its policy does not have, and a transition to one that it
     /// does not allow.
     pub label: &'a str,

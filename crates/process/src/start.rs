@@ -24,7 +24,8 @@ pub(crate) fn start(
     labelled: Option<&Labelled<'_>>,
     deadline: Deadline,
 ) -> io::Result<(Child, Pipes)> {
-    let mut command = command(Image::new(program)?, program, labelled)?;
+    let name = labelled.map_or(program.path.as_os_str(), |labelled| labelled.name.as_ref());
+    let mut command = command(Image::new(program, name)?, program, labelled)?;
     let mut spawned = command.spawn();
     for pause in BUSY_PAUSES.map(Duration::from_millis) {
         let busy = spawned.as_ref().is_err_and(|error| error.kind() == io::ErrorKind::ExecutableFileBusy);

@@ -300,7 +300,7 @@ fn a_program_dies_with_the_process_that_runs_it() {
 #[test]
 fn a_program_does_not_start_under_a_label_that_the_kernel_refuses() {
     let file = std::fs::File::open("/dev/null").unwrap();
-    let labelled = Labelled { label: "no such label", stdin: file.as_fd() };
+    let labelled = Labelled { name: "sh", label: "no such label", stdin: file.as_fd() };
     let error = run_labelled(&shell("true"), &labelled, Deadline::after(LONG)).unwrap_err();
     assert!(matches!(error, Error::NotStarted { .. }), "{error}");
 }

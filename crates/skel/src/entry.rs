@@ -21,24 +21,26 @@ pub struct Entry {
     pub role: Option<Role>,
 }
 
-/// What a plugin starts its own binary as, besides serving calls: for a step that needs a process of its own.
+/// What the binary of a plugin does besides serving calls, such as a daemon, or a step that needs a process of its own.
 #[derive(Clone, Copy)]
 pub struct Role {
-    /// The first argument of such a process.
+    /// The first argument of such a process, after the plugin's name if that is not the name of the program.
     pub argument: &'static str,
     /// The work, with the other arguments.
     pub run: fn(&[String]) -> ExitCode,
 }
 
 impl Role {
-    /// Runs the role that this process was started in; `None` if it was started to serve a call.
-    pub(crate) fn of_process(roles: impl IntoIterator<Item = Role>) -> Option<ExitCode> {
-        let arguments: Vec<String> =
-            std::env::args_os().skip(1).map(|one| one.to_string_lossy().into_owned()).collect();
+    /// Runs the role if these arguments of the process say so; `None` if it was started to serve a call.
+    pub(crate) fn run_if_named(self, arguments: &[String]) -> Option<ExitCode> {
         let (first, rest) = arguments.split_first()?;
-        let role = roles.into_iter().find(|role| role.argument == first)?;
-        Some((role.run)(rest))
+        if first == self.argument { Some((self.run)(rest)) } else { None }
     }
+}
+
+/// The arguments of this process after its name.
+pub(crate) fn arguments() -> Vec<String> {
+    std::env::args_os().skip(1).map(|one| one.to_string_lossy().into_owned()).collect()
 }
 
 /// Serves one call: the plugin's name, the input, the plugins of the binary, and the output; returns the exit status.

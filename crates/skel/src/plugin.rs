@@ -44,7 +44,7 @@ pub trait Plugin: DeserializeOwned {
     /// Members of the configuration in the example of the help. The example can be run as it is. JSON of at most 96 columns per
     /// line, without `'`, which would end the shell's string.
     const EXAMPLE: &'static str = about::EXAMPLE;
-    /// What the plugin starts its own binary as, if a step of it needs a process of its own.
+    /// What the plugin's binary does besides serving calls.
     const ROLE: Option<Role> = None;
 
     /// Attaches the container and returns the result. Everything that is made gets an undo step in the journal.

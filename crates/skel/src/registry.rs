@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::about;
-use crate::entry::{Entry, Plugins, Role};
+use crate::entry::{Entry, Plugins, arguments};
 use crate::plugin::Plugin;
 use crate::serve::{serve, serve_process};
 
@@ -17,16 +17,19 @@ impl Entry {
 /// The `main` of a binary of many plugins. It serves the plugin whose name the program is run by, otherwise the one that is its
 /// first argument.
 pub fn dispatch(plugins: Plugins) -> ExitCode {
-    if let Some(code) = Role::of_process(plugins.iter().filter_map(|entry| entry.role)) {
+    let arguments = arguments();
+    let by_name = |name: &str| plugins.iter().find(|entry| entry.name == name);
+    let mut rest = &arguments[..];
+    let mut named = by_name(&about::own_name());
+    if named.is_none()
+        && let Some((first, others)) = arguments.split_first()
+    {
+        rest = others;
+        named = by_name(first);
+    }
+    let Some(entry) = named else { return about::of_many(plugins) };
+    if let Some(code) = entry.role.and_then(|role| role.run_if_named(rest)) {
         return code;
     }
-    let by_name = |name: &str| plugins.iter().find(|entry| entry.name == name);
-    let entry = match by_name(&about::own_name()) {
-        Some(entry) => Some(entry),
-        None => std::env::args().nth(1).and_then(|name| by_name(&name)),
-    };
-    match entry {
-        Some(entry) => serve_process(entry.name, entry.serve, entry.example, plugins),
-        None => about::of_many(plugins),
-    }
+    serve_process(entry.name, entry.serve, entry.example, plugins)
 }

@@ -4,7 +4,7 @@ use std::io::Write;
 use std::process::ExitCode;
 
 use crate::about;
-use crate::entry::{Plugins, Role, Serve};
+use crate::entry::{Plugins, Serve, arguments};
 use crate::error::Result;
 use crate::input::Input;
 use crate::journal::Journal;
@@ -19,7 +19,7 @@ use cnikit_types::{NetConf, Version};
 
 /// The `main` of a plugin that is a binary of its own.
 pub fn main<P: Plugin>() -> ExitCode {
-    if let Some(code) = Role::of_process(P::ROLE) {
+    if let Some(code) = P::ROLE.and_then(|role| role.run_if_named(&arguments())) {
         return code;
     }
     serve_process(&about::own_name(), serve::<P>, P::EXAMPLE, &[])

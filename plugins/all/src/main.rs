@@ -11,6 +11,7 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 static ALL: &[Entry] = &[
     Entry::of::<Chained<bandwidth::BandwidthPlugin>>("bandwidth"),
     Entry::of::<InterfaceShape<bridge::BridgePlugin>>("bridge"),
+    Entry::of::<Ipam<dhcp::DhcpPlugin>>("dhcp"),
     Entry::of::<InterfaceShape<dummy::DummyPlugin>>("dummy"),
     Entry::of::<Chained<firewall::FirewallPlugin>>("firewall"),
     Entry::of::<Delegating<flannel::FlannelPlugin>>("flannel"),

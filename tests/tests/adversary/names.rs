@@ -5,7 +5,9 @@ use std::path::{Path, PathBuf};
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
+use cnikit_tests::dnsmasq::Dnsmasq;
 use cnikit_tests::harmed::{firewall, publishing};
+use cnikit_tests::lease_daemon::{LeaseDaemon, dhcp_servers};
 use cnikit_tests::served::served;
 use cnikit_tests::{bin, flannel, program};
 use serde_json::{Value, json};
@@ -18,6 +20,8 @@ pub(crate) struct Scene {
     pub(crate) container: Container,
     pub(crate) subject: Subject,
     ran: PathBuf,
+    /// What else the plugin needs.
+    _servers: Option<(Dnsmasq, LeaseDaemon)>,
 }
 
 impl Scene {
@@ -26,7 +30,8 @@ impl Scene {
         let container = subject.container(&host);
         let subject = subject.at(host.dir());
         let ran = host.dir().join("ran");
-        Scene { host, container, subject, ran }
+        let servers = (subject.plugin == "dhcp").then(|| dhcp_servers(&host, &container));
+        Scene { host, container, subject, ran, _servers: servers }
     }
 
     /// Our plugins in `plugins`, an attacker's plugin at `evil` in the parent directory, and one in `plugins/sub`.

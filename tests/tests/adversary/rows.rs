@@ -55,7 +55,7 @@ const fn cve(name: &'static str, row: Row) -> Row {
     Row { cve: Some(name), ..row }
 }
 
-pub(crate) const ROWS: [Row; 56] = [
+pub(crate) const ROWS: [Row; 58] = [
     row(
         1,
         &[OtherUser],
@@ -208,7 +208,10 @@ pub(crate) const ROWS: [Row; 56] = [
         15,
         &[Tenant],
         "a container id of 4,001 bytes",
-        By(&["names::an_id_of_4001_bytes_is_served_and_leaves_nothing"]),
+        By(&[
+            "names::an_id_of_4001_bytes_is_served_and_leaves_nothing",
+            "dhcp/long_ids_and_hostile_args_are_served_and_leave_nothing",
+        ]),
     ),
     row(
         16,
@@ -395,7 +398,10 @@ pub(crate) const ROWS: [Row; 56] = [
         37,
         &[Tenant],
         "hostile K8S_* args, 100 kB of args",
-        By(&["names::hostile_args_of_kubernetes_and_very_many_change_nothing"]),
+        By(&[
+            "names::hostile_args_of_kubernetes_and_very_many_change_nothing",
+            "dhcp/long_ids_and_hostile_args_are_served_and_leave_nothing",
+        ]),
     ),
     row(
         38,
@@ -570,68 +576,85 @@ pub(crate) const ROWS: [Row; 56] = [
         "as the owner of a TAP device change its flags, give it away, remove it, or hold a queue of it open; as no owner attach to it",
         By(&["ring/tap::what_the_owner_does_is_reported_and_stops_no_del", "ring/tap::only_owner_and_group_attach"]),
     ),
+    row(
+        57,
+        &[Outside, NetRaw],
+        "as a DHCP server that nobody asked: garbage, wrong transaction ids and hardware addresses, 1,500 options, floods",
+        By(&["dhcp_daemon/a_rogue_server_keeps_no_container_from_its_lease"]),
+    ),
+    row(
+        58,
+        &[OtherUser],
+        "call the DHCP daemon, send it what is no request, be the program at its socket",
+        By(&[
+            "dhcp_daemon/only_root_is_served_and_a_stranger_on_the_socket_is_named",
+            "dhcp_daemon/requests_that_are_none_are_refused_and_harm_nothing",
+        ]),
+    ),
 ];
 
 /// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
 /// plugin, and its tests run for all of them; `tool` instead of marks means cnitool and libcni only.
 const MATRIX: &str = "
-row bandwidth bridge dummy firewall flannel host-device host-local ipvlan loopback macvlan portmap ptp sbr static tap tuning vlan vrf
- 1  - x - x x x - x - - x x - - - - - -  locks are taken where iptables' rules, firewalld's sources, ipvlan's addresses or the host's devices are changed
- 2  - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
- 3  - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
- 4  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 5  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 6  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 7  - x - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 8  - x - - x - - - - - - x - - - - - -  ipspoofchk is a key of bridge and ptp: others have no end on the host that could be checked
- 9  - x x - x x - x - x - x - - x - x -  the others make no link
-10  - x x - x x - x - x - x - - x - x -  the others start no plugin
-11  - - - - x - - - - - - - - - - - - -  no other delegates
-12  x x x x x x x x x x x x x x x x x x
-13  x x x x x x x x x x x x x x x x x x
-14  - x - x - - - - - - x x - - - - - -  the others write no rules of iptables
-15  x x x x x x x x x x x x x x x x x x
-16  - x - x - - - - - - x x - - - - - -  the others write no rules
-17  - x x - x x - x - x - x - - x - x -  the others start no plugin
-18  - x - x - - - - - - x x - - - - - -  the others start no program
-19  - x x x x x - x - x x x - - - - x -  the others start no program
-20  x x x x x x x x x x x x x x x x x x
-21  - - - - - - - - - - - - - - - x - -  no other takes names of settings
-22  - - - - - - - - - - - - - - - x - -  no other takes names of settings
-23  x x x x x x - x x x x x x - x x x x  host-local and static enter no namespace
-24  x x - x x x - - - - x x x - - x - x  they pair no ends by index: dummy, ipvlan, macvlan, tap and vlan have none on the host, loopback is its own
-25  x x x x x x - x - x x x x - x x x x  loopback's link cannot be renamed or moved; host-local and static look at none
-26  x x x x x x - x - x x x x - x x x x  loopback's link has one name; host-local and static look at no link
-27  - x x - - x - x - x - - x - x - x x  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
-28  x x x x x x - x - x x x x - x x x x  loopback is told by its namespace alone which one is meant; host-local and static look at none
-29  - - - - - - - - - - x - - - - - - -  no other publishes ports
-30  - - - - - - - - - - x - - - - - - -  no other publishes ports
-31  - - - - - - - - - - x - - - - - - -  no other publishes ports
-32  - - - - - - - - - - x - - - - - - -  no other publishes ports
-33  - x - - - - - - - x - - - - x x - -  the others take no MAC
-34  - x - - - - - - - - - - - - - x - -  the others give no container on a bridge a MAC
-35  - x x - - x x x - x - x - - x - x -  the others ask host-local for no address
-36  - x - - x - - - - - - x - - - - - -  the others give the host no address and no route
-37  x x x x x x x x x x x x x x x x x x
-38  x x x x x x x x x x x x x x x x x x
-39  x x x x x x x x x x x x x x x x x x
-40  - x x - x x x x - x - x x - x x x x  the others keep no file
-41  x x x x x x x x x x x x x x x x x x
-42  - x x - x x x x - x - x x - x x x x  the others keep no file
+row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan loopback macvlan portmap ptp sbr static tap tuning vlan vrf
+ 1  - x - - x x x - x - - x x - - - - - -  locks are taken where iptables' rules, firewalld's sources, ipvlan's addresses or the host's devices are changed
+ 2  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+ 3  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+ 4  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 5  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 6  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 7  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 8  - x - - - x - - - - - - x - - - - - -  ipspoofchk is a key of bridge and ptp: others have no end on the host that could be checked
+ 9  - x - x - x x - x - x - x - - x - x -  the others make no link
+10  - x - x - x x - x - x - x - - x - x -  the others start no plugin
+11  - - - - - x - - - - - - - - - - - - -  no other delegates
+12  x x x x x x x x x x x x x x x x x x x
+13  x x x x x x x x x x x x x x x x x x x
+14  - x - - x - - - - - - x x - - - - - -  the others write no rules of iptables
+15  x x - x x x x x x x x x x x x x x x x  the lease of dhcp is checked behind bridge: dhcp.rs
+16  - x - - x - - - - - - x x - - - - - -  the others write no rules
+17  - x - x - x x - x - x - x - - x - x -  the others start no plugin
+18  - x - - x - - - - - - x x - - - - - -  the others start no program
+19  - x - x x x x - x - x x x - - - - x -  the others start no program
+20  x x - x x x x x x x x x x x x x x x x  dhcp enters no namespace: its daemon does
+21  - - - - - - - - - - - - - - - - x - -  no other takes names of settings
+22  - - - - - - - - - - - - - - - - x - -  no other takes names of settings
+23  x x x x x x x - x x x x x x - x x x x  host-local and static enter no namespace
+24  x x - - x x x - - - - x x x - - x - x  they pair no ends by index: dummy, ipvlan, macvlan, tap and vlan have none on the host, the others make none
+25  x x - x x x x - x - x x x x - x x x x  loopback's link cannot be renamed or moved; host-local and static look at none, and the daemon of dhcp at its own
+26  x x - x x x x - x - x x x x - x x x x  loopback's link has one name; dhcp, host-local and static look at no link
+27  - x - x - - x - x - x - - x - x - x x  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
+28  x x - x x x x - x - x x x x - x x x x  loopback is told by its namespace alone which one is meant; dhcp, host-local and static look at none
+29  - - - - - - - - - - - x - - - - - - -  no other publishes ports
+30  - - - - - - - - - - - x - - - - - - -  no other publishes ports
+31  - - - - - - - - - - - x - - - - - - -  no other publishes ports
+32  - - - - - - - - - - - x - - - - - - -  no other publishes ports
+33  - x - - - - - - - - x - - - - x x - -  the others take no MAC
+34  - x - - - - - - - - - - - - - - x - -  the others give no container on a bridge a MAC
+35  - x - x - - x x x - x - x - - x - x -  the others ask host-local for no address
+36  - x - - - x - - - - - - x - - - - - -  the others give the host no address and no route
+37  x x - x x x x x x x x x x x x x x x x  the lease of dhcp is checked behind bridge: dhcp.rs
+38  x x x x x x x x x x x x x x x x x x x
+39  x x x x x x x x x x x x x x x x x x x
+40  - x - x - x x x x - x - x x - x x x x  the others keep no file, or it is the daemon's
+41  x x x x x x x x x x x x x x x x x x x
+42  - x - x - x x x x - x - x x - x x x x  the others keep no file, or it is the daemon's
 43  tool  what is kept of a result is the runtime's
-44  - - - x - - - - - - - - - - - - - -  no other speaks with a bus
+44  - - - - x - - - - - - - - - - - - - -  no other speaks with a bus
 45  tool  plugins read no net.d
-46  x x x x x x x x x x x x x x x x x x
-47  - - - - - - - - - - x - - - - - - -  no other publishes ports
-48  - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
-49  - x - - x - - - - - - x - - - - - -  the others ask an IPAM plugin for nothing that the host gets
-50  - x - - x - - - - - - x - - - - - -  the spoof checks are keys of bridge and ptp, flannel delegates to bridge
-51  - x x x x x x x - x x x x - x x x x  loopback and static start nothing
-52  - x - - - - x - - x - - - x x x - -  the others know no args
-53  x x x x x x x x x x x x x x x x x x
-54  x x x x x x x x x x x x x x x x x x
-55  x - - - - - - - - - - - - - - - - -  no other takes rates
-56  - - - - - - - - - - - - - - x - - -  no other makes a device with an owner
+46  x x x x x x x x x x x x x x x x x x x
+47  - - - - - - - - - - - x - - - - - - -  no other publishes ports
+48  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+49  - x - - - x - - - - - - x - - - - - -  the others ask an IPAM plugin for nothing that the host gets
+50  - x - - - x - - - - - - x - - - - - -  the spoof checks are keys of bridge and ptp, flannel delegates to bridge
+51  - x - x x x x x x - x x x x - x x x x  dhcp, loopback and static start nothing
+52  - x - - - - - x - - x - - - x x x - -  the others know no args
+53  x x x x x x x x x x x x x x x x x x x
+54  x x x x x x x x x x x x x x x x x x x
+55  x - - - - - - - - - - - - - - - - - -  no other takes rates
+56  - - - - - - - - - - - - - - - x - - -  no other makes a device with an owner
+57  - - x - - - - - - - - - - - - - - - -  no other listens to a server of the network
+58  - - x - - - - - - - - - - - - - - - -  no other has a daemon
 ";
 
 /// The plugins that a row is about.
@@ -710,7 +733,7 @@ fn every_plugin_has_a_column_in_the_matrix() {
 #[test]
 fn every_row_has_its_number_and_every_actor_a_row() {
     let numbers: Vec<u8> = ROWS.iter().map(|row| row.number).collect();
-    assert_eq!(numbers, (1..=56).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=58).collect::<Vec<_>>());
     assert!(ROWS.iter().all(|row| !row.by.is_empty() && !row.experiment.is_empty()));
     assert!(ROWS.iter().filter_map(|row| row.cve).all(|name| name.starts_with("CVE-")));
     let actors: BTreeSet<Actor> = ROWS.iter().flat_map(|row| row.by).copied().collect();

@@ -19,7 +19,7 @@ use crate::output::text::Tone;
 
 /// The pages of our plugins, whose tables have the plugins' keys; tests compare them with the plugins. flannel is missing, because
 /// the keys and capabilities of its delegate are unknown.
-const PAGES: [(&str, &str); 17] = [
+const PAGES: [(&str, &str); 18] = [
     ("bandwidth", include_str!("../../../../docs/bandwidth.md")),
     ("bridge", include_str!("../../../../docs/bridge.md")),
     ("ptp", include_str!("../../../../docs/ptp.md")),
@@ -31,6 +31,7 @@ const PAGES: [(&str, &str); 17] = [
     ("host-device", include_str!("../../../../docs/host-device.md")),
     ("loopback", include_str!("../../../../docs/loopback.md")),
     ("host-local", include_str!("../../../../docs/host-local.md")),
+    ("dhcp", include_str!("../../../../docs/dhcp.md")),
     ("static", include_str!("../../../../docs/static.md")),
     ("portmap", include_str!("../../../../docs/portmap.md")),
     ("sbr", include_str!("../../../../docs/sbr.md")),

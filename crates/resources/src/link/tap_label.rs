@@ -26,6 +26,9 @@ const LIMIT: usize = 4096;
 const MULTI_QUEUE: &str = "multi_queue";
 const VNET_HDR: &str = "vnet_hdr";
 
+/// The plugin whose role it is.
+const PLUGIN: &str = "tap";
+
 /// The process that makes a device under its label.
 pub const ROLE: Role = Role { argument: "make-tap", run: make };
 
@@ -78,7 +81,7 @@ pub(crate) fn create(wanted: &NewTap, tap: &Tap, label: &str) -> Result<Option<c
         limit: LIMIT,
         grace: Duration::from_secs(1),
     };
-    let labelled = Labelled { label, stdin: tap.as_fd() };
+    let labelled = Labelled { name: PLUGIN, label, stdin: tap.as_fd() };
     let context = || format!("make {} with the SELinux label {label:?}", wanted.name);
     let ended = run_labelled(&program, &labelled, Deadline::after(TIMEOUT));
     match ended.map_err(|error| Error::from(error).context(context()))?.how {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cnikit::types::{Args, Ip};
 use cnikit::{
-    Addresses, AttachmentSpec, Check, Del, Error, Gc, IpamPlugin, Journal, NetConf, Result, Status, code, log,
+    Addresses, AttachmentSpec, Check, Del, Error, Gc, IpamPlugin, Journal, NetConf, Result, Role, Status, code, log,
 };
 use cnikit_dhcp_daemon::{CallError, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, call};
 
@@ -16,6 +16,9 @@ use crate::configuration::{DhcpPlugin, data_dir, owner, socket};
 const AT_ONCE: Duration = Duration::from_secs(20);
 
 impl IpamPlugin for DhcpPlugin {
+    const EXAMPLE: &'static str = r#""ipam":{"type":"dhcp"}"#;
+    const ROLE: Option<Role> = Some(Role { argument: "daemon", run: cnikit_dhcp_daemon::run });
+
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
         let order = self.order(at)?;
         let owner = order.owner.clone();
@@ -53,9 +56,10 @@ impl IpamPlugin for DhcpPlugin {
     }
 
     fn sweep(gc: &Gc) -> Result<()> {
-        let valid = gc.valid.iter().map(|(container, ifname)| (container.to_owned(), ifname.to_owned())).collect();
-        let request = LeaseRequest::Gc { network: gc.network.clone(), valid };
-        ask(&gc.call.conf, &request, AT_ONCE).map(drop)
+        let valid: Vec<(String, String)> =
+            gc.valid.iter().map(|(container, ifname)| (container.to_owned(), ifname.to_owned())).collect();
+        let request = LeaseRequest::Gc { network: gc.network.clone(), valid: valid.clone() };
+        request_or_note(&gc.call.conf, &request, |records| Ok(records.note_garbage(&gc.network, &valid)?))
     }
 
     fn status(&self, status: &Status) -> Result<()> {
@@ -65,12 +69,13 @@ impl IpamPlugin for DhcpPlugin {
     }
 
     fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
-        let order = self.order(at)?;
+        let owner = owner(&at.tag);
+        self.options(&owner, &at.args)?;
         let seconds = self.timeout().as_secs();
         let step = format!(
             "ask the DHCP daemon at {} for a lease for {}, at most {seconds} s",
             socket(&at.conf).display(),
-            order.owner
+            owner
         );
         // An address for documentation (RFC 5737): which one the server would assign, nobody knows.
         let example = Ip { gateway: Some("192.0.2.1".parse()?), ..Ip::new("192.0.2.2/24".parse()?) };
@@ -97,21 +102,33 @@ impl fmt::Display for OwnedLease {
     }
 }
 
-/// Gives the owner's lease back. If no daemon runs, that is noted for the next one.
+/// Gives the owner's lease back.
 fn release(conf: &NetConf, owner: &LeaseOwner) -> Result<()> {
-    let del = || LeaseRequest::Del { owner: owner.clone() };
-    match try_ask(conf, &del()) {
-        Err(CallError::NotRunning { .. }) => {}
-        answered => return answered.map_err(|error| explained(&error, conf)).and_then(done),
-    }
+    let request = LeaseRequest::Del { owner: owner.clone() };
+    request_or_note(conf, &request, |records| Ok(records.note_release(owner)?))
+}
+
+/// Sends the request. If no daemon runs, it is noted for the next one.
+fn request_or_note(
+    conf: &NetConf,
+    request: &LeaseRequest,
+    note: impl FnOnce(&LeaseRecords) -> Result<()>,
+) -> Result<()> {
+    let answered = call(&socket(conf), request, AT_ONCE);
+    let Err(CallError::NotRunning { .. }) = answered else {
+        return answered.map_err(|error| explained(&error, conf)).and_then(done);
+    };
     let dir = data_dir(conf);
-    if dir.exists() {
-        LeaseRecords::open(&dir)?.note_release(owner)?;
-        log::warn(format_args!("no DHCP daemon runs: the lease of {owner} is given back when one does"));
+    if !dir.exists() {
+        return Ok(()); // no daemon has ever had a lease
     }
+    note(&LeaseRecords::open(&dir)?)?;
     // A daemon that has started meanwhile may have read the notes before this one was there.
-    match try_ask(conf, &del()) {
-        Err(CallError::NotRunning { .. }) => Ok(()),
+    match call(&socket(conf), request, AT_ONCE) {
+        Err(CallError::NotRunning { .. }) => {
+            log::warn("no DHCP daemon runs: what is to be given back is noted for the next one");
+            Ok(())
+        }
         answered => answered.map_err(|error| explained(&error, conf)).and_then(done),
     }
 }
@@ -121,10 +138,6 @@ fn done(reply: LeaseReply) -> Result<()> {
         LeaseReply::Failed { message } => Err(Error::new(code::SYSTEM, message)),
         _ => Ok(()),
     }
-}
-
-fn try_ask(conf: &NetConf, request: &LeaseRequest) -> Result<LeaseReply, CallError> {
-    call(&socket(conf), request, AT_ONCE)
 }
 
 /// The daemon's reply; a failure that it reports is an error.
