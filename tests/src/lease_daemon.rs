@@ -1,12 +1,13 @@
 //! The DHCP daemon as a program on a test's host.
 
+use std::ffi::OsString;
 use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease, client_id};
 use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, call};
-use cnikit_process::{Deadline, Ended, Env, Error, How, Program};
+use cnikit_process::{Deadline, Ended, Env, Error, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
@@ -30,7 +31,13 @@ impl LeaseDaemon {
     /// Starts one for this host, with further flags, and waits until it serves. Its files stay in the host's directory, so the next
     /// one knows the leases of this one.
     pub fn start(host: &Host, flags: &[&str]) -> LeaseDaemon {
-        let daemon = LeaseDaemon::begin(host, flags);
+        LeaseDaemon::begin(host, flags).serving()
+    }
+
+    /// Waits until it serves.
+    #[must_use]
+    pub fn serving(self) -> LeaseDaemon {
+        let daemon = self;
         let deadline = Deadline::after(LATE);
         // While one daemon takes over from another, the socket is that of both.
         while daemon.pid().is_none() || daemon.try_call(&LeaseRequest::Status).is_err() {
@@ -42,23 +49,25 @@ impl LeaseDaemon {
 
     /// Starts one, and does not wait for it.
     pub fn begin(host: &Host, flags: &[&str]) -> LeaseDaemon {
+        LeaseDaemon::begin_by(host, &[], flags)
+    }
+
+    /// Starts one by another program, which gets the daemon's command line after these arguments.
+    pub fn begin_by(host: &Host, starter: &[String], flags: &[&str]) -> LeaseDaemon {
         let dir = host.dir().join("dhcp");
         fs::create_dir_all(&dir).unwrap();
         let number = fs::read_dir(&dir).unwrap().count();
         let pid_file = dir.join(format!("pid-{number}"));
         let socket = host.dir().join("dhcp.sock");
-        let mut args = vec![
-            "daemon".into(),
-            "-pidfile".into(),
-            pid_file.clone().into(),
-            "-socketpath".into(),
-            socket.clone().into_os_string(),
-        ];
-        args.extend(["-datadir".into(), host.dir().join("dhcp-leases").into_os_string()]);
-        args.extend(flags.iter().map(Into::into));
+        let mut line: Vec<OsString> = starter.iter().map(OsString::from).collect();
+        line.extend([crate::bin().join("dhcp").into(), "daemon".into()]);
+        line.extend(["-pidfile".into(), pid_file.clone().into(), "-socketpath".into(), socket.clone().into()]);
+        line.extend(["-datadir".into(), host.dir().join("dhcp-leases").into()]);
+        line.extend(flags.iter().map(Into::into));
+        let first = line.remove(0);
         let program = Program {
-            path: crate::bin().join("dhcp"),
-            args,
+            path: if starter.is_empty() { first.into() } else { find_program(&first.to_string_lossy()).unwrap() },
+            args: line,
             env: Env::Clean(&[]),
             stdin: Vec::new(),
             limit: 1 << 20,

@@ -1,9 +1,11 @@
 //! The DHCP daemon against dnsmasq: its leases, what they survive, and its socket.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -296,6 +298,148 @@ print(s.recv(1000).decode())'",
     assert_eq!(ended.how, How::Exit(1));
     assert!(log.contains("it speaks HTTP, as upstream's does; hint: stop it (`systemctl disable --now"), "{log}");
     upstream.join().unwrap();
+}
+
+/// The units that are shipped.
+fn unit(name: &str) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dhcp/systemd").join(name)
+}
+
+/// The values of a setting of the service, as words.
+fn setting(key: &str) -> Vec<String> {
+    let text = std::fs::read_to_string(unit("cni-dhcp.service")).unwrap();
+    let of_key = |line: &str| Some(line.strip_prefix(key)?.strip_prefix('=')?.to_owned());
+    let lines: Vec<String> = text.lines().filter_map(of_key).collect();
+    assert!(!lines.is_empty(), "the service has no {key}");
+    lines.iter().flat_map(|line| line.split_whitespace()).map(str::to_owned).collect()
+}
+
+/// Gets a lease and gives it back.
+fn serves_a_life(host: &Host, daemon: &LeaseDaemon, number: usize) {
+    let container = container(host, number);
+    let id = format!("life{number}");
+    let lease = daemon.add(&container, &id);
+    configure(&container, &lease);
+    assert_eq!(daemon.check(&container, &id), [] as [String; 0]);
+    daemon.del(&id);
+}
+
+#[test]
+fn systemd_passes_the_socket_on_and_keeps_it() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let socket = host.dir().join("dhcp.sock");
+    let starter = ["systemd-socket-activate".to_owned(), "-l".to_owned(), socket.display().to_string()];
+    let daemon = LeaseDaemon::begin_by(&host, &starter, &[]);
+    let deadline = Deadline::after(Duration::from_secs(30));
+    while !socket.exists() {
+        assert!(deadline.pause(Duration::from_millis(10)), "systemd-socket-activate makes no socket");
+    }
+    // The daemon is started by this call, which waits for it.
+    serves_a_life(&host, &daemon, 1);
+    let log = daemon.stop();
+    assert!(log.contains("dhcp: daemon: serves on "), "{log}");
+    assert!(socket.exists(), "the socket is systemd's to remove: {log}");
+    let two = ["-l".to_owned(), host.dir().join("second.sock").display().to_string()];
+    let daemon = LeaseDaemon::begin_by(&host, &[starter.as_slice(), &two].concat(), &[]);
+    let refused = loop {
+        match daemon.try_call(&LeaseRequest::Status) {
+            Err(CallError::NotRunning { .. }) if deadline.pause(Duration::from_millis(10)) => {}
+            other => break other,
+        }
+    };
+    assert!(refused.is_err(), "{refused:?}");
+    let ended = daemon.finish();
+    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert!(log.contains("systemd has passed on 2 sockets"), "{log}");
+}
+
+#[test]
+fn the_capabilities_of_the_unit_are_all_that_the_daemon_needs() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let mut set = vec!["-all".to_owned()];
+    for capability in setting("CapabilityBoundingSet") {
+        set.push(capability.replacen("CAP_", "+", 1).to_lowercase());
+    }
+    let set = set.join(",");
+    let starter = ["setpriv", "--no-new-privs", "--inh-caps=-all", &format!("--bounding-set={set}")].map(str::to_owned);
+    let daemon = LeaseDaemon::begin_by(&host, &starter, &[]).serving();
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
+    let effective = status.lines().find_map(|line| line.strip_prefix("CapEff:\t")).unwrap();
+    let count = u64::from_str_radix(effective, 16).unwrap().count_ones();
+    assert_eq!(count as usize, setting("CapabilityBoundingSet").len(), "{status}");
+    serves_a_life(&host, &daemon, 1);
+}
+
+#[test]
+fn the_unit_allows_every_system_call_of_the_daemon_and_little_else() {
+    let host = host();
+    let server = udhcpd(&host, 8);
+    let calls = host.dir().join("calls");
+    let starter = ["strace", "-f", "-qq", "-o", &calls.display().to_string()].map(str::to_owned);
+    let daemon = LeaseDaemon::begin_by(&host, &starter, &["-timeout", "500ms", "-resendmax", "2s"]).serving();
+    let container = container(&host, 1);
+    let lease = daemon.add(&container, "one");
+    configure(&container, &lease);
+    daemon.await_list("it is renewed", |list| list[0].lease.as_ref().is_some_and(|one| one.since > lease.since));
+    drop(server);
+    daemon.await_list("it ends", |list| list[0].lease.is_none());
+    daemon.del("one");
+    daemon.stop();
+
+    let mut allowed = BTreeSet::new();
+    let groups = |name: &str| -> BTreeSet<String> {
+        let text = host.sh(&format!("systemd-analyze --no-pager syscall-filter {name}"));
+        let names = text.lines().skip(1).map(|line| line.trim().to_owned()).filter(|name| !name.starts_with('#'));
+        names.collect()
+    };
+    let expanded = |name: &str| {
+        let mut found = BTreeSet::new();
+        let mut open = vec![name.to_owned()];
+        while let Some(name) = open.pop() {
+            if name.starts_with('@') {
+                open.extend(groups(&name));
+            } else {
+                found.insert(name);
+            }
+        }
+        found
+    };
+    let mut refused = false;
+    for word in setting("SystemCallFilter") {
+        refused |= word.starts_with('~'); // the line with it is the last one
+        let names = expanded(word.trim_start_matches('~'));
+        if refused { allowed.retain(|name| !names.contains(name)) } else { allowed.extend(names) }
+    }
+    assert!(allowed.len() > 100 && !allowed.contains("mount") && !allowed.contains("ptrace"), "{allowed:?}");
+    let text = std::fs::read_to_string(calls).unwrap();
+    let used = text.lines().filter_map(|line| line.split_once(' ')?.1.trim().split_once('(').map(|(name, _)| name));
+    let used: BTreeSet<&str> = used.filter(|name| name.chars().all(|c| c.is_alphanumeric() || c == '_')).collect();
+    assert!(used.contains("setns") && used.contains("bind") && used.contains("fsync"), "{used:?}");
+    // What the daemon does before it serves, and what it can do without.
+    let optional = ["execve", "prlimit64"];
+    let missing: Vec<&&str> =
+        used.iter().filter(|name| !allowed.contains(**name) && !optional.contains(name)).collect();
+    assert!(missing.is_empty(), "{missing:?}");
+}
+
+#[test]
+fn the_units_are_valid_and_hardened() {
+    let host = Host::new();
+    let units = host.dir().join("units");
+    std::fs::create_dir(&units).unwrap();
+    let text = std::fs::read_to_string(unit("cni-dhcp.service")).unwrap();
+    let here = cnikit_tests::bin().join("dhcp").display().to_string();
+    std::fs::write(units.join("cni-dhcp.service"), text.replace("/opt/cni/bin/dhcp", &here)).unwrap();
+    std::fs::copy(unit("cni-dhcp.socket"), units.join("cni-dhcp.socket")).unwrap();
+    let dir = units.display();
+    let (valid, said) = host.try_sh(&format!("systemd-analyze verify {dir}/cni-dhcp.service {dir}/cni-dhcp.socket"));
+    assert!(valid && said.trim().is_empty(), "{said}");
+    // 10 is no protection at all; without any setting the score is 9.6.
+    let (hardened, said) = host
+        .try_sh(&format!("systemd-analyze security --offline=yes --no-pager --threshold=31 {dir}/cni-dhcp.service"));
+    assert!(hardened, "{said}");
 }
 
 /// Answers every DISCOVER and REQUEST with garbage, packets to others, offers without end of options, and floods.
