@@ -1,6 +1,7 @@
 //! dnsmasq as the DHCP server of a bridge on a test's host.
 
 use std::fs;
+use std::os::fd::{AsFd, AsRawFd};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -29,6 +30,18 @@ pub struct Dnsmasq {
 pub fn dhcp_bridge(host: &Host) {
     host.sh(&format!("ip link add {DHCP_BRIDGE} type bridge && ip address add {DHCP_SERVER}/24 dev {DHCP_BRIDGE}"));
     host.sh(&format!("ip link set {DHCP_BRIDGE} up"));
+}
+
+/// A host with the bridge, and another one in the same network for the server: what the host sends to its own bridge would not be
+/// heard.
+pub fn dhcp_site() -> (Host, Host) {
+    let (host, site) = (Host::new(), Host::new());
+    let path = format!("/proc/{}/fd/{}", std::process::id(), site.netns().as_fd().as_raw_fd());
+    host.sh(&format!("ip link add {DHCP_BRIDGE} type bridge && ip link set {DHCP_BRIDGE} up"));
+    host.sh(&format!("ip link add uplink type veth peer name {DHCP_BRIDGE} netns {path} && ip link set uplink up"));
+    host.sh(&format!("ip link set uplink master {DHCP_BRIDGE}"));
+    site.sh(&format!("ip address add {DHCP_SERVER}/24 dev {DHCP_BRIDGE} && ip link set {DHCP_BRIDGE} up"));
+    (host, site)
 }
 
 /// Connects a container to the bridge by a link of this name that is up and has no address. `port` is unique on the host.

@@ -140,9 +140,13 @@ impl LeaseDaemon {
         }
     }
 
-    /// What CHECK finds.
+    /// What CHECK finds, if the ADD has reported the lease that there is.
     pub fn check(&self, container: &Container, id: &str) -> Vec<String> {
-        match self.call(&LeaseRequest::Check { owner: owner(id), netns: container.path() }) {
+        let list = self.list();
+        let leases = list.iter().filter_map(|one| one.lease.as_ref());
+        let networks = leases.map(|one| format!("{}/{}", one.address, one.parameters.prefix.unwrap()).parse().unwrap());
+        let request = LeaseRequest::Check { owner: owner(id), netns: container.path(), reported: networks.collect() };
+        match self.call(&request) {
             LeaseReply::Done => Vec::new(),
             LeaseReply::Drift { differences } => differences,
             other => panic!("{other:?}"),

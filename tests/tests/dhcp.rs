@@ -7,7 +7,7 @@ use std::time::Duration;
 use cnikit_process::Deadline;
 use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
-use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge};
+use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge, dhcp_site};
 use cnikit_tests::lease_daemon::LeaseDaemon;
 use cnikit_tests::subject;
 use cnikit_tests::world::ping;
@@ -72,6 +72,11 @@ fn bridge_gets_address_routes_dns_and_mtu_of_the_server() {
     container.sh(&ping(DHCP_SERVER));
     assert!(container.sh("ip route").contains("default via 10.99.0.1"));
     bridge.call(&host, "CHECK", "c-one", &container.path(), &[("prevResult", result.clone())]).ok();
+    // A result with another address is not that of this lease.
+    let mut other = result.clone();
+    other["ips"][0]["address"] = json!("10.99.0.99/24");
+    let checked = call(&host, "CHECK", &container, &[("prevResult", other)]).refused();
+    assert!(checked.0 == 102 && checked.1.contains("prevResult does not have 10.99.0."), "{checked:?}");
     container.sh("ip link set eth0 mtu 1300; ip address flush dev eth0");
     let checked = bridge.call(&host, "CHECK", "c-one", &container.path(), &[("prevResult", result)]);
     assert!(checked.json()["msg"].as_str().unwrap().contains("the address of the lease"), "{checked:?}");
@@ -269,6 +274,8 @@ const MOST_CALLS: usize = 10_000;
 /// Containers on the bridge, what is known of each, and a daemon that is there at times.
 struct Model {
     host: Host,
+    /// The host of the server.
+    site: Host,
     bridge: Subject,
     containers: Vec<Container>,
     results: Vec<Option<Value>>,
@@ -279,10 +286,10 @@ struct Model {
 
 impl Model {
     fn new() -> Model {
-        let host = host();
+        let (host, site) = dhcp_site();
         let bridge = on_bridge(&host);
         let containers = (0..CONTAINERS).map(|_| host.container()).collect();
-        Model { bridge, containers, results: vec![None; CONTAINERS], daemon: None, killed: 0, host }
+        Model { bridge, containers, results: vec![None; CONTAINERS], daemon: None, killed: 0, host, site }
     }
 
     fn call(&self, verb: &str, number: usize, keys: &[(&str, Value)]) -> CallOutput {
@@ -368,7 +375,7 @@ impl Model {
 #[test]
 fn no_lease_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again() {
     let mut model = Model::new();
-    let server = Dnsmasq::start(&model.host, RANGE, &[]);
+    let server = Dnsmasq::start(&model.site, RANGE, &[]);
     let mut rng = seeded_rng("kill the DHCP daemon");
     let calls = case_limit(CALLS).min(MOST_CALLS);
     model.start();

@@ -4,13 +4,17 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use cnikit_dhcp::v4::{Client, ClientEvent, ClientOptions, ClientSettings, Lease, LossReason, Timing, Transmit};
+use cnikit_dhcp::v4::{
+    Client, ClientEvent, ClientOptions, ClientSettings, Lease, LeaseTimes, LossReason, Timing, Transmit,
+};
 use cnikit_dhcp::{ArpSocket, LinkSocket, RoutedSocket};
 use cnikit_netns::Netns;
+use ipnetwork::IpNetwork;
 
 use crate::log::log;
 use crate::protocol::{LeaseOrder, LeaseOwner, LeaseReply, LeaseReport};
 use crate::record::{LeaseRecords, Place, Record};
+use crate::uplink::Uplink;
 use crate::{clock, interface};
 
 /// How long a reply to a renewal is listened for. A socket keeps a deleted namespace alive, and the next request may be hours away.
@@ -36,6 +40,7 @@ pub(crate) struct Terms {
 pub(crate) struct Attachment {
     pub(crate) owner: LeaseOwner,
     pub(crate) place: Place,
+    uplink: Option<Uplink>,
     terms: Terms,
     client: Client,
     /// The last lease that the client had.
@@ -62,13 +67,14 @@ impl Attachment {
     /// Begins to get a lease, until this time. `wanted` is the address that the owner had elsewhere.
     pub(crate) fn order(
         order: LeaseOrder,
-        place: Place,
+        (place, uplink): (Place, Option<Uplink>),
         wanted: Option<Ipv4Addr>,
         behaviour: Behaviour,
         until: Duration,
     ) -> Attachment {
         let LeaseOrder { owner, options, mtu, priority, .. } = order;
         let mut attachment = Attachment::new(owner, place, Terms { options, mtu, priority }, behaviour);
+        attachment.uplink = uplink;
         attachment.client.start(clock::now(), wanted);
         attachment.ordered = Some(until);
         attachment
@@ -76,11 +82,18 @@ impl Attachment {
 
     /// Goes on with a lease of the disk (INIT-REBOOT). `has_address`: the interface has its address.
     pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour) -> Attachment {
-        let Record { owner, place, options, mtu, priority, lease, .. } = record;
+        let Record { owner, place, uplink, options, mtu, priority, lease, .. } = record;
         let mut attachment = Attachment::new(owner, place, Terms { options, mtu, priority }, behaviour);
+        attachment.uplink = uplink;
         attachment.client.reboot(clock::now(), lease.clone(), has_address);
         attachment.lease = Some(lease);
         attachment
+    }
+
+    /// Gives back a lease of the disk whose interface is gone. It may be of an earlier boot, whose clock tells nothing now.
+    pub(crate) fn release_record(mut record: Record, behaviour: Behaviour) {
+        record.lease.times = LeaseTimes { renewal: Duration::MAX, rebinding: Duration::MAX, expiry: None };
+        Attachment::resume(record, false, behaviour).release(clock::now());
     }
 
     fn new(owner: LeaseOwner, place: Place, terms: Terms, behaviour: Behaviour) -> Attachment {
@@ -89,6 +102,7 @@ impl Attachment {
         Attachment {
             owner,
             place,
+            uplink: None,
             terms,
             // Where the kernel has no random numbers, nothing works.
             client: Client::new(settings, || getrandom::u32().unwrap_or_default()),
@@ -124,13 +138,13 @@ impl Attachment {
     }
 
     /// Each difference between the lease and the interface.
-    pub(crate) fn differences(&self, now: Duration) -> Result<Vec<String>, String> {
+    pub(crate) fn differences(&self, reported: &[IpNetwork], now: Duration) -> Result<Vec<String>, String> {
         let Some(record) = self.record().filter(|_| self.client.lease().is_some()) else {
             let why = self.hindrance(now).unwrap_or_default();
             return Ok(vec![format!("{} has no lease at the moment: {why}", self.place.link)]);
         };
         match interface::reopen(&self.place)? {
-            Some(netns) => interface::differences(&netns, &record),
+            Some(netns) => interface::differences(&netns, &record, reported),
             None => Ok(vec![format!("the network namespace {} is gone", self.place.netns)]),
         }
     }
@@ -208,7 +222,7 @@ impl Attachment {
             step = self.expire(now, format!("no lease for {}: {why}", self.place.link));
         }
         if !self.send(now) {
-            log(&self.owner, "its network namespace or interface is gone: the lease is forgotten");
+            self.release(now);
             step.is_over = true;
             step.reply = Some(LeaseReply::Failed { message: format!("{} is gone", self.place.netns) });
         }
@@ -293,8 +307,21 @@ impl Attachment {
 
     /// Gives the lease back, if there is one.
     pub(crate) fn release(&mut self, now: Duration) {
-        if self.client.release(now) && !self.send(now) {
-            log(&self.owner, "its interface is gone: the lease is not given back, and ends by itself");
+        if !self.client.release(now) {
+            return;
+        }
+        let packets = self.packets();
+        if self.deliver(&packets, now) {
+            self.close_idle(now);
+            return;
+        }
+        let gone = "its network namespace or interface is gone";
+        match &self.uplink {
+            None => log(&self.owner, format!("{gone}: the lease is not given back, and ends by itself")),
+            Some(uplink) => match uplink.send(&packets) {
+                Ok(()) => log(&self.owner, format!("{gone}: the lease is given back by {}", uplink.link)),
+                Err(why) => log(&self.owner, format!("{gone}, and the lease ends by itself: {why}")),
+            },
         }
     }
 
@@ -303,6 +330,7 @@ impl Attachment {
             version: Record::FORMAT,
             owner: self.owner.clone(),
             place: self.place.clone(),
+            uplink: self.uplink.clone(),
             options: self.terms.options.clone(),
             mtu: self.terms.mtu,
             priority: self.terms.priority,
@@ -333,28 +361,45 @@ impl Attachment {
     /// Opens the sockets that the client needs, sends, and closes those that it does not need any more. `false`: the namespace or
     /// the interface is gone.
     fn send(&mut self, now: Duration) -> bool {
-        let mut packets = Vec::new();
-        while let Some(packet) = self.client.transmit() {
-            packets.push(packet);
+        let packets = self.packets();
+        if !self.deliver(&packets, now) {
+            return false;
         }
-        if !packets.is_empty() {
-            self.listening = now + LISTENING;
-            let netns = match interface::reopen(&self.place) {
-                Ok(Some(netns)) => netns,
-                Ok(None) => return false,
-                Err(why) => {
-                    log(&self.owner, why);
-                    return true;
-                }
-            };
-            for packet in packets {
-                match self.send_one(&netns, &packet) {
-                    Ok(()) => {}
-                    Err(error) if error.errno() == Some(libc::ENODEV) => return false,
-                    Err(error) => log(&self.owner, error),
-                }
+        self.close_idle(now);
+        true
+    }
+
+    /// What the client wants to send.
+    fn packets(&mut self) -> Vec<Transmit> {
+        std::iter::from_fn(|| self.client.transmit()).collect()
+    }
+
+    /// Sends the packets by the interface. `false`: the namespace or the interface is gone.
+    fn deliver(&mut self, packets: &[Transmit], now: Duration) -> bool {
+        if packets.is_empty() {
+            return true;
+        }
+        self.listening = now + LISTENING;
+        let netns = match interface::reopen(&self.place) {
+            Ok(Some(netns)) => netns,
+            Ok(None) => return false,
+            Err(why) => {
+                log(&self.owner, why);
+                return true;
+            }
+        };
+        for packet in packets {
+            match self.send_one(&netns, packet) {
+                Ok(()) => {}
+                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) => return false,
+                Err(error) => log(&self.owner, error),
             }
         }
+        true
+    }
+
+    /// Closes the sockets that the client does not need any more.
+    fn close_idle(&mut self, now: Duration) {
         if !self.client.is_listening() || self.listening <= now && self.lease.is_some() {
             self.link = None;
             self.routed = None;
@@ -362,7 +407,6 @@ impl Attachment {
         if self.client.probed().is_none() {
             self.arp = None;
         }
-        true
     }
 
     fn send_one(&mut self, netns: &Netns, packet: &Transmit) -> cnikit_dhcp::Result<()> {

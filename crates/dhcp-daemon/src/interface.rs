@@ -8,9 +8,10 @@ use cnikit_netns::{Netns, NetnsLookup, boot_id, find};
 use ipnetwork::{IpNetwork, Ipv4Network};
 
 use crate::record::{Place, Record};
+use crate::uplink::{self, Uplink};
 
-/// Finds the namespace and the interface in it, and sets that up.
-pub(crate) fn locate(netns: &str, ifname: &str) -> Result<Place, String> {
+/// Finds the namespace and the interface in it, and sets that up. Also returns the link of the host below it.
+pub(crate) fn locate(netns: &str, ifname: &str) -> Result<(Place, Option<Uplink>), String> {
     let found = match find(netns) {
         NetnsLookup::Present(found) => found,
         NetnsLookup::Own(_) => return Err(format!("{netns} is the daemon's own network namespace")),
@@ -28,18 +29,23 @@ pub(crate) fn locate(netns: &str, ifname: &str) -> Result<Place, String> {
         let up = LinkChange { up: Some(true), ..LinkChange::default() };
         netlink.change(link.index, &up).map_err(|error| error.to_string())?;
     }
-    Ok(Place {
+    let place = Place {
         netns: netns.to_owned(),
         cookie: found.cookie().map_err(|error| error.to_string())?,
         boot: boot_id().map_err(|error| error.to_string())?,
         link: ifname.to_owned(),
         index: link.index,
         mac,
-    })
+    };
+    Ok((place, uplink::find(&netlink, &link)))
 }
 
-/// The namespace of a place; `None` if it does not exist any more, or another one is at its path.
+/// The namespace of a place; `None` if it does not exist any more, or another one is at its path. No namespace survives a reboot,
+/// and cookies are of one boot.
 pub(crate) fn reopen(place: &Place) -> Result<Option<Netns>, String> {
+    if place.boot != boot_id().map_err(|error| error.to_string())? {
+        return Ok(None);
+    }
     let found = match find(&place.netns) {
         NetnsLookup::Present(found) => found,
         NetnsLookup::Unknown { why, .. } => return Err(format!("{} cannot be opened: {why}", place.netns)),
@@ -70,8 +76,8 @@ pub(crate) fn is_at(netns: &str, place: &Place) -> Result<bool, String> {
     Ok(reopen(&Place { netns: netns.to_owned(), ..place.clone() })?.is_some())
 }
 
-/// Each difference between the interface and the lease.
-pub(crate) fn differences(netns: &Netns, record: &Record) -> Result<Vec<String>, String> {
+/// Each difference between the interface, the result of its ADD, of which these are the addresses, and the lease.
+pub(crate) fn differences(netns: &Netns, record: &Record, reported: &[IpNetwork]) -> Result<Vec<String>, String> {
     let (place, lease) = (&record.place, &record.lease);
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
     let Some(link) = link(&netlink, place)? else {
@@ -85,6 +91,9 @@ pub(crate) fn differences(netns: &Netns, record: &Record) -> Result<Vec<String>,
     let wanted = network(lease);
     if !addresses.iter().any(|one| one.address == wanted) {
         differences.push(format!("{} does not have {wanted}, the address of the lease", link.name));
+    }
+    if !reported.contains(&wanted) {
+        differences.push(format!("prevResult does not have {wanted}, the address of the lease of {}", link.name));
     }
     if let Some(mtu) = smaller_mtu(record, &link) {
         differences.push(format!("{} has an MTU of {}, and the server of the lease wants {mtu}", link.name, link.mtu));

@@ -37,6 +37,7 @@ mod log;
 mod protocol;
 mod record;
 mod server;
+mod uplink;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease};
 use cnikit_process::Deadline;
+use ipnetwork::IpNetwork;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 use serde::{Deserialize, Serialize};
 
@@ -48,6 +49,8 @@ pub enum LeaseRequest {
         owner: LeaseOwner,
         /// The path of the namespace.
         netns: String,
+        /// The addresses of the result of the ADD.
+        reported: Vec<IpNetwork>,
     },
     /// Give back the leases of this network whose owners are not valid.
     Gc {
@@ -299,7 +302,7 @@ mod tests {
         for request in [
             LeaseRequest::Add(order),
             LeaseRequest::Del { owner: owner() },
-            LeaseRequest::Check { owner: owner(), netns },
+            LeaseRequest::Check { owner: owner(), netns, reported: vec!["10.0.0.5/24".parse().unwrap()] },
             LeaseRequest::Gc { network: "n".into(), valid: vec![("c".into(), "eth0".into())] },
             LeaseRequest::Status,
             LeaseRequest::List,

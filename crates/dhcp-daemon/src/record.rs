@@ -10,6 +10,7 @@ use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use crate::protocol::LeaseOwner;
+use crate::uplink::Uplink;
 
 /// The default directory of the records.
 pub const RECORDS: &str = "/var/lib/cni/dhcp";
@@ -29,6 +30,9 @@ pub(crate) struct Record {
     pub(crate) version: u64,
     pub(crate) owner: LeaseOwner,
     pub(crate) place: Place,
+    /// The link of the host below the interface.
+    #[serde(default)]
+    pub(crate) uplink: Option<Uplink>,
     pub(crate) options: ClientOptions,
     pub(crate) mtu: bool,
     pub(crate) priority: Option<u32>,
@@ -176,6 +180,7 @@ pub(crate) mod tests {
             options: ClientOptions::new(client_id(&owner.id())),
             owner,
             place: Place { netns, cookie: u64::MAX, boot, link, index: 2, mac },
+            uplink: None,
             mtu: true,
             priority: None,
             lease: Lease {

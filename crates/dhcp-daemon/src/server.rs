@@ -6,6 +6,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signalfd::SignalFd;
@@ -66,6 +67,8 @@ pub(crate) struct Server {
     /// The longest time that an order waits.
     patience: Duration,
     attachments: BTreeMap<String, Attachment>,
+    /// Leases of an earlier boot, until their containers come back or are deleted.
+    former: BTreeMap<String, Record>,
     connections: BTreeMap<u64, Connection>,
     /// The number of the next connection.
     next: u64,
@@ -88,6 +91,7 @@ impl Server {
             behaviour: Behaviour { timing: settings.timing, broadcast: settings.broadcast },
             patience: settings.patience,
             attachments: BTreeMap::new(),
+            former: BTreeMap::new(),
             connections: BTreeMap::new(),
             next: 0,
             successor: None,
@@ -104,16 +108,22 @@ impl Server {
         }
         let boot = cnikit_netns::boot_id().map_err(|error| error.to_string())?;
         for (record, is_released) in records {
-            self.resume(record, is_released, &boot);
+            if record.place.boot != boot && !is_released {
+                log(
+                    &record.owner,
+                    "its lease is of an earlier boot: its container gets the address again, if it comes back",
+                );
+                self.former.insert(record.owner.id(), record);
+            } else {
+                self.resume(record, is_released);
+            }
         }
         Ok(())
     }
 
-    fn resume(&mut self, record: Record, is_released: bool, boot: &str) {
+    fn resume(&mut self, record: Record, is_released: bool) {
         let owner = record.owner.clone();
-        // After a boot no namespace of before exists.
-        let netns = if record.place.boot == boot { interface::reopen(&record.place) } else { Ok(None) };
-        let found = match netns {
+        let found = match interface::reopen(&record.place) {
             Ok(Some(netns)) => interface::find_address(&netns, &record).map(Some),
             Ok(None) => Ok(None),
             Err(why) => Err(why),
@@ -121,7 +131,7 @@ impl Server {
         let has_address = match found {
             Ok(Some(Some(has_address))) => has_address,
             Ok(None | Some(None)) => {
-                log(&owner, "its network namespace or interface is gone: the lease is forgotten");
+                Attachment::release_record(record, self.behaviour);
                 self.forget(&owner);
                 return;
             }
@@ -366,7 +376,7 @@ impl Server {
                     Err(error) => LeaseReply::Failed { message: error.to_string() },
                 }
             }
-            LeaseRequest::Check { owner, netns } => self.check(&owner, &netns),
+            LeaseRequest::Check { owner, netns, reported } => self.check(&owner, &netns, &reported),
             LeaseRequest::Gc { network, valid } => {
                 self.collect_garbage(&network, &valid);
                 LeaseReply::Done
@@ -390,9 +400,9 @@ impl Server {
     /// The reply, or `None` if the caller has to wait for it.
     fn add(&mut self, number: u64, order: LeaseOrder) -> Result<Option<LeaseReply>, String> {
         let id = order.owner.id();
-        let place = interface::locate(&format!("{}{}", self.host_prefix, order.netns), &order.owner.ifname)?;
+        let (place, uplink) = interface::locate(&format!("{}{}", self.host_prefix, order.netns), &order.owner.ifname)?;
         let until = clock::now() + Duration::from_millis(order.timeout_ms).min(self.patience);
-        let mut wanted = None;
+        let mut wanted = self.former.remove(&id).map(|record| record.lease.address);
         match self.attachments.get_mut(&id) {
             Some(existing) if existing.place == place => {
                 if existing.ordered.is_none()
@@ -411,7 +421,7 @@ impl Server {
             }
             None => {}
         }
-        let attachment = Attachment::order(order, place, wanted, self.behaviour, until);
+        let attachment = Attachment::order(order, (place, uplink), wanted, self.behaviour, until);
         self.attachments.insert(id.clone(), attachment);
         self.await_lease(number, id);
         Ok(None)
@@ -426,6 +436,11 @@ impl Server {
 
     /// Gives the owner's lease back, or gives its order up.
     fn give_back(&mut self, id: &str) {
+        if let Some(record) = self.former.remove(id) {
+            let owner = record.owner.clone();
+            Attachment::release_record(record, self.behaviour);
+            self.forget(&owner);
+        }
         let Some(mut attachment) = self.attachments.remove(id) else { return };
         attachment.release(clock::now());
         self.forget(&attachment.owner);
@@ -433,11 +448,11 @@ impl Server {
         self.answer_waiters(id, &LeaseReply::Failed { message });
     }
 
-    fn check(&self, owner: &LeaseOwner, netns: &str) -> LeaseReply {
+    fn check(&self, owner: &LeaseOwner, netns: &str, reported: &[IpNetwork]) -> LeaseReply {
         let Some(attachment) = self.attachments.get(&owner.id()) else {
             return LeaseReply::Drift { differences: vec![format!("the DHCP daemon has no lease of {owner}")] };
         };
-        let mut differences = match attachment.differences(clock::now()) {
+        let mut differences = match attachment.differences(reported, clock::now()) {
             Ok(differences) => differences,
             Err(message) => return LeaseReply::Failed { message },
         };
@@ -451,12 +466,9 @@ impl Server {
     }
 
     fn collect_garbage(&mut self, network: &str, valid: &[(String, String)]) {
-        let stale: Vec<String> = self
-            .attachments
-            .values()
-            .filter(|one| one.owner.is_garbage(network, valid))
-            .map(|one| one.owner.id())
-            .collect();
+        let owners = self.attachments.values().map(|one| &one.owner);
+        let owners = owners.chain(self.former.values().map(|record| &record.owner));
+        let stale: Vec<String> = owners.filter(|owner| owner.is_garbage(network, valid)).map(LeaseOwner::id).collect();
         for id in stale {
             self.give_back(&id);
         }

@@ -39,4 +39,4 @@ pub mod v4;
 pub mod v6;
 
 pub use error::{Error, Result};
-pub use socket::{ArpSocket, LinkSocket, RoutedSocket};
+pub use socket::{ArpSocket, LinkSocket, RoutedSocket, UplinkSocket, VlanTag};

@@ -14,6 +14,8 @@ use nix::sys::socket::{
     AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrIn, bind, recvfrom, sendto, setsockopt, socket,
 };
 
+use serde::{Deserialize, Serialize};
+
 use crate::{Error, Result, kernel};
 
 /// The hardware address of every host on the link.
@@ -42,6 +44,24 @@ pub struct ArpSocket {
 pub struct RoutedSocket {
     socket: UdpSocket,
     link: String,
+}
+
+/// A packet socket that only sends, by a link of the calling thread's namespace: for a client whose own link is gone.
+#[derive(Debug)]
+pub struct UplinkSocket {
+    socket: OwnedFd,
+    link: String,
+    index: u32,
+    tag: Option<VlanTag>,
+}
+
+/// The tag of a frame in a VLAN.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct VlanTag {
+    /// The ethertype: 0x8100 (802.1Q) or 0x88a8 (802.1ad).
+    pub ethertype: u16,
+    /// The VLAN's id.
+    pub id: u16,
 }
 
 /// `AF_PACKET`, `SOCK_DGRAM`: the kernel writes and removes the header of the link.
@@ -126,6 +146,40 @@ impl RoutedSocket {
         let sent = self.socket.send_to(payload, SocketAddrV4::new(server, SERVER_PORT));
         let failed = |source| Error::new(format!("send a datagram to {server} by {}", self.link), source);
         sent.map(drop).map_err(failed)
+    }
+}
+
+impl UplinkSocket {
+    /// Opens a socket for the link with this name and index.
+    ///
+    /// # Errors
+    /// The kernel refuses the socket (it needs `CAP_NET_RAW`).
+    pub fn open(link: &str, index: u32, tag: Option<VlanTag>) -> Result<Self> {
+        let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+        let failed = |errno| Error::new(format!("open a packet socket for {link}"), errno);
+        // Without a protocol it receives nothing.
+        let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None).map_err(failed)?;
+        Ok(Self { socket, link: link.to_owned(), index, tag })
+    }
+
+    /// Sends an IPv4 packet in a frame to this hardware address.
+    ///
+    /// # Errors
+    /// As [`LinkSocket::send`].
+    pub fn send(&self, to: Mac, packet: &[u8]) -> Result<()> {
+        let failed = |source| Error::new(format!("send a packet by {}", self.link), source);
+        let ipv4 = u16::try_from(libc::ETH_P_IP).map_err(|error| failed(io::Error::other(error)))?;
+        let mut content = Vec::new();
+        let mut ethertype = ipv4;
+        if let Some(tag) = self.tag {
+            ethertype = tag.ethertype;
+            content.extend(tag.id.to_be_bytes());
+            content.extend(ipv4.to_be_bytes());
+        }
+        content.extend(packet);
+        let to = kernel::link_address(self.index, i32::from(ethertype), to).map_err(failed)?;
+        let sent = sendto(self.socket.as_raw_fd(), &content, &to, MsgFlags::empty());
+        sent.map(drop).map_err(|errno| failed(errno.into()))
     }
 }
 

@@ -40,7 +40,8 @@ impl IpamPlugin for DhcpPlugin {
     fn confirm(&self, check: &Check) -> Result<()> {
         let at = &check.attachment;
         let order = self.order(at)?;
-        let request = LeaseRequest::Check { owner: order.owner, netns: order.netns };
+        let reported = check.prev.ips.iter().map(|ip| ip.address).collect();
+        let request = LeaseRequest::Check { owner: order.owner, netns: order.netns, reported };
         match ask(&at.conf, &request, AT_ONCE)? {
             LeaseReply::Done => Ok(()),
             LeaseReply::Drift { differences } => {
