@@ -16,6 +16,7 @@ pub mod mixed;
 pub mod running_server;
 pub mod runtimes;
 pub mod scene;
+pub mod schema;
 pub mod served;
 pub mod tampering;
 pub mod transcripts;

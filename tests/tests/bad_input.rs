@@ -2,11 +2,13 @@
 //! and makes nothing.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::PathBuf;
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot};
+use cnikit_tests::schema::Schema;
 use cnikit_tests::{bin, flannel, program};
 use serde_json::{Map, Value, json};
 
@@ -144,6 +146,21 @@ impl Scene {
     fn prev(&self) -> Value {
         json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": self.container.path()}],
                "ips": [{"address": "10.77.0.9/24", "gateway": "10.77.0.1", "interface": 0}], "routes": [], "dns": {}})
+    }
+
+    /// The configuration that a call has, if the reason of its refusal is in the configuration.
+    fn refused_conf(&self, plugin: &str, bad: &Bad) -> Option<Value> {
+        let Stdin::With(changes) = &bad.stdin else { return None };
+        // With the other verbs it may be the verb that the configuration does not have.
+        let is_of_gc = bad.verb == "GC" && changes.iter().all(|(pointer, _)| pointer.starts_with("/cni.dev"));
+        if changes.is_empty() || !bad.env.is_empty() || !(bad.verb == "ADD" || is_of_gc) {
+            return None;
+        }
+        let mut conf = self.conf(plugin);
+        for (pointer, value) in changes {
+            set(&mut conf, pointer, value.clone());
+        }
+        Some(conf)
     }
 
     fn call(&self, plugin: &str, bad: &Bad) -> CallOutput {
@@ -986,8 +1003,24 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
     ];
     let table = [documents(), variables(), names(), sandboxes(&scene), args(), types(&scene)].into_iter().chain(values);
     let mut wrong = Vec::new();
+    let schemas: BTreeMap<&str, Schema> = ALL.iter().map(|plugin| (*plugin, Schema::of(Some(plugin)))).collect();
+    for plugin in ALL {
+        let errors = schemas[plugin].errors(&scene.conf(plugin));
+        assert_eq!(errors, "", "the schema refuses the valid configuration of {plugin}");
+    }
+    let mut unseen: BTreeSet<&str> = NOT_IN_THE_SCHEMA.into();
     for bad in table.flatten() {
         for plugin in bad.plugins {
+            if let Some(conf) = scene.refused_conf(plugin, &bad) {
+                let expected = NOT_IN_THE_SCHEMA.iter().find(|says| bad.says.contains(**says));
+                // To JSON Schema 1e3 is an integer.
+                let is_valid = schemas[plugin].errors(&conf).is_empty() && !conf.to_string().contains("1000.0");
+                match expected {
+                    Some(says) if is_valid => _ = unseen.remove(says),
+                    None if is_valid => wrong.push(format!("{}: valid by the schema", bad.what(plugin))),
+                    _ => {}
+                }
+            }
             let output = scene.call(plugin, &bad);
             wrong.extend(
                 check_refusal(plugin, &bad, &output)
@@ -996,10 +1029,62 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
             );
         }
     }
+    assert!(unseen.is_empty(), "no schema accepts what is refused with {unseen:?}");
     assert!(wrong.is_empty(), "{} wrong answers:\n{}", wrong.len(), wrong.join("\n"));
     HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after all bad calls");
     HostSnapshot::inside(&scene.container).assert_unchanged_since(&inside, &[], "in the container after all bad calls");
 }
+
+/// The refusals that no schema expresses, by their texts: relations between values, the state of the host, what another plugin
+/// reads, and the names of chains.
+const NOT_IN_THE_SCHEMA: [&str; 46] = [
+    "selinuxContext",
+    "nftables-specific options",
+    "iptables-specific options",
+    "invalid MTU 67",
+    "does not support more than 1 address per family",
+    "No IP addresses supplied",
+    "multiple IPv4 addresses",
+    "multiple IPv6 addresses",
+    "more than 2 entries",
+    "without snat",
+    "the kernel lets nothing from ::1",
+    "Cannot specify externalSetMarkChain",
+    "Network has host bits set",
+    "invalid range set 0",
+    "no IP ranges specified",
+    "cannot be the name of a device",
+    "the host has no device",
+    "cannot be moved",
+    "specify either",
+    "the host has no PCI device",
+    "must be absolute and begin with",
+    "is not a device",
+    "failed to read directory",
+    "is not a hardware address",
+    "no device with the address",
+    "runtime config DeviceID",
+    "flanneld has not written",
+    "not a regular file",
+    "routes[0].dst: is missing",
+    "failed to find plugin",
+    "cannot delegate to itself",
+    "invalid plugin name",
+    "'type' field",
+    "'name' field",
+    "'ipam' field",
+    "is a reserved name",
+    "cannot be the name of a chain",
+    "needs a bridge",
+    "minID is greater",
+    "cannot set hairpin",
+    "cannot use IPAM",
+    "subnets are too many",
+    "burst cannot be more",
+    "is too low",
+    "burst must also be set",
+    "rate must also be set",
+];
 
 /// Exactly one document with the keys of an error object, whose details name the call.
 fn check_refusal(plugin: &str, bad: &Bad, output: &CallOutput) -> Result<(), String> {

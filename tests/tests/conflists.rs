@@ -16,8 +16,8 @@ use std::time::{Duration, Instant, SystemTime};
 
 use cnikit::{Chained, InterfaceShape, IpamPlugin, Plugin};
 use cnikit_libcni::{
-    Cache, Error, Finding, NetworkSelector, PluginKeys, Reason, RoutedSubnet, Runtime, Selection, SelectionPolicy,
-    Severity, Validator, Watcher, load,
+    Cache, Error, Finding, NetworkSelector, PluginKey, PluginKeys, Reason, RoutedSubnet, Runtime, Selection,
+    SelectionPolicy, Severity, Validator, Watcher, load,
 };
 use cnikit_process::Deadline;
 use cnikit_testkit::Host;
@@ -618,7 +618,10 @@ fn a_network_can_be_used_as_soon_as_its_plugins_are_there_and_speak_its_version(
 fn known() -> Vec<PluginKeys> {
     let of = |plugin: &str, keys: Vec<keys::Key>| PluginKeys {
         plugin: plugin.to_owned(),
-        keys: keys.into_iter().map(|key| key.path).collect(),
+        keys: keys
+            .into_iter()
+            .map(|key| PluginKey { value: key.kind.parse().unwrap(), ..(&*key.path).into() })
+            .collect(),
     };
     let bridge = InterfaceShape::<bridge::BridgePlugin>::SOURCES;
     let bridge_args = InterfaceShape::<bridge::BridgePlugin>::KNOWN_ARGS;

@@ -13,6 +13,7 @@ use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
 use cnikit_tests::runtimes::{CONFLIST, files};
+use cnikit_tests::schema::Schema;
 use cnikit_tests::subnet_env;
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
@@ -222,6 +223,31 @@ fn every_network_list_of_every_page_works() {
 }
 
 #[test]
+fn every_network_list_of_every_page_is_valid_by_the_schema() {
+    let schema = Schema::of(None);
+    let mut tried = 0;
+    for example in pages().into_iter().chain([page("README.md")]).flat_map(|page| page.examples()) {
+        assert_eq!(schema.errors(&example.list), "", "{}", example.place);
+        tried += 1;
+    }
+    assert!(tried > 15, "{tried} lists");
+    for wrong in [
+        json!({}),
+        json!({"cniVersion": "1.1.0", "name": "n", "plugins": []}),
+        json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "bridge", "isGatway": true}]}),
+        json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "bridge", "isGateway": "yes"}]}),
+        json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "ptp", "ipam": {"type": "host-local", "sub": "x"}}]}),
+        json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "theirs", "prevResult": {}}]}),
+        json!({"cniVersion": "1.1", "name": "n", "plugins": [{"type": "theirs"}]}),
+        json!({"cniVersion": "1.1.0", "name": "a/b", "plugins": [{"type": "theirs"}]}),
+    ] {
+        assert_ne!(schema.errors(&wrong), "", "{wrong}");
+    }
+    let theirs = json!({"cniVersion": "1.1.0", "name": "n", "plugins": [{"type": "theirs", "any": [1]}], "_remark": 1});
+    assert_eq!(schema.errors(&theirs), "");
+}
+
+#[test]
 fn every_kernel_need_of_an_example_exists_in_the_ring() {
     let known: Vec<&str> = Need::ALL.iter().map(Need::name).collect();
     for need in pages().iter().flat_map(Page::examples).filter_map(|example| example.need) {
@@ -254,7 +280,10 @@ fn the_tables_have_the_keys_that_the_plugins_take_with_their_types() {
     for plugin in documented() {
         let taken: BTreeSet<(String, String)> =
             plugin.keys.iter().map(|key| (key.path.clone(), key.kind.clone())).collect();
-        let keys: Vec<(String, String)> = plugin.rows().into_iter().map(|row| (row.key, row.kind)).collect();
+        // The type of JSON; after it is what the value must be, which other tests compare with the plugin.
+        let json_type = |kind: &str| kind.split([',', ':']).next().unwrap().to_owned();
+        let rows = plugin.rows().into_iter();
+        let keys: Vec<(String, String)> = rows.map(|row| (row.key, json_type(&row.kind))).collect();
         let is_typed = |path: &str| plugin.keys.iter().any(|key| key.path == path && key.kind.is_empty());
         let typed = |(key, kind): (String, String)| (key.clone(), if is_typed(&key) { String::new() } else { kind });
         let said_once: BTreeSet<(String, String)> = keys.iter().cloned().map(typed).collect();
@@ -303,6 +332,7 @@ fn an_example_is_taken_and_makes_a_difference() {
     std::fs::create_dir_all("/run/flannel/second").unwrap();
     std::fs::write("/run/flannel/second/subnet.env", subnet_env(["10.79.0.1/24", "fd00:79::1/64"], 1400)).unwrap();
     for plugin in documented() {
+        let schema = Schema::of(Some(plugin.name));
         for row in plugin.rows() {
             let place = format!("docs/{}.md, {}", plugin.name, row.key);
             let example = code(&row.example);
@@ -326,6 +356,9 @@ fn an_example_is_taken_and_makes_a_difference() {
             }
             let [given, absent] = [Some(&value), None].map(|value| with(&base, &path, value));
             let planned = plugin.plan(&host, &given, "").unwrap_or_else(|refused| panic!("{place}: {refused}"));
+            let mut whole = given.clone();
+            whole["name"] = json!("n");
+            assert_eq!(schema.errors(&whole), "", "{place}");
             let differs =
                 || Ok(planned) != plugin.plan(&host, &absent, "") || (plugin.read)(&given) != (plugin.read)(&absent);
             assert!(row.default == "required" || differs(), "{place}: nothing becomes of {example}");

@@ -5,31 +5,31 @@
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use cnikit_netns::Scope;
 
 use crate::options::Common;
 
-// Printed at the end of the help of every command.
+// Printed at the end of the help of the tool.
 const ENVIRONMENT: &str = "\
-Environment (a flag of the same meaning goes before it):
-  NETCONFPATH      directory of configuration files (default /etc/cni/net.d)
-  CNI_PATH         directories of plugins, separated by colons (default /opt/cni/bin)
-  CNI_ARGS         KEY=VALUE;KEY=VALUE for the plugins
-  CAP_ARGS         a JSON object, value by capability: {\"portMappings\": [...]}
-  CNI_IFNAME       the interface in the container (default eth0)
-  CNI_CACHE_DIR    where results are kept, below results/ (default /var/lib/cni)
-  NO_COLOR         no colours, whatever it is set to
+Environment (a flag has precedence over its variable):
+  NETCONFPATH, CNI_PATH, CNI_IFNAME, CNI_CACHE_DIR   as the flags above
+  CNI_ARGS   arguments for the plugins: KEY=VALUE;KEY=VALUE
+  CAP_ARGS   capabilities, a JSON object: {\"portMappings\": [...]}
+  NO_COLOR   print no colours if it is set
 
-Exit status: 0 done, 1 failed, 3 done and something was found that wants attention.";
+Exit status: 0 success, 1 failure, 3 success but something needs attention.
 
-/// Adds, checks and deletes a network of a container by hand; shows what there is, and mends it.
+Example:
+  cnitool add pods /run/netns/c1";
+
+/// Connect containers to networks by hand, inspect a node, and repair it.
 #[derive(Debug, Parser)]
 #[command(
     name = "cnitool",
     version = concat!("cnikit-", env!("CARGO_PKG_VERSION")),
     after_help = ENVIRONMENT,
-    max_term_width = 120,
+    max_term_width = 100,
     subcommand_required = false,
     disable_help_subcommand = false
 )]
@@ -40,69 +40,123 @@ pub(crate) struct CommandLine {
     pub(crate) command: Option<Command>,
 }
 
+// The common options that have no effect in a command: the command accepts them, and its help does not show them.
+const WITHOUT_EFFECT: [(&str, &[&str]); 26] = [
+    ("add", &["color"]),
+    ("check", &["color"]),
+    ("del", &["color"]),
+    ("gc", &["ifname", "color"]),
+    ("restore", &["ifname", "color", "conf_dir"]),
+    ("status", &["ifname", "color", "cache_dir"]),
+    ("version", &["ifname", "cache_dir"]),
+    ("plan", &["color", "cache_dir"]),
+    ("list", &["ifname", "conf_dir", "plugin_path"]),
+    ("show", &["ifname", "conf_dir", "plugin_path"]),
+    ("ipam", &["ifname", "plugin_path"]),
+    ("ipam usage", &["ifname", "plugin_path"]),
+    ("ipam leaks", &["ifname", "plugin_path"]),
+    ("ipam reclaim", &["ifname", "plugin_path"]),
+    ("config", &["ifname", "cache_dir"]),
+    ("config explain", &["ifname", "cache_dir"]),
+    ("validate", &["ifname", "cache_dir"]),
+    ("schema", &["ifname", "json", "color", "conf_dir", "plugin_path", "cache_dir"]),
+    ("doctor", &["ifname"]),
+    ("netns", &["ifname", "conf_dir", "plugin_path"]),
+    ("netns add", &["ifname", "color", "conf_dir", "plugin_path", "cache_dir"]),
+    ("netns del", &["ifname", "color", "conf_dir", "plugin_path"]),
+    ("netns list", &["ifname", "conf_dir", "plugin_path"]),
+    ("init", &["ifname", "color", "plugin_path", "cache_dir"]),
+    ("completions", &["ifname", "json", "color", "conf_dir", "plugin_path", "cache_dir"]),
+    ("man", &["ifname", "color", "conf_dir", "plugin_path", "cache_dir"]),
+];
+
+/// The commands, with the help of each as it is printed.
+pub(crate) fn command() -> clap::Command {
+    let mut command = CommandLine::command();
+    let common: Vec<Arg> = command.get_arguments().cloned().collect();
+    for (path, options) in WITHOUT_EFFECT {
+        let hidden = common.iter().filter(|option| options.contains(&option.get_id().as_str()));
+        let hidden: Vec<Arg> = hidden.map(|option| option.clone().hide(true)).collect();
+        // A command that has an option of its own does not inherit the one with this name.
+        command = match path.split_once(' ') {
+            None => command.mut_subcommand(path, |command| command.args(hidden)),
+            Some((group, name)) => {
+                command.mut_subcommand(group, |group| group.mut_subcommand(name, |command| command.args(hidden)))
+            }
+        };
+    }
+    command
+}
+
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Set a network up in a namespace, and print the result
+    /// Connect a container to a network, and print the result
     #[command(after_help = "Example:\n  cnitool add pods /run/netns/c1")]
     Add(Attachment),
-    /// Compare what is there with the result of add
-    #[command(after_help = "Example:\n  cnitool check pods /run/netns/c1 && echo as it was added")]
+    /// Compare a container with the result of add
+    #[command(after_help = "Example:\n  cnitool check pods /run/netns/c1 && echo unchanged")]
     Check(Attachment),
-    /// Take a network down
+    /// Disconnect a container from a network
     #[command(after_help = "Example:\n  cnitool del pods /run/netns/c1")]
     Del(Attachment),
-    /// Delete what is left of a network's containers that are gone
+    /// Delete the attachments of containers that have ended
     #[command(after_help = "Example:\n  cnitool gc pods --dry-run")]
     Gc(Gc),
-    /// Put back the rules of all attachments, after somebody flushed them
+    /// Add packet filter rules again that another program flushed
     #[command(after_help = "Example:\n  cnitool restore")]
     Restore(Restore),
-    /// Ask a network's plugins whether they could serve an add
+    /// Ask the plugins of a network whether an add would succeed
     #[command(after_help = "Example:\n  cnitool status pods")]
     Status(Network),
-    /// Say which versions the plugins of a network speak
+    /// Print the versions that the plugins of a network support
     #[command(after_help = "Example:\n  cnitool version pods")]
     Version(MaybeNetwork),
-    /// Print what add would do, and do nothing
+    /// Print what add would do, without doing it
     #[command(after_help = "Example:\n  cnitool plan pods /run/netns/c1")]
     Plan(Attachment),
-    /// List the attachments that are known
+    /// List attachments
     #[command(after_help = "Example:\n  cnitool list --live")]
     List(List),
-    /// Show the attachments of a container, or of all: namespace, links, addresses, rules
+    /// Show the namespace, links, addresses and rules of attachments
     #[command(after_help = "Example:\n  cnitool show c1")]
     Show(Show),
-    /// Addresses of host-local: who holds them, which are lost, and get those back
+    /// Show the addresses of host-local, and release leaked ones
     #[command(subcommand, after_help = "Example:\n  cnitool ipam usage")]
     Ipam(Ipam),
-    /// The directory of configurations
+    /// Explain the directory of configurations
     #[command(subcommand, after_help = "Example:\n  cnitool config explain")]
     Config(Config),
-    /// Judge every file of a directory of configurations
+    /// Find the errors in all files of a directory of configurations
     #[command(after_help = "Example:\n  cnitool validate /etc/cni/net.d")]
     Validate(Validate),
-    /// Inspect the node: configurations, plugins, attachments, leaked addresses, forwarding, packet filter
+    /// Print the JSON Schema of network lists, or of a plugin's configuration
+    #[command(after_help = "Examples:\n  cnitool schema >/etc/cni/conflist.schema.json\n  cnitool schema bridge")]
+    Schema {
+        /// The plugin [default: network lists with any of our plugins]
+        plugin: Option<String>,
+    },
+    /// Inspect the node: configurations, plugins, attachments, forwarding, rules
     #[command(after_help = "Example:\n  cnitool doctor")]
     Doctor(Doctor),
-    /// Network namespaces with a name, as `ip netns` has them
+    /// Add, delete and list named network namespaces, as `ip netns`
     #[command(subcommand, after_help = "Example:\n  cnitool netns add c1")]
     Netns(Netns),
-    /// Write a configuration for a new network
+    /// Write the configuration of a new network
     #[command(after_help = "Example:\n  cnitool init bridge pods --subnet 10.1.2.0/24 --subnet fd00:1::/64")]
     Init(Init),
-    /// Print the completions of a shell
+    /// Print the completions for a shell
     #[command(
         visible_alias = "completion",
         after_help = "Example:\n  cnitool completions bash >/etc/bash_completion.d/cnitool"
     )]
     Completions {
-        /// Whose
+        /// The shell
         shell: clap_complete::Shell,
     },
     /// Write the man pages into a directory
     #[command(after_help = "Example:\n  cnitool man /usr/local/share/man/man1")]
     Man {
-        /// Where to; it is made if it is not there
+        /// The directory; it is created if it does not exist
         dir: PathBuf,
     },
 }
@@ -110,11 +164,11 @@ pub(crate) enum Command {
 // A network and a namespace.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Attachment {
-    /// The name in a configuration file
+    /// The name of the network, as in its configuration file
     pub(crate) network: String,
-    /// The path of a network namespace
+    /// The path of the container's network namespace
     pub(crate) netns: String,
-    /// The reference takes more, and passes it over.
+    /// Ignored, as upstream ignores it.
     #[arg(hide = true)]
     rest: Vec<String>,
 }
@@ -122,19 +176,19 @@ pub(crate) struct Attachment {
 // A network. Upstream requires a namespace, which it ignores.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Network {
-    /// The name in a configuration file
+    /// The name of the network, as in its configuration file
     #[arg(value_name = "NETWORK")]
     pub(crate) name: String,
-    /// Taken, and not looked at: the reference demands it
+    /// Ignored; upstream's cnitool requires it
     netns: Option<String>,
-    /// The reference takes more, and passes it over.
+    /// Ignored, as upstream ignores it.
     #[arg(hide = true)]
     rest: Vec<String>,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct MaybeNetwork {
-    /// The name in a configuration file; without it, the version of this tool
+    /// The name of the network; without it, the version of cnitool is printed
     pub(crate) network: Option<String>,
     #[arg(hide = true)]
     rest: Vec<String>,
@@ -144,25 +198,25 @@ pub(crate) struct MaybeNetwork {
 pub(crate) struct Gc {
     #[command(flatten)]
     pub(crate) network: Network,
-    /// Delete those that live too: what the reference's gc does
+    /// Delete the attachments of running containers, too, as upstream's gc
     #[arg(long)]
     pub(crate) all: bool,
-    /// Keep this one, whatever became of its namespace; may be repeated
+    /// Keep this attachment; may be repeated
     #[arg(long, value_name = "CONTAINER/IFNAME")]
     pub(crate) keep: Vec<String>,
     #[command(flatten)]
     pub(crate) sight: ScanScope,
-    /// Say what would be deleted, and do nothing
+    /// Print what would be deleted, without deleting it
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Restore {
-    /// Of this network only
+    /// Only this network
     #[arg(long, value_name = "NAME")]
     pub(crate) network: Option<String>,
-    /// Say whose rules would be put back, and do nothing
+    /// Print whose rules would be added, without adding them
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
@@ -170,7 +224,7 @@ pub(crate) struct Restore {
 // Which processes are scanned for living namespaces.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ScanScope {
-    /// Take the processes of this PID namespace for all there are: right where the whole node lives in it
+    /// Scan this PID namespace only; correct if the whole node is in it
     #[arg(long)]
     within_pid_namespace: bool,
 }
@@ -184,17 +238,17 @@ impl ScanScope {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct List {
-    /// Of this network only
+    /// Only this network
     #[arg(long, value_name = "NAME")]
     pub(crate) network: Option<String>,
-    /// Look into each namespace whether the link is there; otherwise only whether the path leads to one
+    /// Check the link inside each namespace, too
     #[arg(long)]
     pub(crate) live: bool,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Show {
-    /// A container's id or the beginning of one, the path or name of its namespace, or one of its addresses [default: all]
+    /// A container id or its beginning, a namespace, or an address [default: all]
     pub(crate) id: Option<String>,
 }
 
@@ -206,13 +260,13 @@ pub(crate) struct Doctor {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Ipam {
-    /// What is taken and what is free, by range, and by whom
+    /// Print used and free addresses by range, and the holder of each
     #[command(after_help = "Example:\n  cnitool ipam usage --summary")]
     Usage(Usage),
-    /// Addresses that nobody seems to hold any more, each with the reason, and whether that is proven
+    /// Print addresses without a holder, and whether that is proven
     #[command(after_help = "Example:\n  cnitool ipam leaks")]
     Leaks(Leaks),
-    /// Free the addresses that are proven to be nobody's any more
+    /// Release the addresses that are proven to have no holder
     #[command(after_help = "Example:\n  cnitool ipam reclaim --dry-run")]
     Reclaim(Reclaim),
 }
@@ -220,10 +274,10 @@ pub(crate) enum Ipam {
 // Which reservations.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct StoreFilter {
-    /// Of this network only
+    /// Only this network
     #[arg(long, value_name = "NAME")]
     pub(crate) network: Option<String>,
-    /// Look here too, besides the directories that configurations name; may be repeated
+    /// Another `dataDir`, besides those of configurations; may be repeated
     #[arg(long, value_name = "DIR")]
     pub(crate) data_dir: Vec<PathBuf>,
 }
@@ -232,7 +286,7 @@ pub(crate) struct StoreFilter {
 pub(crate) struct Usage {
     #[command(flatten)]
     pub(crate) filter: StoreFilter,
-    /// Only the ranges, not each address
+    /// Print the ranges without the addresses
     #[arg(long)]
     pub(crate) summary: bool,
 }
@@ -249,20 +303,20 @@ pub(crate) struct Leaks {
 pub(crate) struct Reclaim {
     #[command(flatten)]
     pub(crate) leaks: Leaks,
-    /// Say what would be freed, and do nothing
+    /// Print what would be released, without releasing it
     #[arg(long)]
     pub(crate) dry_run: bool,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Which file a runtime takes for its default network, and why none of the others
+    /// Print the file of a runtime's default network, and why not the others
     #[command(alias = "why", after_help = "Example:\n  cnitool config explain --runtime cri-o")]
     Explain {
-        /// The directory [default: --conf-dir]
+        /// The directory of configuration files [default: --conf-dir]
         dir: Option<PathBuf>,
-        /// By whose rule
-        #[arg(long, value_name = "NAME", default_value = "containerd")]
+        /// The runtime: containerd, cri-o or cri-dockerd
+        #[arg(long, value_name = "NAME", default_value = "containerd", hide_possible_values = true)]
         runtime: RuntimeKind,
     },
 }
@@ -270,42 +324,42 @@ pub(crate) enum Config {
 // The runtime whose default network is explained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum RuntimeKind {
-    /// The first file, and if that is not valid, none
+    /// The first file; no network if it is invalid
     Containerd,
-    /// The first file of each name that is valid; the first of these is the default
+    /// The first valid file; of each name the first valid file is used
     CriO,
-    /// The first file that is valid; kubelet itself did so before 1.24, since when it chooses no network
+    /// The first valid file, as kubelet before 1.24
     #[value(alias = "kubelet")]
     CriDockerd,
 }
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Validate {
-    /// The directory [default: --conf-dir]
+    /// The directory of configuration files [default: --conf-dir]
     pub(crate) dir: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Netns {
-    /// Make a namespace, and say its path
+    /// Create a namespace, and print its path
     #[command(after_help = "Example:\n  cnitool netns add c1")]
     Add {
-        /// Below /run/netns; a path with a slash is taken as it is
+        /// A name below /run/netns, or a path
         name: String,
     },
-    /// Remove a namespace's name; it ends when nothing else holds it
+    /// Delete a namespace by its name; it ends when nothing else uses it
     #[command(after_help = "Example:\n  cnitool netns del c1 --dry-run")]
     Del {
-        /// Below /run/netns; a path with a slash is taken as it is
+        /// A name below /run/netns, or a path
         name: String,
-        /// Even if an attachment is known there: its del can then no longer look inside
+        /// Even if an attachment is there; its del cannot look inside then
         #[arg(long)]
         force: bool,
-        /// Say what would be removed, and do nothing
+        /// Print what would be deleted, without deleting it
         #[arg(long)]
         dry_run: bool,
     },
-    /// Those of /run/netns, and who is attached there
+    /// List the namespaces of /run/netns with their attachments
     #[command(after_help = "Example:\n  cnitool netns list")]
     List,
 }
@@ -313,17 +367,17 @@ pub(crate) enum Netns {
 // The plugin that connects the containers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum MainPlugin {
-    /// All on one bridge of the host
+    /// A bridge of the host that all containers share
     Bridge,
-    /// Each by a routed link of its own
+    /// A routed veth pair per container
     Ptp,
-    /// Each by an interface in a VLAN of a link of the host
+    /// An interface in a VLAN of a link of the host
     Vlan,
-    /// By nothing: an interface that has addresses and leads nowhere
+    /// An interface with addresses and without a connection
     Dummy,
-    /// By programs: a TAP device for a virtual machine
+    /// A TAP device, for a virtual machine
     Tap,
-    /// By a device of the host, which one container at a time has
+    /// A device of the host, which one container has at a time
     HostDevice,
 }
 
@@ -336,64 +390,64 @@ impl MainPlugin {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Init {
-    /// How containers are connected; --plugin is the same
-    #[arg(value_name = "PLUGIN", conflicts_with = "plugin")]
+    /// bridge, ptp, vlan, dummy, tap or host-device; the same as --plugin
+    #[arg(value_name = "PLUGIN", conflicts_with = "plugin", hide_possible_values = true)]
     pub(crate) plugin_argument: Option<MainPlugin>,
-    /// The network's name; --name is the same
+    /// The name of the network; the same as --name
     #[arg(value_name = "NAME", conflicts_with = "name")]
     pub(crate) name_argument: Option<String>,
-    /// The network's name
+    /// The name of the network
     #[arg(long)]
     pub(crate) name: Option<String>,
-    /// How containers are connected
-    #[arg(long, value_name = "PLUGIN")]
+    /// How containers are connected: one of the plugins above
+    #[arg(long, value_name = "PLUGIN", hide_possible_values = true)]
     pub(crate) plugin: Option<MainPlugin>,
-    /// The bridge's name
+    /// The name of the bridge
     #[arg(long, value_name = "LINK")]
     pub(crate) bridge: Option<String>,
-    /// The link that the VLAN is on [default: that of the default route]
+    /// The link below the VLAN [default: that of the default route]
     #[arg(long, value_name = "LINK")]
     pub(crate) master: Option<String>,
-    /// The number of the VLAN; required by `vlan`
+    /// The number of the VLAN; required with `vlan`
     #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(0..4095))]
     pub(crate) vlan_id: Option<u16>,
-    /// The device of the host; required by `host-device`
+    /// The device of the host; required with `host-device`
     #[arg(long, value_name = "LINK")]
     pub(crate) device: Option<String>,
-    /// Where addresses come from; may be repeated: a container gets one of each
+    /// A subnet; may be repeated: a container gets an address of each
     #[arg(long, value_name = "SUBNET")]
     pub(crate) subnet: Vec<String>,
-    /// The gateway of the subnet that it is in; may be repeated [default: its first address]
+    /// The gateway of a subnet; may be repeated [default: the first address]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gateway: Vec<IpAddr>,
-    /// Containers are seen outside under their own addresses, not the host's
+    /// Containers keep their own addresses outside of the host
     #[arg(long)]
     pub(crate) no_masquerade: bool,
-    /// `portmap` after it, for published ports
+    /// Add `portmap`, for published ports
     #[arg(long)]
     pub(crate) ports: bool,
-    /// `bandwidth` after it, for rates that the runtime asks for
+    /// Add `bandwidth`, for rates that the runtime requests
     #[arg(long)]
     pub(crate) limits: bool,
-    /// `sbr` after it: a container with several interfaces replies by the one that the request came in by
+    /// Add `sbr`: replies leave by the interface of the request
     #[arg(long)]
     pub(crate) source_routing: bool,
-    /// `vrf` after it: the interface is a member of this VRF
+    /// Add `vrf`: the interface becomes a member of this VRF
     #[arg(long, value_name = "NAME", conflicts_with = "source_routing")]
     pub(crate) vrf: Option<String>,
-    /// The version of the specification that the file is in
+    /// The version of the specification
     #[arg(long, value_name = "VERSION", default_value = "1.0.0")]
     pub(crate) cni_version: String,
-    /// The file [default: 10-NAME.conflist in the directory of configurations; - is stdout]
+    /// The file, - for stdout [default: 10-NAME.conflist in --conf-dir]
     #[arg(short, long, value_name = "FILE")]
     pub(crate) output: Option<PathBuf>,
-    /// Replace a file that is there
+    /// Replace an existing file
     #[arg(long)]
     pub(crate) force: bool,
-    /// Ask nothing: what no flag says is as proposed
+    /// Ask no questions: use the default of everything that no flag sets
     #[arg(short, long)]
     pub(crate) yes: bool,
-    /// Print what would be written, and write nothing
+    /// Print the file, without writing it
     #[arg(long)]
     pub(crate) dry_run: bool,
 }

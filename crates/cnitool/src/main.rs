@@ -11,15 +11,16 @@ mod failure;
 mod namespace;
 mod options;
 mod output;
+mod plugin_pages;
 mod stores;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use clap::{CommandFactory, Parser};
 use cli::{Command, CommandLine, Config, Ipam};
-use commands::{config, doctor, gc, init, ipam, list, netns, restore, shell, show, verbs};
+use commands::{config, doctor, gc, init, ipam, list, netns, restore, schema, shell, show, verbs};
 use dlmalloc::GlobalDlmalloc;
 use failure::{Failure, Result};
 use options::Common;
@@ -33,7 +34,8 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let wants_json = arguments.iter().any(|argument| argument == "--json");
-    let (common, done) = match CommandLine::try_parse_from(arguments) {
+    let parsed = cli::command().try_get_matches_from(arguments);
+    let (common, done) = match parsed.and_then(|matches| CommandLine::from_arg_matches(&matches)) {
         Ok(line) => (line.common.clone(), run(&line)),
         Err(error) => (Common { json: wants_json, ..Common::default() }, usage(&error)),
     };
@@ -57,7 +59,7 @@ fn fail(out: Output, failure: &Failure) -> ExitCode {
 fn run(line: &CommandLine) -> Result {
     let common = &line.common;
     let out = environment::output(common);
-    let Some(command) = &line.command else { return print(&CommandLine::command().render_help().to_string()) };
+    let Some(command) = &line.command else { return print(&cli::command().render_help().to_string()) };
     match command {
         Command::Add(args) => verbs::add(common, args),
         Command::Check(args) => verbs::check(common, out, args),
@@ -74,6 +76,7 @@ fn run(line: &CommandLine) -> Result {
         Command::Ipam(Ipam::Reclaim(args)) => ipam::reclaim(common, out, args),
         Command::Config(Config::Explain { dir, runtime }) => config::explain(common, out, dir.as_deref(), *runtime),
         Command::Validate(args) => config::validate(common, out, args.dir.as_deref()),
+        Command::Schema { plugin } => schema::schema(plugin.as_deref()),
         Command::Doctor(args) => doctor::doctor(common, out, args),
         Command::Netns(args) => netns::netns(common, out, args),
         Command::Init(args) => init::init(common, out, args),

@@ -7,22 +7,22 @@ use clap::{Args, ValueEnum};
 // These are help texts.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Common {
-    /// The interface in the container [default: `CNI_IFNAME`, then eth0]
+    /// Interface in the container [default: $CNI_IFNAME or eth0]
     #[arg(short, long, global = true, value_name = "NAME")]
     pub(crate) ifname: Option<String>,
-    /// One JSON document on stdout, errors too, instead of text
+    /// Print one JSON document, also for errors
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// When to colour
-    #[arg(long, global = true, value_name = "WHEN", default_value = "auto")]
+    /// Colours: auto, always or never
+    #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     pub(crate) color: When,
-    /// Directory of configuration files [default: `NETCONFPATH`, then /etc/cni/net.d]
+    /// Configuration files [default: $NETCONFPATH or /etc/cni/net.d]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) conf_dir: Option<PathBuf>,
-    /// Directories of plugins, separated by colons [default: `CNI_PATH`, then /opt/cni/bin]
+    /// Plugins, separated by colons [default: $CNI_PATH or /opt/cni/bin]
     #[arg(long, global = true, value_name = "DIRS")]
     pub(crate) plugin_path: Option<String>,
-    /// Where results are kept, below results/ [default: `CNI_CACHE_DIR`, then /var/lib/cni]
+    /// Cached results [default: $CNI_CACHE_DIR or /var/lib/cni]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
 }

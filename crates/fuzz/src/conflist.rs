@@ -4,8 +4,8 @@ use std::fs;
 use std::path::Path;
 
 use cnikit_libcni::{
-    ConfigError, Error, Finding, NetworkList, NetworkSelector, PluginKeys, Reason, SelectionPolicy, Severity,
-    Validator, conf_files, list_from_file, load,
+    ConfigError, Error, Finding, NetworkList, NetworkSelector, PluginKey, PluginKeys, Reason, SelectionPolicy,
+    Severity, Validator, conf_files, list_from_file, load,
 };
 use cnikit_types::document;
 use tempfile::TempDir;
@@ -76,7 +76,7 @@ fn check_selection(dir: &Path, loaded: Option<&NetworkList>) {
 /// Checks validation: a file has findings that are errors exactly if it cannot be loaded; each finding has a location, and their
 /// number is limited.
 fn check_validation(dir: &Path) {
-    let keys = ["bridge", "mtu", "vlanTrunk[].minID", "ranges[][].subnet", "runtimeConfig.mac"].map(str::to_owned);
+    let keys = ["bridge", "mtu", "vlanTrunk[].minID", "ranges[][].subnet", "runtimeConfig.mac"].map(PluginKey::from);
     let plugins = ["bridge", "host-local", "t"].map(|plugin| PluginKeys { plugin: plugin.into(), keys: keys.to_vec() });
     let validator = Validator { dir: dir.to_owned(), plugins: plugins.to_vec(), ..Validator::default() };
     let findings = validator.validate().expect("the directory can be listed");

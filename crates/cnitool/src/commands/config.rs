@@ -3,8 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use cnikit_libcni::{
-    Finding, NetworkFile, NetworkSelector, PluginKeys, RoutedSubnet, Selection, SelectionPolicy, Severity, SkippedFile,
-    Validator,
+    Finding, NetworkFile, NetworkSelector, RoutedSubnet, Selection, SelectionPolicy, Severity, SkippedFile, Validator,
 };
 use cnikit_netlink::{Family, Netlink};
 use serde_json::{Value, json};
@@ -16,29 +15,7 @@ use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{print, print_json};
 use crate::output::text::Tone;
-
-/// The pages of our plugins, whose tables have the plugins' keys; tests compare them with the plugins. flannel is missing, because
-/// the keys and capabilities of its delegate are unknown.
-const PAGES: [(&str, &str); 18] = [
-    ("bandwidth", include_str!("../../../../docs/bandwidth.md")),
-    ("bridge", include_str!("../../../../docs/bridge.md")),
-    ("ptp", include_str!("../../../../docs/ptp.md")),
-    ("macvlan", include_str!("../../../../docs/macvlan.md")),
-    ("ipvlan", include_str!("../../../../docs/ipvlan.md")),
-    ("vlan", include_str!("../../../../docs/vlan.md")),
-    ("vrf", include_str!("../../../../docs/vrf.md")),
-    ("dummy", include_str!("../../../../docs/dummy.md")),
-    ("host-device", include_str!("../../../../docs/host-device.md")),
-    ("loopback", include_str!("../../../../docs/loopback.md")),
-    ("host-local", include_str!("../../../../docs/host-local.md")),
-    ("dhcp", include_str!("../../../../docs/dhcp.md")),
-    ("static", include_str!("../../../../docs/static.md")),
-    ("portmap", include_str!("../../../../docs/portmap.md")),
-    ("sbr", include_str!("../../../../docs/sbr.md")),
-    ("tap", include_str!("../../../../docs/tap.md")),
-    ("tuning", include_str!("../../../../docs/tuning.md")),
-    ("firewall", include_str!("../../../../docs/firewall.md")),
-];
+use crate::plugin_pages;
 
 fn directory(common: &Common, dir: Option<&Path>) -> PathBuf {
     match dir {
@@ -95,9 +72,9 @@ fn text(out: Output, dir: &Path, selection: &Selection) -> String {
 pub(crate) fn validate(common: &Common, out: Output, dir: Option<&Path>) -> Result {
     let dir = directory(common, dir);
     if !dir.is_dir() {
-        return Err(format!("{} is no directory", dir.display()).into());
+        return Err(format!("{} is not a directory", dir.display()).into());
     }
-    let plugins = PAGES.iter().map(|(plugin, page)| keys(plugin, page)).collect();
+    let plugins = plugin_pages::plugin_keys()?;
     let runtime = Some(environment::runtime(common));
     let capabilities = environment::capabilities()?.into_iter().map(|(name, _)| name).collect();
     let validator = Validator { dir: dir.clone(), runtime, plugins, capabilities, routes: routes() };
@@ -111,7 +88,7 @@ pub(crate) fn validate(common: &Common, out: Output, dir: Option<&Path>) -> Resu
     } else {
         print(&findings.iter().map(|finding| line(out, finding)).collect::<String>())?;
     }
-    if is_valid { Ok(()) } else { Err(Failure::found()) }
+    if findings.is_empty() { Ok(()) } else { Err(Failure::found()) }
 }
 
 fn line(out: Output, finding: &Finding) -> String {
@@ -133,23 +110,6 @@ fn finding_document(finding: &Finding) -> Value {
     })
 }
 
-/// The keys in the tables of a page: the first column of each table whose first column has the title `key`.
-fn keys(plugin: &str, page: &str) -> PluginKeys {
-    let mut keys = Vec::new();
-    let mut is_table = false;
-    for line in page.lines() {
-        let first = line.strip_prefix("| ").and_then(|rest| rest.split(" |").next());
-        match first {
-            Some("key") => is_table = true,
-            Some(cell) if is_table => keys.extend(cell.split('`').nth(1).map(str::to_owned)),
-            None if !line.starts_with('|') => is_table = false,
-            _ => {}
-        }
-    }
-    keys.retain(|key: &String| !key.starts_with("CNI_ARGS "));
-    PluginKeys { plugin: plugin.to_owned(), keys }
-}
-
 /// The routes of the host; empty if they cannot be read.
 fn routes() -> Vec<RoutedSubnet> {
     let Ok(netlink) = Netlink::here() else { return Vec::new() };
@@ -166,38 +126,4 @@ fn routes() -> Vec<RoutedSubnet> {
         }
     }
     subnets
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn the_keys_of_every_plugin_of_ours_are_known() {
-        let mut plugins: Vec<String> = std::fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/../../plugins"))
-            .unwrap()
-            .map(|plugin| plugin.unwrap().file_name().into_string().unwrap())
-            .filter(|plugin| !["all", "flannel"].contains(&plugin.as_str()))
-            .collect();
-        plugins.sort();
-        let mut known = PAGES.map(|(plugin, _)| plugin);
-        known.sort_unstable();
-        assert_eq!(plugins, known);
-    }
-
-    #[test]
-    fn the_keys_of_every_page_are_found() {
-        for (plugin, page) in PAGES.into_iter().filter(|(plugin, _)| *plugin != "loopback") {
-            let keys = keys(plugin, page).keys;
-            let least = match plugin {
-                "dummy" => 1,
-                "vrf" => 3,
-                "firewall" | "sbr" => 4,
-                _ => 6,
-            };
-            assert!(keys.len() >= least && keys.iter().all(|key| !key.contains([' ', '|'])), "{plugin}: {keys:?}");
-        }
-        let (plugin, page) = PAGES.into_iter().find(|(plugin, _)| *plugin == "bridge").unwrap();
-        assert!(keys(plugin, page).keys.contains(&"isGateway".to_owned()));
-    }
 }

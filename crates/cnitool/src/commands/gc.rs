@@ -108,23 +108,27 @@ impl Candidate {
         let ValidAttachment { container_id, ifname } = &self.attachment;
         let cached = &self.cached;
         if args.keep.contains(&format!("{container_id}/{ifname}")) {
-            return self.keep("as asked");
+            return self.keep("`--keep` names it");
         }
         if args.all {
-            return self.delete("all are to go");
+            return self.delete("`--all`");
         }
         match cached.state {
-            State::Adding => return self.keep("it is being added"),
+            State::Adding => return self.keep("an add is in progress"),
             State::Unreadable => {
                 let why = cached.problems.concat();
                 let file = cached.file.display();
-                return self.keep(format!("{file}: {why}, which proves nothing; hint: del, or gc --all"));
+                return self.keep(format!("{file}: {why}; hint: run `cnitool del`, or `cnitool gc --all`"));
             }
             State::Attached | State::Interrupted => {}
         }
         let Some(lost) = &self.lost else {
             let is_unknown = cached.at.netns.is_empty();
-            return self.keep(if is_unknown { "nothing says where its namespace is" } else { "its namespace lives" });
+            return self.keep(if is_unknown {
+                "the path of its namespace is not recorded"
+            } else {
+                "its namespace exists"
+            });
         };
         let (Some(scan), Some(cookie)) = (scan, cached.metadata.netns_cookie) else {
             return self.delete(lost);
@@ -133,8 +137,8 @@ impl Candidate {
             return self.delete(lost);
         }
         match scan.status(cookie) {
-            NetnsStatus::Lives => self.keep(format!("{lost}, but something holds the namespace itself")),
-            NetnsStatus::Unknown(unseen) => self.keep(format!("{lost}, but it may live on: {unseen}")),
+            NetnsStatus::Lives => self.keep(format!("{lost}, but the namespace itself exists")),
+            NetnsStatus::Unknown(unseen) => self.keep(format!("{lost}, but it may exist: {unseen}")),
             NetnsStatus::Dead => self.delete(lost),
         }
     }
@@ -150,7 +154,7 @@ fn unknown_holders(common: &Common, list: &NetworkList, known: &[Verdict]) -> Re
             let attachment = ValidAttachment { container_id: owner.container, ifname };
             let is_known = known.iter().chain(&found).any(|one| one.attachment == attachment);
             if !reservation.earlier_boot && !is_known {
-                let why = format!("it holds {}, and is not known here", reservation.address);
+                let why = format!("it holds {}, and is not in the cache", reservation.address);
                 found.push(Verdict { attachment, keep: true, why });
             }
         }

@@ -118,7 +118,7 @@ impl Evidence {
 
     fn assess(&self, network: &str, reservation: Reservation) -> Assessed {
         let (verdict, why) = match &reservation.holder {
-            _ if reservation.earlier_boot => leaked("the index proves that it was held before this boot"),
+            _ if reservation.earlier_boot => leaked("the index proves that it was reserved before this boot"),
             Holder::Lost => leaked("a crash left its file without content"),
             Holder::Unreadable(why) => suspected(why),
             Holder::Of(owner) => self.verdict(network, owner, &reservation),
@@ -132,7 +132,7 @@ impl Evidence {
         };
         let wanted = (network, owner.container.as_str(), ifname.as_str());
         let Ok(index) = self.attachments.binary_search_by(|attachment| key(attachment).cmp(&wanted)) else {
-            return suspected("nothing is kept of its attachment, which proves nothing");
+            return suspected("its attachment is not in the cache");
         };
         let attachment = &self.attachments[index];
         if let (Some(node), Some(cookie)) = (&self.node, attachment.metadata.netns_cookie)
@@ -146,7 +146,7 @@ impl Evidence {
         let state = self.inspector.attachment(&attachment.netns, &attachment.metadata);
         if state.is_lost() {
             let path = if attachment.netns.is_empty() { "none" } else { &attachment.netns };
-            return suspected(format!("its namespace ({path}) is {}, which proves nothing", state.word()));
+            return suspected(format!("its namespace ({path}) is {}", state.word()));
         }
         held(format!("its namespace is {}", state.word()))
     }
@@ -168,17 +168,17 @@ impl NodeScan {
     ) -> (Verdict, String) {
         let status = self.namespaces.status(cookie);
         if status == NetnsStatus::Lives {
-            return held(format!("its namespace lives (cookie {cookie})"));
+            return held(format!("its namespace exists (cookie {cookie})"));
         }
         if let Some(link) = self.host_end(network, cached) {
-            return suspected(format!("its namespace is not found, but its link on the host stands: {link}"));
+            return suspected(format!("its namespace is not found, but its link on the host exists: {link}"));
         }
         if reservation.since.is_none_or(|since| since > cached.written + TICK) {
-            return suspected("it was given after the kept result was written: by another ADD");
+            return suspected("it was reserved after the cached result was written, by another ADD");
         }
         match status {
-            NetnsStatus::Unknown(unseen) => suspected(format!("its namespace is not found, but may live: {unseen}")),
-            _ => leaked(format!("no living namespace bears its cookie {cookie}")),
+            NetnsStatus::Unknown(unseen) => suspected(format!("its namespace is not found, but may exist: {unseen}")),
+            _ => leaked(format!("no namespace has its cookie {cookie}")),
         }
     }
 
@@ -219,7 +219,7 @@ fn survey(common: &Common, filter: &StoreFilter, evidence: &Evidence) -> Result<
         && let Some(network) = &filter.network
     {
         return Err(
-            format!("no network \"{network}\" of host-local is known; `--data-dir` says where else to look").into()
+            format!("host-local has no network \"{network}\"; hint: name its directory with `--data-dir`").into()
         );
     }
     Ok(networks)
@@ -291,7 +291,7 @@ pub(crate) fn leaks(common: &Common, out: Output, args: &Leaks) -> Result {
     if out.json {
         print_json(&json!({"leaks": address_documents(&leaks)}))?;
     } else if leaks.is_empty() {
-        print("no address is leaked, nor looks so\n")?;
+        print("no address is leaked or suspected\n")?;
     } else {
         print_addresses(out, &leaks)?;
     }
@@ -325,8 +325,8 @@ pub(crate) fn reclaim(common: &Common, out: Output, args: &Reclaim) -> Result {
             print_addresses(out, &freed)?;
         }
         let count = freed.len();
-        let action = if args.dry_run { "would be freed" } else { "freed" };
-        print(&format!("{count} {action}; {suspected} look leaked, which is not proven, and stay\n"))?;
+        let action = if args.dry_run { "would be released" } else { "released" };
+        print(&format!("{count} {action}; {suspected} suspected and kept\n"))?;
     }
     out.finish(document, failures)
 }
@@ -341,7 +341,7 @@ fn confirm(networks: &mut [NetworkUsage], again: &[NetworkUsage]) {
         let mut second = again.iter().flat_map(NetworkUsage::leaked);
         if !second.any(|one| one.reservation == assessed.reservation) {
             assessed.verdict = Verdict::Suspected;
-            "it looked leaked, and a second survey did not confirm it".clone_into(&mut assessed.why);
+            "a second check did not confirm that it is leaked".clone_into(&mut assessed.why);
         }
     }
 }

@@ -11,6 +11,7 @@ pub(crate) mod netns;
 pub(crate) mod netns_scan;
 pub(crate) mod restore;
 pub(crate) mod rules;
+pub(crate) mod schema;
 pub(crate) mod shell;
 pub(crate) mod show;
 pub(crate) mod verbs;

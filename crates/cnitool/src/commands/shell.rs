@@ -3,9 +3,7 @@
 use std::fs;
 use std::path::Path;
 
-use clap::CommandFactory;
-
-use crate::cli::CommandLine;
+use crate::cli;
 use crate::failure::{Failure, Result};
 use crate::output::format::Output;
 use crate::output::print::{print, print_json, print_unescaped};
@@ -13,7 +11,7 @@ use crate::output::print::{print, print_json, print_unescaped};
 /// Prints the completions of a shell.
 pub(crate) fn completions(shell: clap_complete::Shell) -> Result {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut CommandLine::command(), "cnitool", &mut script);
+    clap_complete::generate(shell, &mut cli::command(), "cnitool", &mut script);
     print_unescaped(&String::from_utf8_lossy(&script))
 }
 
@@ -21,7 +19,7 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result {
 pub(crate) fn man(out: Output, dir: &Path) -> Result {
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
     fs::create_dir_all(dir).map_err(failed)?;
-    let command = CommandLine::command().disable_help_subcommand(true);
+    let command = cli::command().disable_help_subcommand(true);
     clap_mangen::generate_to(command, dir).map_err(failed)?;
     let mut pages = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)?.flatten() {

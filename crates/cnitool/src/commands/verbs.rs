@@ -77,7 +77,7 @@ pub(crate) fn load_or_cached_list(
             && is_wanted(&attachment)
             && let Ok(list) = cached.list()
         {
-            warn(&[format!("{}; going by the configuration that was kept", failure.text)]);
+            warn(&[format!("{}; the cached configuration is used", failure.text)]);
             return Ok(list);
         }
     }

@@ -38,7 +38,7 @@ fn validate_reports_errors_with_their_position() {
         "20-b.conflist",
         r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [{"type": "bridge", "isGatway": true}]}"#,
     );
-    let (printed, _) = bench.says(0, "validate");
+    let (printed, _) = bench.says(3, "validate");
     assert!(printed.contains("20-b.conflist:1:") && printed.contains("isGateway"), "a slip is a warning: {printed}");
     bench.file("30-c.conflist", r#"{"cniVersion": "1.0.0", "name": "c", "plugins": [{"type": "absent"}]}"#);
     let (printed, _) = bench.says(3, &format!("--json validate {}", bench.path("net.d").display()));
@@ -46,7 +46,41 @@ fn validate_reports_errors_with_their_position() {
     assert_eq!(document["valid"], false);
     let findings = document["findings"].as_array().unwrap();
     assert!(findings.iter().any(|one| one["severity"] == "error" && one["file"].as_str().unwrap().contains("30-c")));
-    assert!(bench.says(1, "validate /nonexistent").1.contains("no directory"));
+    assert!(bench.says(1, "validate /nonexistent").1.contains("is not a directory"));
+}
+
+#[test]
+fn a_wrong_ipam_type_hides_no_other_error() {
+    let bench = Bench::new();
+    bench.file(
+        "10-b.conflist",
+        r#"{"cniVersion": "1.0.0", "name": "b", "plugins": [
+            {"type": "bridge", "isGateway": "yes", "isGatway": true, "mtu": 70000, "vlanTrunk": [{"id": 4095}],
+             "ipam": {"type": "host-locl"}},
+            {"type": "ptp"},
+            {"type": "tuning", "mac": "x", "sysctl": {"net.core.somaxconn": 5}, "ipam": {"type": 5}},
+            {"type": "bridge", "ipam": {"type": "host-local", "ranges": [[{"subnet": "10.0.0.0"}], [{}]], "routes": [{"dst": 5}]}}
+        ]}"#,
+    );
+    let (printed, _) = bench.says(3, "validate");
+    for expected in [
+        "error: FILE:2:32: plugins[0].isGateway: expected true or false, found the text \"yes\"; hint: correct it: see the documentation of bridge",
+        "warning: FILE:2:52: plugins[0].isGatway: no key of bridge; hint: did you mean `isGateway`?",
+        "error: FILE:2:70: plugins[0].mtu: expected an integer of at most 65535, found 70000",
+        "error: FILE:2:99: plugins[0].vlanTrunk[0].id: expected an integer from 1 to 4094, found 4095",
+        "error: FILE:3:23: plugins[0].ipam.type: failed to find plugin \"host-locl\"",
+        "error: FILE:4:13: plugins[1].ipam: is missing",
+        "error: FILE:5:32: plugins[2].mac: expected the MAC address of an interface, found \"x\"",
+        "error: FILE:5:55: plugins[2].sysctl.net.core.somaxconn: expected a text, found 5",
+        "error: FILE:5:90: plugins[2].ipam.type: expected a text, found 5",
+        "error: FILE:6:76: plugins[3].ipam.ranges[0][0].subnet: expected an IP address with a prefix length, found \"10.0.0.0\"",
+        "error: FILE:6:101: plugins[3].ipam.ranges[1][0].subnet: is missing",
+        "error: FILE:6:119: plugins[3].ipam.routes[0].dst: expected a text, found 5",
+    ] {
+        let expected = expected.replace("FILE", &bench.path("net.d/10-b.conflist").display().to_string());
+        assert!(printed.contains(&expected), "{expected}\n{printed}");
+    }
+    assert_eq!(printed.lines().count(), 12, "{printed}");
 }
 
 #[test]

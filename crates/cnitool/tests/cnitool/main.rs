@@ -13,6 +13,8 @@ mod drop_in;
 #[cfg(test)]
 mod gc;
 #[cfg(test)]
+mod help;
+#[cfg(test)]
 mod reclaim;
 #[cfg(test)]
 mod reference;

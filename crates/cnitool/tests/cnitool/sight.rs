@@ -97,7 +97,7 @@ fn usage_counts_addresses_by_range_and_names_each_holder() {
     assert!(one["since"].is_string() && one["container"].as_str().unwrap().starts_with("cnitool-"));
     assert_eq!(
         bench.says(0, "ipam leaks --network net --within-pid-namespace").0,
-        "no address is leaked, nor looks so\n"
+        "no address is leaked or suspected\n"
     );
 }
 

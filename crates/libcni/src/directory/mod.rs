@@ -5,4 +5,5 @@ pub(crate) mod plugin_keys;
 pub(crate) mod select;
 pub(crate) mod subnets;
 pub(crate) mod validate;
+pub(crate) mod value_type;
 pub(crate) mod watch;

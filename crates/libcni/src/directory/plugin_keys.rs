@@ -1,23 +1,44 @@
-//! The keys of plugins: find the unknown keys of a configuration, and the known key that was probably meant.
+//! The keys of plugins: find the unknown keys of a configuration with the key that was probably meant, missing keys, and values of a
+//! wrong type.
 
 use cnikit_types::document::is_remark;
-use cnikit_types::{Map, Value, is_key};
+use cnikit_types::{Map, ReadError, Value, is_key};
+
+use crate::directory::value_type::ValueType;
 
 /// The keys of one plugin.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PluginKeys {
     /// Its `type`.
     pub plugin: String,
-    /// Paths in the plugin's object, for an IPAM plugin in `ipam`: names separated by dots, with `[]` after each that is a list, as
-    /// in `ranges[][].subnet`. An object without any known path below it may have any keys. `runtimeConfig.NAME` is a capability.
-    /// Paths of values that are not in files, such as `CNI_ARGS NAME`, are ignored.
-    pub keys: Vec<String>,
+    /// Its keys. An object without any known key in it may have any keys.
+    pub keys: Vec<PluginKey>,
 }
 
-/// The keys that every plugin may have.
+/// One key of a plugin.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PluginKey {
+    /// The path in the plugin's object, for an IPAM plugin in `ipam`: names separated by dots, with `[]` after each that is a list,
+    /// as in `ranges[][].subnet`. `runtimeConfig.NAME` is a capability. Paths of values that are not in files, such as
+    /// `CNI_ARGS NAME`, are ignored.
+    pub path: String,
+    /// The type of its value.
+    pub value: ValueType,
+    /// The object that it is in must have it.
+    pub is_required: bool,
+}
+
+/// A key with any value.
+impl From<&str> for PluginKey {
+    fn from(path: &str) -> PluginKey {
+        PluginKey { path: path.to_owned(), ..PluginKey::default() }
+    }
+}
+
+/// The keys that every plugin may have. The types of the first four are checked when the file is read.
 pub(crate) const COMMON: [&str; 6] = ["cniVersion", "name", "type", "capabilities", "args", "ipam"];
-/// The keys that every IPAM plugin may have.
-pub(crate) const IPAM: [&str; 1] = ["type"];
+/// The keys that every IPAM plugin may have. The interface plugins read `allowedSubnets`.
+pub(crate) const IPAM: [&str; 2] = ["type", "allowedSubnets"];
 /// The keys of a list.
 pub(crate) const LIST: [&str; 7] =
     ["cniVersion", "cniVersions", "name", "disableCheck", "disableGC", "loadOnlyInlinedPlugins", "plugins"];
@@ -25,18 +46,23 @@ pub(crate) const LIST: [&str; 7] =
 /// The prefix of the paths of capabilities.
 const CAPABILITY: &str = "runtimeConfig.";
 
-/// An unknown key.
-pub(crate) struct Unknown {
-    /// Its path in the object that was searched.
-    pub(crate) path: String,
-    /// The key that was probably meant; a path if it belongs to another object.
-    pub(crate) meant: Option<String>,
+/// An error in the keys of an object.
+pub(crate) enum KeyError {
+    /// The key is unknown.
+    Unknown {
+        /// Its path in the object that was searched.
+        path: String,
+        /// The key that was probably meant; a path if it belongs to another object.
+        meant: Option<String>,
+    },
+    /// A required key is missing, or a value has a wrong type.
+    Invalid(ReadError),
 }
 
 impl PluginKeys {
-    /// The unknown keys of an object, at any depth, at most `most`. `common` keys are known at its top level.
-    pub(crate) fn unknown(&self, object: &Map<String, Value>, common: &[&str], most: usize) -> Vec<Unknown> {
-        let keys = self.keys.iter().map(String::as_str).filter(|key| is_in_files(key)).collect();
+    /// The errors in the keys of an object, at any depth, at most `most`. `common` keys are known at its top level.
+    pub(crate) fn errors(&self, object: &Map<String, Value>, common: &[&str], most: usize) -> Vec<KeyError> {
+        let keys = self.keys.iter().filter(|key| is_in_files(&key.path)).collect();
         let mut search = Search { keys, common, most, found: Vec::new() };
         search.object("", "", object);
         search.found
@@ -44,15 +70,15 @@ impl PluginKeys {
 
     /// The capabilities that it supports.
     pub(crate) fn capabilities(&self) -> impl Iterator<Item = &str> {
-        self.keys.iter().filter_map(|key| key.strip_prefix(CAPABILITY)).filter(|name| !name.contains('.'))
+        self.keys.iter().filter_map(|key| key.path.strip_prefix(CAPABILITY)).filter(|name| !name.contains('.'))
     }
 }
 
 struct Search<'a> {
-    keys: Vec<&'a str>,
+    keys: Vec<&'a PluginKey>,
     common: &'a [&'a str],
     most: usize,
-    found: Vec<Unknown>,
+    found: Vec<KeyError>,
 }
 
 impl<'a> Search<'a> {
@@ -65,14 +91,40 @@ impl<'a> Search<'a> {
             }
             let path = joined(path, name);
             match known.iter().find(|known| is_key(name, known)) {
-                Some(known) => self.value(&path, &joined(level, known), value),
+                Some(known) => self.member(&path, &joined(level, known), value),
                 None if is_remark(name) || known.is_empty() => {}
                 None => {
                     let near = nearest(name, known.iter().copied());
                     let meant = near.map(str::to_owned).or_else(|| self.elsewhere(name));
-                    self.found.push(Unknown { path, meant });
+                    self.found.push(KeyError::Unknown { path, meant });
                 }
             }
+        }
+        self.missing(path, level, object);
+    }
+
+    /// Finds the required keys that an object lacks.
+    fn missing(&mut self, path: &str, level: &str, object: &Map<String, Value>) {
+        let prefix = if level.is_empty() { String::new() } else { format!("{level}.") };
+        for key in self.keys.iter().filter(|key| key.is_required) {
+            let Some(name) = key.path.strip_prefix(&prefix).filter(|name| !name.contains(['.', '['])) else { continue };
+            let is_given = object.iter().any(|(given, value)| is_key(given, name) && !value.is_null());
+            if !is_given && self.found.len() < self.most {
+                self.found.push(KeyError::Invalid(ReadError::value("is missing").under(&joined(path, name))));
+            }
+        }
+    }
+
+    /// Checks the value of a known key, and what is in it.
+    fn member(&mut self, path: &str, level: &str, value: &Value) {
+        // A null is an absent key.
+        if value.is_null() {
+            return;
+        }
+        let of_key = self.keys.iter().find(|key| key.path == level);
+        match of_key.map_or(Ok(()), |key| key.value.check(value)) {
+            Ok(()) => self.value(path, level, value),
+            Err(error) => self.found.push(KeyError::Invalid(error.under(path))),
         }
     }
 
@@ -81,7 +133,7 @@ impl<'a> Search<'a> {
             Value::Object(object) if !self.known(level).is_empty() => self.object(path, level, object),
             Value::Array(list) => {
                 let level = format!("{level}[]");
-                if self.keys.iter().any(|key| key.starts_with(&level)) {
+                if self.keys.iter().any(|key| key.path.starts_with(&level)) {
                     for (index, element) in list.iter().enumerate() {
                         self.value(&format!("{path}[{index}]"), &level, element);
                     }
@@ -95,7 +147,7 @@ impl<'a> Search<'a> {
     fn known(&self, level: &str) -> Vec<&'a str> {
         let mut names: Vec<&'a str> = Vec::new();
         for key in &self.keys {
-            let below = if level.is_empty() { Some(*key) } else { below(key, level) };
+            let below = if level.is_empty() { Some(&*key.path) } else { below(&key.path, level) };
             if let Some(name) = below.and_then(|below| below.split(['.', '[']).next())
                 && !names.contains(&name)
             {
@@ -110,8 +162,8 @@ impl<'a> Search<'a> {
 
     /// The known path of a key with this name in another object.
     fn elsewhere(&self, name: &str) -> Option<String> {
-        let has_name = |key: &&str| key.rsplit('.').next().is_some_and(|last| is_key(name, last));
-        self.keys.iter().copied().find(has_name).map(str::to_owned)
+        let has_name = |path: &&String| path.rsplit('.').next().is_some_and(|last| is_key(name, last));
+        self.keys.iter().map(|key| &key.path).find(has_name).cloned()
     }
 }
 
@@ -154,11 +206,54 @@ mod tests {
     use super::*;
     use cnikit_types::NetConf;
 
-    fn unknown(text: &str) -> Vec<(String, Option<String>)> {
-        let keys = ["mtu", "isGateway", "vlanTrunk[].minID", "ipam", "ranges[][].subnet", "dns", "runtimeConfig.mac"];
-        let keys = PluginKeys { plugin: "p".into(), keys: keys.map(str::to_owned).to_vec() };
+    fn errors(text: &str) -> Vec<KeyError> {
+        let keys = [
+            ("mtu", "integer"),
+            ("isGateway", ""),
+            ("vlanTrunk[].minID", ""),
+            ("ipam", ""),
+            ("ranges", "list of lists of objects"),
+            ("ranges[][].subnet", "string: address/prefix"),
+            ("dns", ""),
+            ("runtimeConfig.mac", ""),
+        ];
+        let key = |(path, value): (&str, &str)| PluginKey {
+            value: value.parse().unwrap(),
+            is_required: path == "ranges[][].subnet",
+            ..path.into()
+        };
+        let keys = PluginKeys { plugin: "p".into(), keys: keys.map(key).to_vec() };
         let object = NetConf::parse(text.as_bytes()).unwrap().0;
-        keys.unknown(&object, &COMMON, 3).into_iter().map(|unknown| (unknown.path, unknown.meant)).collect()
+        keys.errors(&object, &COMMON, 3)
+    }
+
+    fn unknown(text: &str) -> Vec<(String, Option<String>)> {
+        let mut unknown = Vec::new();
+        for error in errors(text) {
+            if let KeyError::Unknown { path, meant } = error {
+                unknown.push((path, meant));
+            }
+        }
+        unknown
+    }
+
+    #[test]
+    fn every_invalid_value_and_missing_key_is_found_with_its_path() {
+        let text = r#"{"MTU": "x", "ranges": [[{"subnet": "10.0.0.0/8"}, {"subnet": "no"}], [{"subnet": null}]]}"#;
+        let mut texts = Vec::new();
+        for error in errors(text) {
+            if let KeyError::Invalid(error) = error {
+                texts.push(error.to_string());
+            }
+        }
+        let integer = "an integer from -9223372036854775808 to 9223372036854775807";
+        let expected = [
+            format!("MTU: expected {integer}, found the text \"x\""),
+            "ranges[0][1].subnet: expected an IP address with a prefix length, found \"no\"".to_owned(),
+            "ranges[1][0].subnet: is missing".to_owned(),
+        ];
+        assert_eq!(texts, expected);
+        assert!(errors(r#"{"mtu": null, "ranges": null}"#).is_empty());
     }
 
     #[test]

@@ -10,7 +10,7 @@ use cnikit_types::{NetConf, ReadError, Value, code, is_key};
 
 use crate::config::list::{RESERVED, flag};
 use crate::config::load::{Candidate, EXTENSIONS, append_file, plugin_files};
-use crate::directory::plugin_keys::{COMMON, IPAM, LIST, PluginKeys, Unknown, nearest};
+use crate::directory::plugin_keys::{COMMON, IPAM, KeyError, LIST, PluginKeys, nearest};
 use crate::directory::select::for_version;
 use crate::directory::subnets::{self, Range, RoutedSubnet};
 use crate::runtime::chain::unsupported;
@@ -39,9 +39,9 @@ pub struct Finding {
 
 /// Validates a directory of configurations without changing anything.
 ///
-/// Findings are: files that cannot be read or used; unknown keys, with the key that was probably meant; plugins, IPAM plugins too,
-/// that are not found or do not support the version; capabilities that no plugin supports; two networks with the same name;
-/// addresses that two networks assign, or to which the host has another route.
+/// Findings are: files that cannot be read or used; unknown keys, with the key that was probably meant; missing keys, and values of
+/// a wrong type; plugins, IPAM plugins too, that are not found or do not support the version; capabilities that no plugin supports;
+/// two networks with the same name; addresses that two networks assign, or to which the host has another route.
 ///
 /// ```
 /// use cnikit_libcni::{PluginKeys, Severity, Validator};
@@ -259,22 +259,40 @@ impl Validation<'_> {
         }
         if let Some(keys) = self.validator.keys_of(plugin.conf.plugin_type()) {
             let common = [&COMMON[..], &RESERVED].concat();
-            for unknown in keys.unknown(&plugin.conf.0, &common, MOST) {
-                self.unknown_key(keys, plugin, &unknown.path, &unknown);
+            for error in keys.errors(&plugin.conf.0, &common, MOST) {
+                self.key_error(keys, plugin, "", error);
             }
+        }
+        if let Some(wrong) = plugin.conf.at(&["ipam", "type"]).filter(|value| !value.is_string() && !value.is_null()) {
+            let error = ReadError::wrong_type(format!("expected a text, found {wrong}")).under(&plugin.at("ipam.type"));
+            let found = &self.files[plugin.file];
+            let error = ConfigError::of_key(&found.path, &found.text, error, "write the name of an IPAM plugin");
+            self.add(Severity::Error, error);
         }
         if let Some(keys) = self.validator.keys_of(plugin.conf.ipam_type())
             && let Some(Value::Object(ipam)) = plugin.conf.get("ipam")
         {
-            for unknown in keys.unknown(ipam, &IPAM, MOST) {
-                self.unknown_key(keys, plugin, &format!("ipam.{}", unknown.path), &unknown);
+            for error in keys.errors(ipam, &IPAM, MOST) {
+                self.key_error(keys, plugin, "ipam.", error);
             }
         }
     }
 
-    fn unknown_key(&mut self, keys: &PluginKeys, plugin: &PluginObject, path: &str, unknown: &Unknown) {
-        let message = format!("no key of {}", keys.plugin);
-        self.warn(plugin.file, &plugin.at(path), message, &meant_hint(unknown.meant.as_deref()));
+    /// Reports an error in a key of a plugin. `prefix` is the path of the object that was searched.
+    fn key_error(&mut self, keys: &PluginKeys, plugin: &PluginObject, prefix: &str, error: KeyError) {
+        match error {
+            KeyError::Unknown { path, meant } => {
+                let message = format!("no key of {}", keys.plugin);
+                self.warn(plugin.file, &plugin.at(&format!("{prefix}{path}")), message, &meant_hint(meant.as_deref()));
+            }
+            KeyError::Invalid(error) => {
+                let path = plugin.at(&format!("{prefix}{}", error.path));
+                let found = &self.files[plugin.file];
+                let hint = format!("correct it: see the documentation of {}", keys.plugin);
+                let error = ConfigError::of_key(&found.path, &found.text, ReadError { path, ..error }, hint);
+                self.add(Severity::Error, error);
+            }
+        }
     }
 
     /// Reports capabilities that a plugin declares and does not support, and those that no plugin declares.
