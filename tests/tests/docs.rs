@@ -428,6 +428,29 @@ fn every_link_of_a_page_leads_somewhere() {
     assert!(links > 10, "{links} links were found");
 }
 
+/// `scripts/docs` builds the site from this list.
+#[test]
+fn the_site_has_every_page_once() {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap().join("docs");
+    let mut all = BTreeSet::new();
+    for (dir, prefix) in [(folder.clone(), ""), (folder.join("adr"), "adr/"), (folder.join(".."), "../")] {
+        for entry in std::fs::read_dir(dir).unwrap() {
+            let file = entry.unwrap().path();
+            let name = file.file_name().unwrap().to_str().unwrap();
+            if file.extension().is_some_and(|end| end == "md") && name != "SUMMARY.md" {
+                all.insert(format!("{prefix}{name}"));
+            }
+        }
+    }
+    let listed = targets(&page("docs/SUMMARY.md").text);
+    assert_eq!(
+        listed.iter().cloned().collect::<BTreeSet<String>>(),
+        all,
+        "docs/SUMMARY.md, left, and the files, right"
+    );
+    assert_eq!(listed.len(), all.len(), "a page is in docs/SUMMARY.md twice");
+}
+
 #[test]
 fn every_page_shows_the_same_first_network() {
     let network: Value = serde_json::from_str(&cnikit_tests::runtimes::file(CONFLIST)).unwrap();

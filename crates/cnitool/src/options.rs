@@ -7,7 +7,7 @@ use clap::{Args, ValueEnum};
 // These are help texts.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Common {
-    /// Interface in the container [default: $CNI_IFNAME or eth0]
+    /// Interface in the container [default: `CNI_IFNAME`, then eth0]
     #[arg(short, long, global = true, value_name = "NAME")]
     pub(crate) ifname: Option<String>,
     /// Print one JSON document, also for errors
@@ -16,13 +16,13 @@ pub(crate) struct Common {
     /// Colours: auto, always or never
     #[arg(long, global = true, value_name = "WHEN", default_value = "auto", hide_possible_values = true)]
     pub(crate) color: When,
-    /// Configuration files [default: $NETCONFPATH or /etc/cni/net.d]
+    /// Configurations [default: `NETCONFPATH`, then /etc/cni/net.d]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) conf_dir: Option<PathBuf>,
-    /// Plugins, separated by colons [default: $CNI_PATH or /opt/cni/bin]
+    /// Directories of plugins [default: `CNI_PATH`, then /opt/cni/bin]
     #[arg(long, global = true, value_name = "DIRS")]
     pub(crate) plugin_path: Option<String>,
-    /// Cached results [default: $CNI_CACHE_DIR or /var/lib/cni]
+    /// Cached results [default: `CNI_CACHE_DIR`, then /var/lib/cni]
     #[arg(long, global = true, value_name = "DIR")]
     pub(crate) cache_dir: Option<PathBuf>,
 }

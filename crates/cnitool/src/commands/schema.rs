@@ -379,9 +379,9 @@ fn in_any_case(word: &str) -> String {
     let mut pattern = String::new();
     for letter in word.chars() {
         if letter.is_ascii_alphabetic() {
-            pattern += &format!("[{}{}]", letter.to_ascii_lowercase(), letter.to_ascii_uppercase());
+            pattern.extend(['[', letter.to_ascii_lowercase(), letter.to_ascii_uppercase(), ']']);
         } else {
-            pattern += &format!("[{letter}]");
+            pattern.extend(['[', letter, ']']);
         }
     }
     pattern

@@ -1,5 +1,5 @@
-//! The keys of plugins: find the unknown keys of a configuration with the key that was probably meant, missing keys, and values of a
-//! wrong type.
+//! The keys of plugins: find the unknown keys of a configuration with the key that was probably meant, missing keys, and values
+//! of a wrong type.
 
 use cnikit_types::document::is_remark;
 use cnikit_types::{Map, ReadError, Value, is_key};
