@@ -36,12 +36,34 @@ pub fn dhcp_bridge(host: &Host) {
 /// heard.
 pub fn dhcp_site() -> (Host, Host) {
     let (host, site) = (Host::new(), Host::new());
-    let path = format!("/proc/{}/fd/{}", std::process::id(), site.netns().as_fd().as_raw_fd());
+    let path = path_of(&site);
     host.sh(&format!("ip link add {DHCP_BRIDGE} type bridge && ip link set {DHCP_BRIDGE} up"));
     host.sh(&format!("ip link add uplink type veth peer name {DHCP_BRIDGE} netns {path} && ip link set uplink up"));
     host.sh(&format!("ip link set uplink master {DHCP_BRIDGE}"));
     site.sh(&format!("ip address add {DHCP_SERVER}/24 dev {DHCP_BRIDGE} && ip link set {DHCP_BRIDGE} up"));
     (host, site)
+}
+
+/// Connects a master of the host with the server's interface by a wire.
+pub fn dhcp_server_on_wire(host: &Host, site: &Host, master: &str) {
+    let path = path_of(site);
+    host.sh(&format!("ip link add {master} type veth peer name {DHCP_BRIDGE} netns {path} && ip link set {master} up"));
+    site.sh(&format!("ip address add {DHCP_SERVER}/24 dev {DHCP_BRIDGE} && ip link set {DHCP_BRIDGE} up"));
+}
+
+/// Connects a master of the host with a site by a wire. The server's interface there is in this VLAN.
+pub fn dhcp_server_in_vlan(host: &Host, site: &Host, master: &str, vlan: u16) {
+    host.sh(&format!(
+        "ip link add {master} type veth peer name wire0 netns {} && ip link set {master} up",
+        path_of(site)
+    ));
+    site.sh(&format!("ip link set wire0 up && ip link add link wire0 name {DHCP_BRIDGE} type vlan id {vlan}"));
+    site.sh(&format!("ip address add {DHCP_SERVER}/24 dev {DHCP_BRIDGE} && ip link set {DHCP_BRIDGE} up"));
+}
+
+/// A path to the namespace of a host.
+fn path_of(host: &Host) -> String {
+    format!("/proc/{}/fd/{}", std::process::id(), host.netns().as_fd().as_raw_fd())
 }
 
 /// Connects a container to the bridge by a link of this name that is up and has no address. `port` is unique on the host.

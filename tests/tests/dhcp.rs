@@ -122,6 +122,24 @@ fn macvlan_gets_an_address_and_provided_options_reach_the_server() {
 }
 
 #[test]
+fn a_device_of_the_host_gets_an_address_and_comes_back() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &OPTIONS);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    host.sh(&format!("ip link add dev0 type veth peer name dport && ip link set dport master {DHCP_BRIDGE} up"));
+    let container = host.container();
+    let keys = json!({"device": "dev0", "dataDir": host.dir().join("devices")});
+    let device = with_dhcp(&host, "host-device", &keys, &json!({}));
+    let result = device.add(&host, "c-one", &container);
+    assert!(address(&result).starts_with("10.99.0."), "{result}");
+    container.sh(&ping(DHCP_SERVER));
+    device.check(&host, "c-one", &container, &result).ok();
+    device.del(&host, "c-one", &container, &result);
+    server.await_leases("the lease is given back", <[String]>::is_empty);
+    assert!(daemon.list().is_empty() && host.sh("ip -o link show dev0").contains("mtu 1500"));
+}
+
+#[test]
 fn del_succeeds_without_a_daemon_and_the_next_one_makes_it_good() {
     let host = host();
     let _server = Dnsmasq::start(&host, RANGE, &[]);

@@ -6,7 +6,8 @@
 use std::process::ExitCode;
 use std::time::Instant;
 
-use cnikit_testkit::HostSnapshot;
+use cnikit_testkit::{Host, HostSnapshot};
+use cnikit_tests::dnsmasq::{DHCP_SERVER, Dnsmasq, dhcp_server_on_wire};
 use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, UNTIL_SERVED, file, network, trials, with_backend};
 use libtest_mimic::Arguments;
@@ -58,6 +59,7 @@ fn play(maker: Maker) {
         // Upstream's packaged release supports iptables only.
         node.write("/etc/cni/net.d/20-nft.conflist", &by_nftables().to_string());
         scenes.push(("a port by nftables, and reloaded", |podman| a_port(podman, "--network nft")));
+        scenes.push(("a macvlan with dhcp", a_macvlan_with_dhcp));
     }
     for (name, scene) in scenes {
         scene(&podman);
@@ -164,6 +166,28 @@ fn a_port(podman: &Podman, flags: &str) {
     podman.assert_served(8091);
     assert_eq!(address(), before);
     podman.sh("rm --force --time 0 web");
+}
+
+/// Podman writes macvlan with dhcp. The server is elsewhere on the wire.
+fn a_macvlan_with_dhcp(podman: &Podman) {
+    let site = Host::new();
+    dhcp_server_on_wire(&podman.node.host, &site, "uplink");
+    let server = Dnsmasq::start(&site, "10.99.0.10,10.99.0.50", &[]);
+    let daemon = "setsid /opt/cni/bin/dhcp daemon -pidfile /run/dhcp.pid </dev/null >/dev/null 2>&1 &";
+    podman.node.sh(&format!("{daemon} until [ -S /run/cni/dhcp.sock ]; do sleep 0.05; done"));
+    podman.sh("network create --driver macvlan --opt parent=uplink wire");
+    let made = podman.shows("network inspect wire");
+    assert_eq!((&made["driver"], &made["ipam_options"]["driver"]), (&json!("macvlan"), &json!("dhcp")), "{made}");
+    podman.run("--detach --cap-add net_raw --network wire --name leased", "/bin/sleep 600");
+    podman.sh(&format!("exec leased /bin/ping -c 1 -w 5 {DHCP_SERVER}"));
+    let address = podman.shows("inspect leased")["NetworkSettings"]["Networks"]["wire"]["IPAddress"].clone();
+    let leases = server.leases();
+    assert!(leases.len() == 1 && leases[0].contains(address.as_str().unwrap()), "{leases:?} {address}");
+    podman.sh("rm --force --time 0 leased");
+    server.await_leases("the lease is given back", <[String]>::is_empty);
+    podman.sh("network rm wire");
+    podman.node.sh("kill $(cat /run/dhcp.pid); while [ -e /run/dhcp.pid ]; do sleep 0.05; done; ip link delete uplink");
+    podman.node.sh("rm -rf /var/lib/cni/dhcp /run/cni");
 }
 
 /// The network of the page with another name, bridge and subnet, and with the further keys of Podman's default network.

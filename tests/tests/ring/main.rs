@@ -10,6 +10,7 @@
 
 mod bandwidth;
 mod chain;
+mod dhcp;
 mod docs;
 mod dummy;
 mod firewall;
@@ -33,6 +34,7 @@ fn main() -> ExitCode {
     let listed = [
         bandwidth::TESTS,
         chain::TESTS,
+        dhcp::TESTS,
         docs::TESTS,
         dummy::TESTS,
         firewall::TESTS,
