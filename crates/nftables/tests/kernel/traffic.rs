@@ -10,7 +10,9 @@ fn a_masqueraded_container_reaches_a_peer_without_a_route_to_it() {
     assert!(!reaches(&net, "192.0.2.2") && !reaches(&net, "2001:db8::2"));
     let nftables = net.host.nftables();
     nftables.replace(&frame(), "aa-1", &rules).unwrap();
-    assert!(reaches(&net, "192.0.2.2") && reaches(&net, "2001:db8::2"));
+    for address in ["192.0.2.2", "2001:db8::2"] {
+        assert!(reaches(&net, address), "{address} is not reached:\n{}", state(&net));
+    }
     nftables.release(&frame(), "aa-1").unwrap();
     assert!(!reaches(&net, "192.0.2.2") && !reaches(&net, "2001:db8::2"));
 }
@@ -33,4 +35,16 @@ fn traffic_inside_the_network_keeps_its_source() {
 
 fn reaches(net: &Net, address: &str) -> bool {
     net.container.run("ping", &["-c", "1", "-W", "1", address]).status.success()
+}
+
+/// What decides over the way of a packet and its answer, on each machine.
+fn state(net: &Net) -> String {
+    let mut state = net.host.listing();
+    for machine in [&net.container, &net.host, &net.outside] {
+        for words in ["address", "-s neighbour", "-6 route show table all", "-s -s link"] {
+            let output = machine.run("ip", &words.split(' ').collect::<Vec<_>>());
+            state += &String::from_utf8_lossy(&output.stdout);
+        }
+    }
+    state
 }
