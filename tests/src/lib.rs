@@ -7,6 +7,7 @@
 
 pub mod attached;
 pub mod chain;
+pub mod dhcp_servers;
 pub mod dnsmasq;
 pub mod docs;
 pub mod guest;

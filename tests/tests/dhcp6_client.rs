@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use cnikit_dhcp::v6::{ALL_SERVERS, Client6, Client6Event, Client6Settings, Lease6, Lease6Loss};
 use cnikit_netlink::Netlink;
 use cnikit_testkit::{Container, Host};
+use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, Dnsmasq, connect, dhcp_bridge};
 use cnikit_tests::world::UNTIL_DETECTED;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -137,6 +138,30 @@ fn a_lease_is_bound_renewed_and_released() {
     assert!(station.client.release(now));
     assert_eq!(station.event(), Client6Event::Released);
     server.await_leases("the server has it back", |lines| !of_server(lines));
+}
+
+/// Kea and ISC dhcpd.
+#[test]
+fn other_servers_assign_renew_and_take_back() {
+    for maker in [ServerMaker::Kea, ServerMaker::Isc] {
+        let host = host();
+        let server = DhcpServer::start6(&host, maker);
+        let mut station = Station::new(&host, 1);
+        let lease = station.lease();
+        let address = lease.addresses[0].address;
+        assert!((0x10..=0x20).contains(&address.segments()[7]), "{maker:?}: {lease:?}");
+        assert_eq!(lease.dns, ["fd00:99::53".parse::<Ipv6Addr>().unwrap()], "{maker:?}");
+        assert!(!server.is_free(&address.to_string()), "{maker:?}: {}", server.leases());
+        station.skip_to(lease.renewal_at());
+        match station.event() {
+            Client6Event::Renewed(renewed) => assert_eq!(renewed.addresses[0].address, address, "{maker:?}"),
+            other => panic!("{maker:?}: {other:?}"),
+        }
+        let now = station.now();
+        assert!(station.client.release(now));
+        assert_eq!(station.event(), Client6Event::Released, "{maker:?}");
+        server.await_free(&address.to_string());
+    }
 }
 
 #[test]
