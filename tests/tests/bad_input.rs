@@ -645,7 +645,7 @@ fn values() -> Vec<Bad> {
         of(TAKING_AN_MTU, "/mtu", json!(70_000), "70000"),
         of(TAKING_AN_MTU, "/mtu", json!(u64::MAX), "mtu"),
         of(MASQUERADING, "/ipMasqBackend", json!("ipfw"), "\"ipfw\""),
-        of(MASQUERADING, "/ipMasqBackend", json!(""), "\"iptables\" and \"nftables\" are known"),
+        of(MASQUERADING, "/ipMasqBackend", json!(""), "known are \"iptables\" and \"nftables\""),
         of(&["ptp"], "/ipam", Value::Null, "no plugin name provided"),
         of(&["ptp"], "/ipam/type", json!(""), "no plugin name provided"),
         of(&["macvlan"], "/mode", json!("source"), "unknown macvlan mode: \"source\""),

@@ -143,7 +143,7 @@ fn a_bad_file_is_reported_with_its_position_and_hides_no_good_one() {
         });
         let checked_report = bad.checked_report(&file, &chosen.unwrap());
         let warnings = loaded.unwrap().warnings;
-        let expected = if bad.is_named { Vec::new() } else { vec![format!("passed over: {checked_report}")] };
+        let expected = if bad.is_named { Vec::new() } else { vec![format!("skipped: {checked_report}")] };
         assert_eq!(warnings, expected, "{}", bad.what);
         let findings: Vec<String> = findings.unwrap().iter().map(ToString::to_string).collect();
         assert_eq!(findings, [format!("error: {checked_report}")], "{}", bad.what);

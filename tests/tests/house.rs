@@ -297,6 +297,32 @@ fn every_licence_in_the_tree_is_permissive() {
     }
 }
 
+/// The identifiers of CVEs in a text.
+fn cves(text: &str) -> BTreeSet<String> {
+    let mut names = BTreeSet::new();
+    for rest in text.split("CVE-").skip(1) {
+        let number: String = rest.chars().take_while(|letter| letter.is_ascii_digit() || *letter == '-').collect();
+        if !number.is_empty() {
+            names.insert(format!("CVE-{number}"));
+        }
+    }
+    names
+}
+
+#[test]
+fn every_cve_that_the_adversary_suite_tests_is_explained() {
+    let security = read("SECURITY.md");
+    let table = security.split_once("## CVEs of upstream").unwrap().1.split_once("\n## ").unwrap().0;
+    let rows = read("tests/tests/adversary/rows.rs");
+    let explained: BTreeSet<String> = cves(table);
+    for name in cves(&rows) {
+        assert!(explained.contains(&name), "SECURITY.md does not explain {name}");
+    }
+    for name in explained {
+        assert!(rows.contains(&name) || security.matches(&name).count() > 1, "nothing tests {name}");
+    }
+}
+
 #[test]
 fn licence_expressions_have_the_meaning_of_spdx() {
     let allowed = ["MIT", "Apache-2.0", "Unicode-3.0"].map(str::to_owned).into();

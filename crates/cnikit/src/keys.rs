@@ -84,7 +84,7 @@ pub fn master(name: &str, in_container: bool) -> Master {
 pub fn usable(mac: Option<Mac>) -> Result<(), String> {
     match mac {
         Some(mac) if mac.is_zero() || mac.is_multicast() => {
-            Err(format!("{mac} cannot be the MAC of an interface: it is a group's or zero"))
+            Err(format!("{mac} cannot be the MAC of an interface: it is a multicast address, or zero"))
         }
         _ => Ok(()),
     }
@@ -150,8 +150,8 @@ impl<'de> Deserialize<'de> for MasqueradeBackend {
             "iptables" => Ok(MasqueradeBackend(Backend::Iptables)),
             "nftables" => Ok(MasqueradeBackend(Backend::Nftables)),
             other => {
-                let known = "\"iptables\" and \"nftables\" are known, and without the key the host's programs decide";
-                Err(D::Error::custom(format!("unknown ipmasq backend {other:?}: {known}")))
+                let known = "\"iptables\" and \"nftables\"";
+                Err(D::Error::custom(format!("unknown ipmasq backend {other:?}: known are {known}")))
             }
         }
     }

@@ -78,7 +78,16 @@ impl From<&str> for Failure {
 impl From<cnikit_libcni::Error> for Failure {
     fn from(error: cnikit_libcni::Error) -> Failure {
         let details = error.failures().into_iter().map(detail).collect();
-        Failure { details, ..Failure::new(error.to_string()) }
+        let hint = match &error {
+            cnikit_libcni::Error::NoConfigurations { .. } => {
+                "; hint: write one with `cnitool init`, or set `--conf-dir`"
+            }
+            cnikit_libcni::Error::NoNetwork { skipped, .. } if skipped.is_empty() => {
+                "; hint: run `cnitool config explain`"
+            }
+            _ => "",
+        };
+        Failure { details, ..Failure::new(format!("{error}{hint}")) }
     }
 }
 

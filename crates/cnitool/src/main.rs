@@ -96,7 +96,7 @@ fn usage(error: &clap::Error) -> Result {
                 Some(ContextValue::String(word)) => word.as_str(),
                 _ => "",
             };
-            Err(format!("unknown command \"{word}\" for \"cnitool\"; cnitool --help shows all").into())
+            Err(format!("unknown command \"{word}\" for \"cnitool\"; hint: run `cnitool --help`").into())
         }
         _ => Err(text.trim_start_matches("error: ").trim_end().into()),
     }

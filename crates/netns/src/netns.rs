@@ -181,7 +181,7 @@ fn check_file_system(place: &File) -> io::Result<()> {
         return Ok(());
     }
     let sort = if place.metadata()?.is_dir() { "a directory" } else { "a file" };
-    Err(not_a_netns(&format!("it is {sort} on a file system with magic {:#x}, not a namespace", magic.0)))
+    Err(not_a_netns(&format!("it is {sort} (file system {:#x})", magic.0)))
 }
 
 /// Opens for reading the file that [`locate`] found, even if its path leads to another one by now.

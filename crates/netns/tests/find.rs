@@ -55,7 +55,7 @@ fn a_gone_namespace_differs_from_a_file() {
     make::remove(&path).unwrap();
     assert!(matches!(find(text), NetnsLookup::Gone));
     File::create(&path).unwrap();
-    assert!(why(text).contains("a file on a file system with magic 0x"), "{}", why(text));
+    assert!(why(text).contains("a file (file system 0x"), "{}", why(text));
     assert!(why(dir.path().to_str().unwrap()).contains("a directory"));
     assert!(why(path.join("below").to_str().unwrap()).contains("Not a directory"));
 }

@@ -11,10 +11,16 @@ use crate::resource::{Drifts, Kind, Made, Resource};
 ///
 /// # Errors
 /// A resource's kind is not in `kinds`, so it could not be undone, or the preflight of a resource finds something in its way.
-/// The error names the resource.
 pub fn preflight(plan: &Plan, kinds: &[Kind], context: &ApplyContext) -> Result<()> {
     listed(plan, kinds)?;
-    plan.iter().try_for_each(|resource| resource.preflight(context).map_err(|error| error.context(resource)))
+    for resource in plan.iter() {
+        resource.preflight(context).map_err(|error| match error.code {
+            // The check found the reason and names its object. What the system refused has no name of its own.
+            code::INVALID_CONFIG | code::CONFLICT => error,
+            _ => error.context(resource),
+        })?;
+    }
+    Ok(())
 }
 
 /// Makes the resources of a plan, one after another.

@@ -48,7 +48,7 @@ const TAKEN: [&str; 14] = [
 ];
 
 fn backend<'de, D: Deserializer<'de>>(deserializer: D) -> Result<FirewallBackend, D::Error> {
-    let known = "default: what the host has; \"firewalld\", \"iptables\" and \"nftables\"";
+    let known = "\"firewalld\", \"iptables\" and \"nftables\"";
     Ok(word(deserializer, FirewallBackend::named, "unknown backend", known)?.unwrap_or_default())
 }
 

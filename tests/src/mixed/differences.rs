@@ -431,7 +431,7 @@ pub const DIFFERENCES: &[Difference] = &[
         rows: &["tap/name-taken"],
         releases: NEWEST,
         theirs: &[],
-        ours: &["ADD by Ours: refused: 101 tap eth0 in the container: interface \"eth0\" already exists in*"],
+        ours: &["ADD by Ours: refused: 101 interface \"eth0\" already exists in*"],
         what: "a tap with the name of another interface of the container",
         they: "the other interface is used: it gets the addresses, and DEL deletes it",
         we: "refused; the other interface is not changed",

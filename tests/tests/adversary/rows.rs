@@ -476,14 +476,17 @@ pub(crate) const ROWS: [Row; 58] = [
         "a plugin run as uid 65534",
         By(&["calls::a_plugin_that_another_user_runs_is_refused_by_the_kernel_and_changes_nothing"]),
     ),
-    row(
-        47,
-        &[Tenant],
-        "a published port of a container that requested 127.0.0.1, another address of the host's own, or 169.254.169.254",
-        By(&[
-            "host_loopback::no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has",
-            "host_loopback::a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own",
-        ]),
+    cve(
+        "CVE-2021-25737",
+        row(
+            47,
+            &[Tenant],
+            "a published port of a container that requested 127.0.0.1, another address of the host's own, or 169.254.169.254",
+            By(&[
+                "host_loopback::no_port_leads_to_an_address_of_the_hosts_own_or_to_one_that_no_container_has",
+                "host_loopback::a_restore_of_many_makes_no_port_lead_to_an_address_of_the_hosts_own",
+            ]),
+        ),
     ),
     cve(
         "CVE-2020-8558",

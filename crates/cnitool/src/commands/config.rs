@@ -72,7 +72,7 @@ fn text(out: Output, dir: &Path, selection: &Selection) -> String {
 pub(crate) fn validate(common: &Common, out: Output, dir: Option<&Path>) -> Result {
     let dir = directory(common, dir);
     if !dir.is_dir() {
-        return Err(format!("{} is not a directory", dir.display()).into());
+        return Err(format!("{} is not a directory; hint: name the directory of configurations", dir.display()).into());
     }
     let plugins = plugin_pages::plugin_keys()?;
     let runtime = Some(environment::runtime(common));

@@ -101,7 +101,7 @@ pub(crate) fn init(common: &Common, out: Output, args: &Init) -> Result {
 /// Checks that neither the file nor a network with the name exists.
 fn check_absent(dir: &Path, file: &Path, name: &str) -> Result {
     if file.exists() {
-        return Err(format!("{} is there already; --force replaces it", file.display()).into());
+        return Err(format!("{} already exists; hint: use `--force` to replace it", file.display()).into());
     }
     match load(dir, name) {
         Err(Error::NoNetwork { .. } | Error::NoConfigurations { .. }) => Ok(()),
@@ -227,7 +227,10 @@ fn vlan_id(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<Opt
     let answer = questions.ask("Number of the VLAN", "")?;
     match answer.parse() {
         Ok(id) if id < 4095 => Ok(Some(id)),
-        _ => Err(format!("--vlan-id: a number from 0 to 4094 is needed, not \"{answer}\"").into()),
+        _ => Err(format!(
+            "--vlan-id \"{answer}\": not a number from 0 to 4094; hint: use, for instance, `--vlan-id 100`"
+        )
+        .into()),
     }
 }
 

@@ -50,7 +50,7 @@ fn path_of(name: &str) -> Result<PathBuf> {
         return Ok(std::path::absolute(name).map_err(|error| format!("{name}: {error}"))?);
     }
     if name.is_empty() || name == "." || name == ".." {
-        return Err(format!("\"{name}\" is no name of a namespace").into());
+        return Err(format!("\"{name}\" cannot be the name of a namespace").into());
     }
     Ok(Path::new(NAMES).join(name))
 }
@@ -59,6 +59,10 @@ fn add(out: Output, path: &Path) -> Result {
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", path.display()));
     if let Some(parent) = path.parent() {
         fs::create_dir_all(parent).map_err(failed)?;
+    }
+    if path.exists() {
+        let hint = "hint: choose another name, or delete it with `cnitool netns del`";
+        return Err(format!("{} already exists; {hint}", path.display()).into());
     }
     let netns = make::fresh(path)?;
     let path = path.display().to_string();
@@ -71,7 +75,7 @@ fn add(out: Output, path: &Path) -> Result {
 /// The attachments in the namespace at a path, which must exist.
 fn attached(common: &Common, path: &Path) -> Result<Vec<String>> {
     if PathInspector::new().path(&path.display().to_string()) == PathState::Gone {
-        return Err(format!("{}: no such namespace", path.display()).into());
+        return Err(format!("{}: no such namespace; hint: run `cnitool netns list`", path.display()).into());
     }
     Ok(names_at(&environment::cache(common).list()?, path))
 }

@@ -86,7 +86,7 @@ fn find(all: Vec<CachedAttachment>, id: &str) -> Result<Vec<CachedAttachment>> {
         &|cached| !id.is_empty() && cached.at.container_id.starts_with(id),
     ];
     let Some(is_match) = matches.into_iter().find(|is_match| all.iter().any(is_match)) else {
-        return Err(format!("no attachment of \"{id}\" is known; `cnitool list` shows all").into());
+        return Err(format!("no attachment of \"{id}\" is in the cache; hint: run `cnitool list`").into());
     };
     let found: Vec<CachedAttachment> = all.into_iter().filter(|cached| is_match(cached)).collect();
     let first = &found[0].at.container_id;

@@ -161,7 +161,7 @@ fn init_refuses_options_that_would_have_no_effect() {
         ("--plugin host-device", "--device: interface name is empty"),
         ("--plugin host-device --device a/b", "--device: interface name contains /"),
         ("--plugin dummy --device eth1", "--device: only with --plugin host-device"),
-        ("--plugin vlan", "--vlan-id: a number from 0 to 4094 is needed"),
+        ("--plugin vlan", "not a number from 0 to 4094"),
         ("--plugin vlan --vlan-id 4095", "4095 is not in 0..4095"),
         ("--plugin vlan --vlan-id 7 --master a/b", "--master"),
         ("--plugin bridge --vlan-id 7", "--vlan-id: only with --plugin vlan"),
@@ -181,7 +181,7 @@ fn init_refuses_options_that_would_have_no_effect() {
 fn init_replaces_no_existing_file_or_network() {
     let bench = Bench::new();
     bench.says(0, "init --name pods --subnet 10.94.0.0/24 --yes");
-    assert!(bench.says(1, "init --name pods --subnet 10.95.0.0/24 --yes").1.contains("is there already"));
+    assert!(bench.says(1, "init --name pods --subnet 10.95.0.0/24 --yes").1.contains("already exists"));
     let elsewhere = format!("-o {}", bench.path("net.d/20-x.conflist").display());
     assert!(bench.says(1, &format!("init --name pods --yes {elsewhere}")).1.contains("a network \"pods\" is in"));
     assert!(bench.says(1, "init --name x --subnet 10.94.0.1/24 --yes").1.contains("--subnet"));

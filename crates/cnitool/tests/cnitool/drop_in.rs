@@ -74,7 +74,7 @@ fn help_is_printed_and_an_invalid_command_line_ends_with_1() {
     assert!(bench.says(0, "--version").0.starts_with("cnitool cnikit-"));
     assert!(bench.says(0, "version").0.starts_with("cnitool cnikit-"));
     let (_, errors) = bench.says(1, "frob");
-    assert_eq!(errors, "Error: unknown command \"frob\" for \"cnitool\"; cnitool --help shows all\n");
+    assert_eq!(errors, "Error: unknown command \"frob\" for \"cnitool\"; hint: run `cnitool --help`\n");
     let (printed, errors) = bench.says(1, "add one");
     assert!(printed.is_empty() && errors.starts_with("Error: ") && errors.contains("<NETNS>"), "{errors}");
     let (document, _) = bench.says(1, "--json add one");

@@ -60,7 +60,7 @@ pub struct NetworkFile {
 pub fn load(dir: &Path, name: &str) -> Result<NetworkList, Error> {
     let (mut network, skipped) = find(dir, name)?;
     for error in skipped {
-        network.list.warnings.push(format!("passed over: {error}"));
+        network.list.warnings.push(format!("skipped: {error}"));
     }
     Ok(network.list)
 }

@@ -122,7 +122,11 @@ impl<'a> Search<'a> {
             return;
         }
         let of_key = self.keys.iter().find(|key| key.path == level);
-        match of_key.map_or(Ok(()), |key| key.value.check(value)) {
+        let checked = match of_key {
+            Some(key) => key.value.check(value),
+            None => Ok(()),
+        };
+        match checked {
             Ok(()) => self.value(path, level, value),
             Err(error) => self.found.push(KeyError::Invalid(error.under(path))),
         }
@@ -246,9 +250,8 @@ mod tests {
                 texts.push(error.to_string());
             }
         }
-        let integer = "an integer from -9223372036854775808 to 9223372036854775807";
         let expected = [
-            format!("MTU: expected {integer}, found the text \"x\""),
+            "MTU: expected an integer, found the text \"x\"".to_owned(),
             "ranges[0][1].subnet: expected an IP address with a prefix length, found \"no\"".to_owned(),
             "ranges[1][0].subnet: is missing".to_owned(),
         ];

@@ -133,7 +133,7 @@ impl fmt::Display for Error {
             Self::NoNetwork { name, dir, skipped } => {
                 write!(f, "no net configuration with name \"{name}\" in {}", dir.display())?;
                 for file in skipped {
-                    write!(f, "; passed over: {file}")?;
+                    write!(f, "; skipped: {file}")?;
                 }
                 Ok(())
             }
