@@ -376,18 +376,11 @@ fn what_upstream_moved_is_given_back_and_what_upstream_gave_back_is_completed() 
     let scene = Scene::new();
     scene.add();
     scene.container.sh("ip link set eth0 down; ip link set eth0 name dev0 alias ''");
-    scene.container.sh(&format!("ip link set dev0 netns {}", scene.host_path()));
+    scene.container.sh(&format!("ip link set dev0 netns {}", scene.host.path()));
     assert!(scene.host.sh("ip -o link show dev0").contains("state DOWN"));
     let gc = ("cni.dev/valid-attachments", json!([]));
     scene.named().call(&scene.host, "GC", "", "", &[gc]).ok();
     scene.assert_given_back("after upstream's DEL and our GC");
-}
-
-impl Scene {
-    fn host_path(&self) -> String {
-        use std::os::fd::{AsFd, AsRawFd};
-        format!("/proc/{}/fd/{}", std::process::id(), self.host.netns().as_fd().as_raw_fd())
-    }
 }
 
 /// The kernel destroys links of a kind with their namespace.

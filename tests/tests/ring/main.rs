@@ -15,6 +15,7 @@ mod docs;
 mod dummy;
 mod firewall;
 mod harmed;
+mod host_device;
 mod hosts;
 mod ipvlan;
 mod life;
@@ -38,6 +39,7 @@ fn main() -> ExitCode {
         docs::TESTS,
         dummy::TESTS,
         firewall::TESTS,
+        host_device::TESTS,
         hosts::TESTS,
         harmed::TESTS,
         ipvlan::TESTS,

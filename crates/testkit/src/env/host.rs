@@ -41,13 +41,18 @@ impl Host {
         host
     }
 
+    /// The machine itself, for tests that have one of their own: the namespace that this process is in, and a new directory.
+    pub fn machine() -> Host {
+        Host { netns: Netns::own().unwrap(), dir: tempfile::tempdir().unwrap() }
+    }
+
     /// Creates a container.
     pub fn container(&self) -> Container {
         Container { netns: cnikit_netns::make::anonymous().unwrap() }
     }
 
     /// A path to the host's namespace, as [`Container::path`].
-    pub(crate) fn path(&self) -> String {
+    pub fn path(&self) -> String {
         path_of(&self.netns)
     }
 

@@ -115,6 +115,12 @@ impl Need {
         "ibrname \"br0\"",
     );
 
+    /// Two network cards on the PCI bus that nothing else uses, in a machine of the tests: `VM_CARDS` of `scripts/vm`, which tells
+    /// the kernel their places. No card that a machine has of itself meets it.
+    #[doc(alias = "VM_CARDS")]
+    pub const PCI_CARDS: Need =
+        Need::new("pci-cards", "grep -o 'cnikit[.]cards=[^ ,]*,[^ ,]*' /proc/cmdline", "cnikit.cards=");
+
     /// All needs defined here.
     pub const ALL: &[Need] = &[
         Need::BRIDGE_VLAN_FILTERING,
@@ -131,6 +137,7 @@ impl Need {
         Need::VXLAN,
         Need::BRIDGE_NETFILTER,
         Need::BRIDGE_META,
+        Need::PCI_CARDS,
     ];
 
     /// Defines a need: its name, a shell line that creates the feature on a new host and prints it, and a text that the output

@@ -111,8 +111,9 @@ pub(super) fn take_out(state: &DeviceState, from: &Netlink, link: &Link, host: &
 fn move_out(state: &DeviceState, from: &Netlink, link: &Link, host: &Netlink) -> cnikit_netlink::Result<Link> {
     let before = &state.before;
     from.change(link.index, &LinkChange { up: Some(false), ..LinkChange::default() })?;
-    let is_own = |altname: &str| before.altnames.as_ref().is_none_or(|names| names.iter().any(|name| name == altname));
-    from.retain_altnames(link.index, |altname| Ok(is_own(altname) && host.find_link(altname)?.is_none()))?;
+    from.retain_altnames(link.index, |altname| {
+        Ok(is_own_altname(before, altname) && host.find_link(altname)?.is_none())
+    })?;
     let mut name = before.name.clone();
     if host.find_link(&name)?.is_some() {
         SPARE_NAME.clone_into(&mut name);
@@ -168,6 +169,8 @@ fn delete_upper_links(netlink: &Netlink, device: &Link) -> Result<()> {
 /// Gives a link of the host its name and settings back.
 pub(super) fn restore(host: &Netlink, found: &Link, before: &LinkBefore) -> Result<()> {
     let mut link = found.clone();
+    // The container may have given it its name on the host as an alternative name, which would be in the way.
+    host.retain_altnames(link.index, |altname| Ok(altname != before.name && is_own_altname(before, altname)))?;
     if link.name != before.name {
         if host.find_link(&before.name)?.is_some_and(|other| other.index != link.index) {
             log::warn(format_args!(
@@ -209,10 +212,13 @@ pub(super) fn restore(host: &Netlink, found: &Link, before: &LinkBefore) -> Resu
     Ok(())
 }
 
+/// Whether the device had this alternative name on the host, or may have had it.
+fn is_own_altname(before: &LinkBefore, altname: &str) -> bool {
+    before.altnames.as_ref().is_none_or(|names| names.iter().any(|name| name == altname))
+}
+
 fn restore_altnames(host: &Netlink, link: &Link, before: &LinkBefore) -> Result<()> {
-    let Some(altnames) = &before.altnames else { return Ok(()) };
-    host.retain_altnames(link.index, |altname| Ok(altnames.iter().any(|name| name == altname)))?;
-    for altname in altnames {
+    for altname in before.altnames.iter().flatten() {
         if !link.altnames.contains(altname) && host.find_link(altname)?.is_none() {
             host.add_altname(link.index, altname)?;
         }
