@@ -99,6 +99,12 @@ fn tap_is_like_the_newest_one() {
 }
 
 #[test]
+fn host_device_is_like_both() {
+    mixed::alike(UpstreamRelease::Packaged, &of("host-device"));
+    mixed::alike(UpstreamRelease::Newest, &of("host-device"));
+}
+
+#[test]
 fn results_are_alike_in_every_version() {
     mixed::alike(UpstreamRelease::Packaged, &mixed::versions());
     mixed::alike(UpstreamRelease::Newest, &mixed::versions());

@@ -3,7 +3,7 @@
 use cnikit_testkit::transcripts::survives;
 use cnikit_tests::harmed::{INTERFACE, firewall, interface_of_others, publishing, shaped, source_routing};
 use cnikit_tests::transcripts::scenes;
-use cnikit_tests::{MASTER_OF_MACVLANS, bin, script, subject};
+use cnikit_tests::{MASTER_OF_MACVLANS, bin, crowded_host_device, script, subject};
 use serde_json::json;
 
 /// So many scenes of each kind, in the short form.
@@ -24,6 +24,7 @@ twisted! {
     ptp: subject("ptp", json!({}));
     macvlan: subject("macvlan", json!({"master": "master0", "enabledad": false})).on(MASTER_OF_MACVLANS);
     tap: subject("tap", json!({}));
+    host_device: crowded_host_device(bin()).with("ipam", json!({}));
     flannel: subject("flannel", json!({}));
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));

@@ -42,7 +42,7 @@ const QUEUES: &str = "queues";
 pub const DIFFERENCES: &[Difference] = &[
     Difference {
         id: "result-mtu",
-        rows: &["bridge/", "ptp/", "macvlan/", "ipvlan/", "vlan/", "dummy/", "tap/"],
+        rows: &["bridge/", "ptp/", "macvlan/", "ipvlan/", "vlan/", "dummy/", "tap/", "host-device/"],
         releases: BOTH,
         theirs: &[],
         ours: &["result interfaces[*] mtu = *"],
@@ -97,11 +97,16 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         id: "macvlan-dns",
-        rows: &["macvlan/dns-of-the-ipam-plugin", "vlan/dns-of-the-ipam-plugin", "tap/dns-of-the-ipam-plugin"],
+        rows: &[
+            "macvlan/dns-of-the-ipam-plugin",
+            "vlan/dns-of-the-ipam-plugin",
+            "tap/dns-of-the-ipam-plugin",
+            "host-device/dns-of-the-ipam-plugin",
+        ],
         releases: BOTH,
         theirs: &[],
         ours: &["result dns *"],
-        what: "DNS of the IPAM plugin in the result of macvlan, vlan and tap",
+        what: "DNS of the IPAM plugin in the result of macvlan, vlan, tap and host-device",
         they: "dropped",
         we: "kept, if the configuration has none",
         why: "as bridge in upstream's newer release",
@@ -325,7 +330,7 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         id: "vlan-announced",
-        rows: &["vlan/"],
+        rows: &["vlan/", "host-device/"],
         releases: BOTH,
         theirs: &[
             "container sysctl /proc/sys/net/ipv4/conf/eth0/arp_notify:0",
@@ -335,7 +340,7 @@ pub const DIFFERENCES: &[Difference] = &[
             "container sysctl /proc/sys/net/ipv4/conf/eth0/arp_notify:1",
             "container sysctl /proc/sys/net/ipv6/conf/eth0/ndisc_notify:1",
         ],
-        what: "addresses of a vlan when it comes up",
+        what: "addresses of a vlan or a host-device when it comes up",
         they: "not announced to neighbours",
         we: "announced",
         why: "neighbours that remember the address's last holder learn the new MAC at once, as with macvlan",
@@ -350,6 +355,17 @@ pub const DIFFERENCES: &[Difference] = &[
         they: "has a tag with a priority and no VLAN, as with `\"vlanId\": 0`",
         we: "refused; an explicit 0 is accepted",
         why: "a forgotten or misspelt key would connect the container to the untagged network of most switches",
+    },
+    Difference {
+        id: "host-device-detection",
+        rows: &["host-device/"],
+        releases: BOTH,
+        theirs: &["container sysctl /proc/sys/net/ipv6/conf/eth0/accept_dad:-1"],
+        ours: &["container sysctl /proc/sys/net/ipv6/conf/eth0/accept_dad:1"],
+        what: "`accept_dad` of a device that takes no ARP",
+        they: "-1, as the kernel made it",
+        we: "1, as for every device, unless `enabledad` is false",
+        why: "the kernel detects no duplicates on such a device with either value",
     },
     Difference {
         id: "dummy-settings",
@@ -439,7 +455,7 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         id: "kept-addresses",
-        rows: &["bridge/", "ptp/", "macvlan/both-families", "vlan/both-families"],
+        rows: &["bridge/", "ptp/", "macvlan/both-families", "vlan/both-families", "host-device/both-families"],
         releases: PACKAGED,
         theirs: &["container sysctl /proc/sys/net/ipv6/conf/eth0/keep_addr_on_down:0"],
         ours: &["container sysctl /proc/sys/net/ipv6/conf/eth0/keep_addr_on_down:1"],
@@ -607,7 +623,7 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         id: "file-modes",
-        rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "vlan/"],
+        rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "vlan/", "host-device/"],
         releases: PACKAGED,
         theirs: &["host file f 644 leases/testnet/*"],
         ours: &["host file f 600 leases/testnet/*"],
@@ -618,7 +634,7 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         id: "lock-mode",
-        rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "ipvlan/", "vlan/", "dummy/", "tap/"],
+        rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "ipvlan/", "vlan/", "dummy/", "tap/", "host-device/"],
         releases: BOTH,
         theirs: &["host file f 750 leases/testnet/lock"],
         ours: &["host file f 600 leases/testnet/lock"],
@@ -629,7 +645,7 @@ pub const DIFFERENCES: &[Difference] = &[
     },
     Difference {
         id: "index",
-        rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "ipvlan/", "vlan/", "dummy/", "tap/"],
+        rows: &["host-local/", "bridge/", "ptp/", "macvlan/", "ipvlan/", "vlan/", "dummy/", "tap/", "host-device/"],
         releases: BOTH,
         theirs: &[],
         ours: &["host file * leases/.idx*"],

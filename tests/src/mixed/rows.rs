@@ -1,5 +1,5 @@
 //! The configurations: every key of the contracts' tables for loopback, bridge, ptp, macvlan, ipvlan, vlan, dummy, tap,
-//! host-local, static, tuning, bandwidth, sbr, vrf, firewall, portmap and flannel.
+//! host-device, host-local, static, tuning, bandwidth, sbr, vrf, firewall, portmap and flannel.
 
 use std::path::Path;
 
@@ -49,7 +49,7 @@ pub(super) const SUBNET_ENV: &str =
     "FLANNEL_NETWORK=10.76.0.0/15\nFLANNEL_SUBNET=10.77.0.1/24\nFLANNEL_MTU=1450\nFLANNEL_IPMASQ=false\n";
 
 /// Of whom there are rows.
-const PLUGINS: [&str; 17] = [
+const PLUGINS: [&str; 18] = [
     "bandwidth",
     "loopback",
     "bridge",
@@ -66,6 +66,7 @@ const PLUGINS: [&str; 17] = [
     "vlan",
     "dummy",
     "tap",
+    "host-device",
     "vrf",
 ];
 
@@ -130,7 +131,7 @@ impl Row {
         if conf["ipam"]["type"] == "host-local" {
             conf["ipam"]["dataDir"] = json!(dir.join("leases"));
         }
-        if ["tuning", "sbr", "vrf", "flannel"].contains(&self.plugin) {
+        if ["tuning", "sbr", "vrf", "flannel", "host-device"].contains(&self.plugin) {
             conf["dataDir"] = json!(dir.join(self.plugin));
         }
         conf
@@ -196,6 +197,7 @@ pub fn rows() -> Vec<Row> {
         ptp(),
         macvlan(),
         tap(),
+        host_device(),
         host_local(),
         written_down(),
         tuning(),
@@ -435,6 +437,27 @@ fn tap() -> Vec<Row> {
     ];
     rows.iter_mut().for_each(|row| row.newest_only = true);
     rows
+}
+
+/// Of the kinds without hardware that a container cannot have made to get it to the host.
+const SPARE: &str = "ip link add dev0 address 02:00:5e:10:00:01 type ifb";
+const SPARE_IN_USE: &str = "ip link add dev0 address 02:00:5e:10:00:01 type ifb && ip link set dev0 alias spare mtu 1400 && \
+    ip link property add dev dev0 altname a-spare-device && ip address add 10.66.0.1/24 dev dev0 && ip link set dev0 up";
+
+fn host_device() -> Vec<Row> {
+    let dns = json!({"type": "host-local", "subnet": "10.77.0.0/24", "resolvConf": "$DIR/resolv.conf"});
+    let of = |id: &str, keys: Value| row(id, keys).on_host(SPARE);
+    vec![
+        of("host-device/layer-2", json!({"device": "dev0"})),
+        of("host-device/hwaddr", json!({"hwaddr": "02:00:5e:10:00:01"})),
+        row("host-device/in-use", json!({"device": "dev0"})).on_host(SPARE_IN_USE),
+        row("host-device/altname", json!({"device": "a-spare-device", "ipam": v4()})).on_host(SPARE_IN_USE),
+        of("host-device/addresses", json!({"device": "dev0", "ipam": v4()})),
+        of("host-device/both-families", json!({"device": "dev0", "ipam": routed(defaults())})),
+        of("host-device/dns", json!({"device": "dev0", "dns": {"nameservers": ["10.0.0.53"]}, "ipam": v4()})),
+        of("host-device/dns-of-the-ipam-plugin", json!({"device": "dev0", "ipam": dns})),
+        of("host-device/in-user-space", json!({"dpdkMode": true, "device": "dev0", "ipam": v4()})).newest_only(),
+    ]
 }
 
 fn host_local() -> Vec<Row> {
