@@ -11,6 +11,8 @@ use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge, dhcp
 use cnikit_tests::lease_daemon::LeaseDaemon;
 use cnikit_tests::subject;
 use cnikit_tests::world::ping;
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::{Value, json};
 
 const RANGE: &str = "10.99.0.10,10.99.0.50";
@@ -220,6 +222,77 @@ fn status_says_whether_a_daemon_runs_and_gc_gives_back_what_is_not_valid() {
     let drift = call(&host, "CHECK", &container, &[("prevResult", json!({"cniVersion": "1.1.0", "ips": []}))]).json();
     assert_eq!(drift["code"], json!(102), "{drift}");
     assert!(drift["msg"].as_str().unwrap().contains("the DHCP daemon has no lease of c-one/"), "{drift}");
+}
+
+/// The daemons that use this host's socket.
+fn daemons(host: &Host) -> Vec<i32> {
+    let socket = host.dir().join("dhcp.sock").display().to_string();
+    let numbers =
+        std::fs::read_dir("/proc").unwrap().filter_map(|entry| entry.unwrap().file_name().to_str()?.parse().ok());
+    let is_daemon = |pid: &i32| {
+        let line = std::fs::read(format!("/proc/{pid}/cmdline")).unwrap_or_default();
+        let words: Vec<&[u8]> = line.split(|byte| *byte == 0).collect();
+        words.starts_with(&[b"dhcp", b"daemon"]) && words.contains(&socket.as_bytes())
+    };
+    numbers.filter(is_daemon).collect()
+}
+
+#[test]
+fn of_many_adds_at_once_one_starts_the_daemon_which_outlives_it() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE}), &json!({"daemon": "auto"}));
+    let dhcp = with_dhcp(&host, "dhcp", &json!({}), &json!({"daemon": "auto"}));
+    dhcp.call(&host, "STATUS", "c-one", "", &[]).ok();
+    assert!(daemons(&host).is_empty(), "STATUS starts none");
+    let containers: Vec<Container> = (0..8).map(|_| host.container()).collect();
+    let results: Vec<Value> = std::thread::scope(|scope| {
+        let add = |number: usize| bridge.add(&host, &format!("c-{number}"), &containers[number]);
+        let threads: Vec<_> = (0..8).map(|number| scope.spawn(move || add(number))).collect();
+        threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+    });
+    let running = daemons(&host);
+    let [pid] = running[..] else { panic!("{running:?}") };
+    // A session of its own, a child of init, and only its socket of all that the plugins had open.
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
+    let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();
+    assert_eq!(fields[1], "1", "its parent: {stat}");
+    assert_eq!(std::fs::read_link(format!("/proc/{pid}/cwd")).unwrap().to_str(), Some("/"));
+    for number in 1..=2 {
+        assert_eq!(std::fs::read_link(format!("/proc/{pid}/fd/{number}")).unwrap().to_str(), Some("/dev/null"));
+    }
+    let deadline = Deadline::after(Duration::from_secs(20));
+    // Its listening socket, twice; what is a pipe, or a third socket when no exchange runs, would be its caller's.
+    let open = || -> Vec<String> {
+        let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();
+        let targets = files.filter_map(|file| std::fs::read_link(file.unwrap().path()).ok());
+        targets.map(|target| target.display().to_string()).collect()
+    };
+    let is_own = |targets: &[String]| {
+        let sockets = targets.iter().filter(|target| target.starts_with("socket:")).count();
+        sockets == 2 && !targets.iter().any(|target| target.starts_with("pipe:") || target.starts_with("net:"))
+    };
+    while !is_own(&open()) {
+        assert!(deadline.pause(Duration::from_millis(20)), "{:?}", open());
+    }
+    for (number, result) in results.iter().enumerate() {
+        bridge.check(&host, &format!("c-{number}"), &containers[number], result).ok();
+        bridge.del(&host, &format!("c-{number}"), &containers[number], result);
+    }
+    server.await_leases("all are given back", <[String]>::is_empty);
+    // Killed, its socket stays, and the next ADD starts another one.
+    kill(Pid::from_raw(pid), Signal::SIGKILL).unwrap();
+    while daemons(&host) == [pid] {
+        assert!(deadline.pause(Duration::from_millis(20)), "it does not end");
+    }
+    bridge.add(&host, "c-0", &containers[0]);
+    let [other] = daemons(&host)[..] else { panic!("{:?}", daemons(&host)) };
+    bridge.call(&host, "DEL", "c-0", &containers[0].path(), &[]).ok();
+    kill(Pid::from_raw(other), Signal::SIGTERM).unwrap();
+    while !daemons(&host).is_empty() {
+        assert!(deadline.pause(Duration::from_millis(20)), "it does not end");
+    }
+    assert!(!host.dir().join("dhcp.sock").exists());
 }
 
 /// As a tenant of the node may send them.

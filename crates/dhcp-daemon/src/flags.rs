@@ -22,11 +22,16 @@ const FLAGS: &str = "\
 pub(crate) struct Flags {
     pub(crate) settings: DaemonSettings,
     pub(crate) pid_file: Option<PathBuf>,
+    /// The listening socket is stdin: for `"daemon": "auto"`.
+    pub(crate) is_inherited: bool,
 }
+
+/// The flag of [`Flags::is_inherited`].
+pub(crate) const INHERITED: &str = "socket-is-stdin";
 
 /// Parses the arguments after `daemon`; the error is the text for the user.
 pub(crate) fn parse(arguments: &[String]) -> Result<Flags, String> {
-    let mut flags = Flags { settings: DaemonSettings::default(), pid_file: None };
+    let mut flags = Flags { settings: DaemonSettings::default(), pid_file: None, is_inherited: false };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let Some(name) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
@@ -36,6 +41,10 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Flags, String> {
             Some((name, value)) => (name, Some(value)),
             None => (name, None),
         };
+        if name == INHERITED {
+            flags.is_inherited = true;
+            continue;
+        }
         if name == "broadcast" {
             flags.settings.broadcast = match given {
                 None | Some("1" | "t" | "T" | "true" | "TRUE" | "True") => true,
@@ -110,7 +119,7 @@ mod tests {
     fn the_flags_of_upstream_are_read() {
         assert_eq!(flags("").unwrap().settings, DaemonSettings::default());
         let all = "-pidfile /p --hostprefix=/host -socketpath /s.sock -broadcast -timeout 3s --resendmax=1m2s -resendtimeout 1.5h -datadir /d";
-        let Flags { settings, pid_file } = flags(all).unwrap();
+        let Flags { settings, pid_file, .. } = flags(all).unwrap();
         assert_eq!(pid_file, Some("/p".into()));
         assert_eq!((settings.host_prefix.as_str(), settings.socket), ("/host", "/host/s.sock".into()));
         assert_eq!(settings.records, PathBuf::from("/d"));

@@ -4,7 +4,7 @@
 //!
 //! - [`LeaseRequest`], [`LeaseReply`] and [`call`]: the protocol of its socket, and the side that calls it.
 //! - [`LeaseRecords`]: the leases on the disk. They survive the daemon; the next one goes on with them (INIT-REBOOT).
-//! - [`run`]: the daemon as a program; [`serve`]: its event loop.
+//! - [`run`]: the daemon as a program; [`start_own_daemon`]: starts it; [`serve`]: its event loop.
 //!
 //! Design decisions. One thread serves all leases: it enters the namespace of a lease only to open a socket or to change the
 //! interface, and returns. Between exchanges no descriptor is open there, because an open socket keeps a deleted namespace and its
@@ -39,11 +39,13 @@ mod record;
 mod server;
 mod uplink;
 
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use cnikit_dhcp::v4::Timing;
+use cnikit_process::{Daemon, start_daemon};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -57,6 +59,11 @@ pub use server::DaemonEnd;
 use crate::listener::Listener;
 use crate::log::log;
 use crate::server::Server;
+
+/// This program, also after its file was replaced.
+const OURSELVES: &str = "/proc/self/exe";
+/// The plugin, whose first argument `daemon` makes it the daemon.
+const PLUGIN: &str = "dhcp";
 
 /// How the daemon is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -113,7 +120,9 @@ fn start(flags: &flags::Flags) -> Result<DaemonEnd, String> {
     if let Some(file) = &flags.pid_file {
         write_pid(file)?;
     }
-    let ended = listen(&flags.settings).and_then(|listener| serve_with(&flags.settings, listener, Some(signals)));
+    let listener =
+        if flags.is_inherited { Listener::of_stdin(&flags.settings.socket) } else { listen(&flags.settings) };
+    let ended = listener.and_then(|listener| serve_with(&flags.settings, listener, Some(signals)));
     if let (Some(file), Ok(DaemonEnd::Signal)) = (&flags.pid_file, &ended) {
         let _ = std::fs::remove_file(file);
     }
@@ -128,6 +137,26 @@ fn listen(settings: &DaemonSettings) -> Result<Listener, String> {
         Some(listener) => Ok(listener),
         None => Listener::bind(&settings.socket),
     }
+}
+
+/// Starts a daemon that outlives this process, which is the plugin, unless one listens on the socket. Of several processes that do
+/// this at once, one starts a daemon. It can be called at once: the socket is there before it is.
+///
+/// # Errors
+/// The socket cannot be bound, another program listens there, or the daemon cannot be started.
+pub fn start_own_daemon(socket: &Path, records: &Path) -> Result<(), String> {
+    let whole = |path: &Path| std::path::absolute(path).map_err(|error| format!("{}: {error}", path.display()));
+    let (socket, records) = (&whole(socket)?, &whole(records)?);
+    Listener::bind_for_daemon(socket, |bound| {
+        let args = [format!("-{}", flags::INHERITED).into(), "-socketpath".into(), socket.into(), "-datadir".into()];
+        let daemon = Daemon {
+            path: OURSELVES.into(),
+            name: PLUGIN,
+            args: [&["daemon".into()], &args[..], &[records.into()]].concat(),
+            stdin: bound.as_fd(),
+        };
+        start_daemon(&daemon).map_err(|error| error.to_string())
+    })
 }
 
 /// Binds the socket, or takes it over, and serves until another daemon takes it over.

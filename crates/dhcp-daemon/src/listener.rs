@@ -53,19 +53,43 @@ impl Listener {
         }
     }
 
+    /// The socket that the plugin has bound and passes on as stdin.
+    pub(crate) fn of_stdin(path: &Path) -> Result<Listener, String> {
+        let failed = |error: io::Error| format!("the socket of stdin: {error}");
+        let socket = UnixListener::from(io::stdin().as_fd().try_clone_to_owned().map_err(failed)?);
+        socket.set_nonblocking(true).map_err(failed)?;
+        Ok(Listener { socket, path: path.to_owned(), is_ours: true })
+    }
+
+    /// Binds the socket unless a daemon listens there, and passes it to `start`, which starts one. Of several callers at once one
+    /// starts a daemon.
+    pub(crate) fn bind_for_daemon(
+        path: &Path,
+        start: impl FnOnce(&UnixListener) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let failed = |error: &dyn std::fmt::Display| format!("listen on {}: {error}", path.display());
+        let (directory, name) = open_directory(path)?;
+        let _lock = directory.lock(&format!("{name}.lock"), 0o600, LOCKED).map_err(|error| failed(&error))?;
+        match protocol::connect(path) {
+            Ok(_) => return Ok(()),
+            Err(CallError::NotRunning { source, .. }) if is_stale(&source) => {}
+            Err(error) => return Err(error.to_string()),
+        }
+        directory.remove(&name).map_err(|error| failed(&error))?;
+        let socket = bound(path).map_err(|error| failed(&error))?;
+        start(&socket).inspect_err(|_| drop(directory.remove(&name)))
+    }
+
     /// Binds the socket. A daemon of ours that listens there ends and passes it on; a file that nobody listens on is replaced.
     pub(crate) fn bind(path: &Path) -> Result<Listener, String> {
         let failed = |error: &dyn std::fmt::Display| format!("listen on {}: {error}", path.display());
-        let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
-            return Err(failed(&"it is no path of a file"));
-        };
-        let directory = Directory::make(dir, DIRECTORY_MODE).map_err(|error| failed(&error))?;
+        let (directory, name) = open_directory(path)?;
         // Two daemons that start at once: one binds, the other takes over.
         let lock = directory.lock(&format!("{name}.lock"), 0o600, LOCKED).map_err(|error| failed(&error))?;
         let socket = match protocol::connect(path) {
             Ok(stream) => take_over(stream, path)?,
             Err(CallError::NotRunning { source, .. }) if is_stale(&source) => {
-                directory.remove(name).map_err(|error| failed(&error))?;
+                directory.remove(&name).map_err(|error| failed(&error))?;
                 bound(path).map_err(|error| failed(&error))?
             }
             Err(error) => return Err(format!("{error}; hint: {}", advice(path))),
@@ -90,6 +114,16 @@ impl Listener {
             let _ = std::fs::remove_file(&self.path);
         }
     }
+}
+
+/// The directory of the socket, which is made if it does not exist, and the socket's name in it.
+fn open_directory(path: &Path) -> Result<(Directory, String), String> {
+    let failed = |error: &dyn std::fmt::Display| format!("listen on {}: {error}", path.display());
+    let (Some(dir), Some(name)) = (path.parent(), path.file_name().and_then(|name| name.to_str())) else {
+        return Err(failed(&"it is no path of a file"));
+    };
+    let directory = Directory::make(dir, DIRECTORY_MODE).map_err(|error| failed(&error))?;
+    Ok((directory, name.to_owned()))
 }
 
 fn is_stale(error: &io::Error) -> bool {

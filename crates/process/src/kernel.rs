@@ -1,4 +1,4 @@
-//! Two calls that need unsafe code.
+//! Calls that need unsafe code.
 #![expect(unsafe_code, reason = "code between fork and exec, and a system call without a wrapper")]
 
 use std::ffi::{CStr, CString};
@@ -11,7 +11,7 @@ use nix::fcntl::{OFlag, open};
 use nix::sys::prctl;
 use nix::sys::signal::Signal;
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, getpid, getppid, write};
+use nix::unistd::{Pid, getpid, getppid, setsid, write};
 
 use crate::image::Image;
 
@@ -30,6 +30,35 @@ pub(crate) fn become_bound(command: &mut Command, image: Image, label: Option<CS
     };
     // SAFETY: between fork and exec the closure makes at most six system calls and allocates nothing.
     unsafe { command.pre_exec(begin) };
+}
+
+/// Makes the child fork again, and that child execute `image` in a session of its own. Its parent ends at once, so init adopts it.
+#[doc(alias = "setsid")]
+pub(crate) fn become_independent(command: &mut Command, image: Image) {
+    let begin = move || {
+        setsid()?;
+        close_on_exec()?;
+        // SAFETY: this process has one thread, the child makes one system call, and neither allocates.
+        match unsafe { libc::fork() } {
+            0 => Err(image.exec()),
+            -1 => Err(io::Error::last_os_error()),
+            // SAFETY: no destructor of the process that it is a copy of may run.
+            _ => unsafe { libc::_exit(0) },
+        }
+    };
+    // SAFETY: between fork and exec the closure makes at most four system calls and allocates nothing.
+    unsafe { command.pre_exec(begin) };
+}
+
+/// Marks every descriptor but the first three to be closed by execve(2), also those that this process inherited. Before Linux 5.11
+/// they stay as they are.
+fn close_on_exec() -> io::Result<()> {
+    // SAFETY: the call takes three numbers, and closes nothing.
+    let done = unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, libc::CLOSE_RANGE_CLOEXEC) };
+    match io::Error::last_os_error() {
+        error if done < 0 && !matches!(error.raw_os_error(), Some(libc::ENOSYS | libc::EINVAL)) => Err(error),
+        _ => Ok(()),
+    }
 }
 
 /// Requests the signal, then checks that the parent had not ended before.

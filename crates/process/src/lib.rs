@@ -6,10 +6,11 @@
 //! - [`Deadline`]: a point in time, and the only sleep of the workspace.
 //! - [`Env`]: the environment of a program. It has no default: each caller decides what a program inherits.
 //! - [`CancellationToken`]: lets another thread end the wait.
+//! - [`start_daemon`]: starts a program that outlives us.
 //!
-//! Design decision: a started program never outlives us. It is in a process group of its own, which a deadline kills as a
-//! whole, and the kernel kills it when the thread that started it ends (`PR_SET_PDEATHSIG`, prctl(2)), also after a
-//! `SIGKILL`.
+//! Design decision: a started program never outlives us, except a daemon that is started as such. It is in a process group of
+//! its own, which a deadline kills as a whole, and the kernel kills it when the thread that started it ends
+//! (`PR_SET_PDEATHSIG`, prctl(2)), also after a `SIGKILL`.
 //!
 //! # Example
 //!
@@ -36,6 +37,7 @@
 
 mod cancel;
 mod child;
+mod daemon;
 mod deadline;
 mod env;
 mod error;
@@ -47,6 +49,7 @@ mod run;
 mod start;
 
 pub use cancel::CancellationToken;
+pub use daemon::{Daemon, start_daemon};
 pub use deadline::Deadline;
 pub use env::{Env, find_program};
 pub use error::{Error, Stream};

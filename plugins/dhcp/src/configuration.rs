@@ -12,6 +12,8 @@ use serde::Deserialize;
 
 /// The scope of routes to destinations on the link (`RT_SCOPE_LINK`).
 const SCOPE_LINK: u8 = 253;
+/// The value of `daemon`.
+const AUTO: &str = "auto";
 /// How long ADD waits by default, in seconds. Runtimes wait a minute or more.
 const TIMEOUT: u32 = 50;
 
@@ -23,6 +25,8 @@ pub struct DhcpPlugin {
     daemon_socket_path: String,
     /// The directory in which the daemon records leases. Default: `/var/lib/cni/dhcp`. DEL reads it too.
     data_dir: String,
+    /// `auto`: ADD starts the daemon if none runs. Default: the daemon is started by something else, such as systemd.
+    daemon: String,
     /// The metric of every route of the lease; 0: the kernel's default.
     priority: u32,
     /// How long ADD waits for a lease, in seconds. Default: 50.
@@ -69,6 +73,16 @@ impl DhcpPlugin {
             priority: if self.priority == 0 { None } else { Some(self.priority) },
             timeout_ms: u64::try_from(self.timeout().as_millis()).unwrap_or(u64::MAX),
         })
+    }
+
+    /// Whether ADD starts the daemon if none runs.
+    pub(crate) fn starts_daemon(&self) -> Result<bool> {
+        match self.daemon.as_str() {
+            "" => Ok(false),
+            AUTO => Ok(true),
+            other => Err(Error::config(format!("ipam.daemon: {other:?} is not \"{AUTO}\""))
+                .hint("remove the key if systemd or something else starts the daemon")),
+        }
     }
 
     /// How long ADD waits.

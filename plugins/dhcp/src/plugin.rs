@@ -8,7 +8,7 @@ use cnikit::types::{Args, Ip};
 use cnikit::{
     Addresses, AttachmentSpec, Check, Del, Error, Gc, IpamPlugin, Journal, NetConf, Result, Role, Status, code, log,
 };
-use cnikit_dhcp_daemon::{CallError, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, call};
+use cnikit_dhcp_daemon::{CallError, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, call, start_own_daemon};
 
 use crate::configuration::{DhcpPlugin, data_dir, owner, socket};
 
@@ -22,7 +22,15 @@ impl IpamPlugin for DhcpPlugin {
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
         let order = self.order(at)?;
         let owner = order.owner.clone();
-        let reply = ask(&at.conf, &LeaseRequest::Add(order), self.timeout() + AT_ONCE)?;
+        let starts_daemon = self.starts_daemon()?;
+        let (socket, request, timeout) = (socket(&at.conf), LeaseRequest::Add(order), self.timeout() + AT_ONCE);
+        let mut answered = call(&socket, &request, timeout);
+        if starts_daemon && matches!(answered, Err(CallError::NotRunning { .. })) {
+            start_own_daemon(&socket, &data_dir(&at.conf))
+                .map_err(|why| Error::new(code::SYSTEM, format!("the DHCP daemon is not started: {why}")))?;
+            answered = call(&socket, &request, timeout);
+        }
+        let reply = succeeded(answered, &at.conf)?;
         let LeaseReply::Lease { lease, is_new } = reply else { return Err(unexpected(&reply)) };
         if is_new {
             let _ = journal.undo(&OwnedLease { conf: at.conf.clone(), owner }, OwnedLease::release);
@@ -66,15 +74,20 @@ impl IpamPlugin for DhcpPlugin {
     fn status(&self, status: &Status) -> Result<()> {
         let none = LeaseOwner { container: String::new(), network: String::new(), ifname: String::new() };
         self.options(&none, &Args::default())?;
-        ask(&status.call.conf, &LeaseRequest::Status, AT_ONCE).map(drop)
+        let answered = call(&socket(&status.call.conf), &LeaseRequest::Status, AT_ONCE);
+        if self.starts_daemon()? && matches!(answered, Err(CallError::NotRunning { .. })) {
+            return Ok(()); // the next ADD starts it
+        }
+        succeeded(answered, &status.call.conf).map(drop)
     }
 
     fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
         let owner = owner(&at.tag);
         self.options(&owner, &at.args)?;
+        let start = if self.starts_daemon()? { ", which is started if it does not run," } else { "" };
         let seconds = self.timeout().as_secs();
         let step = format!(
-            "ask the DHCP daemon at {} for a lease for {}, at most {seconds} s",
+            "ask the DHCP daemon at {}{start} for a lease for {}, at most {seconds} s",
             socket(&at.conf).display(),
             owner
         );
@@ -141,9 +154,14 @@ fn done(reply: LeaseReply) -> Result<()> {
     }
 }
 
-/// The daemon's reply; a failure that it reports is an error.
+/// Calls the daemon.
 fn ask(conf: &NetConf, request: &LeaseRequest, timeout: Duration) -> Result<LeaseReply> {
-    match call(&socket(conf), request, timeout) {
+    succeeded(call(&socket(conf), request, timeout), conf)
+}
+
+/// The daemon's reply; a failure that it reports is an error.
+fn succeeded(answered: Result<LeaseReply, CallError>, conf: &NetConf) -> Result<LeaseReply> {
+    match answered {
         Ok(LeaseReply::Failed { message }) => Err(Error::new(code::SYSTEM, message)),
         Ok(reply) => Ok(reply),
         Err(error) => Err(explained(&error, conf)),
@@ -155,7 +173,7 @@ fn explained(error: &CallError, conf: &NetConf) -> Error {
     let hint = match error {
         CallError::NotRunning { .. } => {
             let path: PathBuf = socket(conf);
-            format!("start it: `dhcp daemon -socketpath {}`", path.display())
+            format!("start it: `dhcp daemon -socketpath {}`, or set `ipam.daemon` to \"auto\"", path.display())
         }
         CallError::Foreign { .. } => {
             "stop that program and start `dhcp daemon` of the same release as this plugin, or choose another socket by \
