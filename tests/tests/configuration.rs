@@ -75,7 +75,7 @@ const PAIR: &str = "veth pair: eth0 in the container, the other end a port of br
 const UP: &str = "eth0 up";
 const FORWARDS: &str = "the port of bridge cni0 forwards";
 const ADDRESSED: &str = "eth0 up with 10.77.0.2/24";
-const TOLD: &str = "the port of bridge cni0 forwards, neighbours are told of 10.77.0.2";
+const TOLD: &str = "the port of bridge cni0 forwards and announces 10.77.0.2 to its neighbours";
 
 #[test]
 fn bridge_without_ipam_is_layer_2() {

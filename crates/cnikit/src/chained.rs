@@ -143,7 +143,7 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
         let mut example = dry_run.prev.clone().unwrap_or_default();
         let mut steps = self.0.plan(&dry_run.attachment, &example)?.lines();
         if steps.is_empty() {
-            steps.push("nothing: no change is configured".to_owned());
+            steps.push("no change: nothing is configured".to_owned());
         }
         self.0.amend(&dry_run.attachment, &mut example);
         Ok(DryRunReport { steps, example })

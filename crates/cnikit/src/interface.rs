@@ -300,7 +300,7 @@ fn example_addresses(
     };
     let mut steps: Vec<String> = planned.into_iter().map(|step| format!("{name}: {step}")).collect();
     let examples: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
-    steps.push(format!("from here on with {}, as an example", examples.join(" and ")));
+    steps.push(format!("the next steps are with the example {}", examples.join(" and ")));
     Ok((steps, addresses))
 }
 

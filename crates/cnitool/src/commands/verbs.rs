@@ -99,7 +99,15 @@ pub(crate) fn add(common: &Common, args: &cli::Attachment) -> Result {
 
 pub(crate) fn check(common: &Common, out: Output, args: &cli::Attachment) -> Result {
     let call = Call::of(common, args)?;
-    call.runtime.check(&call.list, &call.at)?;
+    let Attachment { container_id, ifname, .. } = &call.at;
+    let is_added = call.runtime.cache.attachment(&call.list.name, container_id, ifname).is_some();
+    if let Err(error) = call.runtime.check(&call.list, &call.at) {
+        let mut failure = Failure::from(error);
+        if !is_added {
+            failure.text += "\nhint: the cache has no add of this attachment: run `cnitool add` first";
+        }
+        return Err(failure);
+    }
     if out.json { print_json(&call.document("check")) } else { Ok(()) }
 }
 

@@ -84,6 +84,6 @@ impl fmt::Display for ForwardingPort {
             return Ok(());
         }
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        write!(f, ", neighbours are told of {}", addresses.join(", "))
+        write!(f, " and announces {} to its neighbours", addresses.join(", "))
     }
 }
