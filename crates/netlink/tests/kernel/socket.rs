@@ -1,7 +1,7 @@
 //! The transport itself.
 
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cnikit_netlink::{Batch, Netlink, NewAddress, Socket};
@@ -106,13 +106,15 @@ fn sixty_four_threads_dump_at_once() {
     });
 }
 
-/// Dumps all IPv6 addresses once. Returns whether the kernel marked the dump as interrupted.
+/// Dumps all IPv6 addresses once, with `change` between the first datagram and the next. Returns whether the kernel marked the
+/// dump as interrupted.
 #[expect(clippy::unwrap_used, reason = "a witness that cannot see has failed")]
-fn is_interrupted_without_retries(netns: &Netns) -> bool {
+fn is_interrupted_by(netns: &Netns, change: impl FnOnce()) -> bool {
     let socket = netns.enter(|_| netlink_sys::Socket::new(ROUTE).unwrap()).unwrap();
     socket.send_to(&get_addresses(), &netlink_sys::SocketAddr::new(0, 0), 0).unwrap();
+    let mut datagram = socket.recv_from_full().unwrap().0;
+    change();
     loop {
-        let (datagram, _) = socket.recv_from_full().unwrap();
         let mut rest = &datagram[..];
         while let [a, b, c, d, kind, _, ..] = rest {
             match (message_flags(rest) & NLM_F_DUMP_INTR, *kind) {
@@ -121,6 +123,7 @@ fn is_interrupted_without_retries(netns: &Netns) -> bool {
                 _ => return true,
             }
         }
+        datagram = socket.recv_from_full().unwrap().0;
     }
 }
 
@@ -144,21 +147,32 @@ fn a_dump_that_changes_underway_is_read_again_until_it_is_whole() {
         batch.add_address(near.index, &NewAddress { no_dad: true, ..address(&format!("fd00::{number:x}/128")) });
     }
     netlink.send(batch).unwrap();
-    let done = AtomicBool::new(false);
+    assert!(!is_interrupted_by(&netns, || ()));
+    assert!(is_interrupted_by(&netns, || netlink.add_address(far.index, &address("fd09::2/128")).unwrap()));
+    let (done, changes) = (AtomicBool::new(false), AtomicUsize::new(0));
     let deadline = Deadline::after(Duration::from_mins(1));
     std::thread::scope(|scope| {
         scope.spawn(|| {
             let netlink = Netlink::inside(&netns).unwrap();
             while !done.load(Ordering::Relaxed) && !deadline.passed() {
                 netlink.add_address(far.index, &address("fd09::1/128")).unwrap();
+                changes.fetch_add(1, Ordering::Relaxed);
                 netlink.delete_address(far.index, net("fd09::1/128")).unwrap();
+                changes.fetch_add(1, Ordering::Relaxed);
             }
         });
-        let interrupted = (0..1000).any(|_| is_interrupted_without_retries(&netns));
         let mut socket = Socket::inside(&netns, ROUTE).unwrap();
-        let dumps: Vec<_> = (0..20).map(|_| socket.dump(&get_addresses())).collect();
+        let mut dumps = Vec::new();
+        // A change waits for every other user of the kernel's lock: those dumps count that saw one.
+        while dumps.len() < 20 && !deadline.passed() {
+            let before = changes.load(Ordering::Relaxed);
+            let dump = socket.dump(&get_addresses());
+            if changes.load(Ordering::Relaxed) > before {
+                dumps.push(dump);
+            }
+        }
         done.store(true, Ordering::Relaxed);
-        assert!(interrupted, "nothing was interrupted, so nothing was tested");
+        assert_eq!(dumps.len(), 20, "of {} changes too few were made during a dump", changes.load(Ordering::Relaxed));
         for dump in dumps {
             let mut messages = dump.unwrap();
             assert!(messages.iter().all(|message| message_flags(message) & NLM_F_DUMP_INTR == 0));
