@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::harmed::{ROUTED_INTERFACE, routed_interface};
+use cnikit_tests::harmed::{ROUTED_INTERFACE, addressed, routed_interface};
 use cnikit_tests::subject;
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once, undisturbed, world};
 use serde_json::{Value, json};
@@ -178,6 +178,28 @@ fn source_hints_keep_the_subnets_in_the_main_table() {
     assert!(scene.has("ip -6 route", "fd00:77::/64 dev eth0 proto 203 src fd00:77::2"));
     assert!(!scene.has("ip route", "default") && !scene.has("ip -6 route", "default"));
     assert!(!scene.has("ip -6 route", "proto kernel metric 256 pref medium\nfd09"));
+    scene.del();
+    scene.assert_given_back("after DEL");
+}
+
+/// `prevResult` names a link-local address too, which then has a table as any other.
+#[test]
+fn link_local_gateways_serve_every_address() {
+    let scene = Scene::with("ip address add fe80::5/64 dev eth0 nodad");
+    let mut result = addressed();
+    result["ips"].as_array_mut().unwrap().push(json!({"address": "fe80::5/64", "interface": 1}));
+    let text = result.to_string().replace("$NETNS", &scene.container.path());
+    let result: Value = serde_json::from_str(&text).unwrap();
+    let prev = [("prevResult", result)];
+    scene.sbr(&json!({})).call(&scene.host, "ADD", "c-one", &scene.container.path(), &prev).ok();
+    for (address, table) in [("fd00:77::2", 101), ("fe80::5", 102)] {
+        assert!(scene.has("ip -6 rule", &format!("from {address} lookup {table} proto 203")), "{address}");
+        assert!(scene.has(&format!("ip -6 route show table {table}"), "fd09::/64 via fe80::9"), "{address}");
+        assert!(scene.has(&format!("ip -6 route get fd09::1 from {address}"), "via fe80::9"), "{address}");
+    }
+    assert!(!scene.has("ip -6 route show table 102", "default"), "its gateway is in the other address's subnet");
+    assert!(!scene.has("ip -6 route show table main", "fd09::/64"));
+    scene.sbr(&json!({})).call(&scene.host, "CHECK", "c-one", &scene.container.path(), &prev).ok();
     scene.del();
     scene.assert_given_back("after DEL");
 }

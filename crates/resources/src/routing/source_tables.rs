@@ -37,7 +37,7 @@ pub(super) struct WantedRoutes {
 /// A route of the interface in the main table.
 struct MainRoute<'a> {
     copy: &'a RouteCopy,
-    /// Its gateway is in the subnet of an address.
+    /// Its gateway is in the subnet of an address, and is not link-local.
     has_near_gateway: bool,
 }
 
@@ -55,10 +55,7 @@ pub(super) fn wanted(
     let mut wanted = WantedRoutes::default();
     let mut main_routes = Vec::with_capacity(main.len());
     for copy in main {
-        let gateway = copy.route().gateway;
-        let has_near_gateway =
-            gateway.is_some_and(|gateway| addresses.iter().any(|(one, _)| one.address.contains(gateway)));
-        main_routes.push(MainRoute { copy, has_near_gateway });
+        main_routes.push(MainRoute { copy, has_near_gateway: has_near_gateway(copy.route(), addresses) });
     }
     for (address, table) in addresses {
         wanted.added.extend(of_table(address, *table, index, addresses, &main_routes)?);
@@ -84,6 +81,12 @@ pub(super) fn wanted(
     }
     wanted.added.extend(hinted);
     Ok(wanted)
+}
+
+/// A link-local gateway is near to no address: it can be reached from all addresses of the link, whatever their subnets are.
+fn has_near_gateway(route: &KernelRoute, addresses: &[(SourceAddress, u32)]) -> bool {
+    let Some(gateway) = route.gateway else { return false };
+    !is_link_local_ip(gateway) && addresses.iter().any(|(one, _)| one.address.contains(gateway))
 }
 
 /// The routes of one address's table.
@@ -131,8 +134,8 @@ fn default_route(
     }
 }
 
-/// Whether a route of the interface belongs into the table of an address. A gateway that is in the subnet of no address, such as
-/// a link-local one, serves all addresses of the family; so does a route without source and gateway.
+/// Whether a route of the interface belongs into the table of an address. A gateway that is link-local, or in the subnet of no
+/// address, serves all addresses of the family; so does a route without source and gateway.
 fn belongs_to(route: &MainRoute, address: &SourceAddress) -> bool {
     let MainRoute { copy, has_near_gateway } = route;
     let route = copy.route();
@@ -171,11 +174,16 @@ fn source_hint(
     Ok(Some(RouteCopy::new(&route)?))
 }
 
-/// Whether a route leads to link-local addresses, which each link needs in the main table: no rule is for such a source.
+/// Whether a route leads to link-local addresses, which each link needs in the main table: the address that the kernel gives a link
+/// has no table.
 fn is_link_local(route: &KernelRoute) -> bool {
-    match route.dst {
-        IpNetwork::V6(dst) => dst.ip().is_unicast_link_local(),
-        IpNetwork::V4(_) => false,
+    is_link_local_ip(route.dst.ip())
+}
+
+fn is_link_local_ip(ip: IpAddr) -> bool {
+    match ip {
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+        IpAddr::V4(_) => false,
     }
 }
 
@@ -248,6 +256,19 @@ mod tests {
         let left: Vec<String> = texts(&wanted.removed);
         assert_eq!(left.len(), 5, "{left:?}");
         assert!(!left.contains(&"fe80::/64 254".to_owned()));
+    }
+
+    #[test]
+    fn a_link_local_gateway_serves_every_address_of_its_family() {
+        let addresses = [
+            (address("fd00::2/64", None), 100),
+            (address("fe80::5/64", None), 101),
+            (address("10.0.0.2/24", None), 102),
+        ];
+        let main = [route("fd09::/64", Some("fe80::9"), None)];
+        let wanted = wanted(&addresses, 3, &main, false).unwrap();
+        assert_eq!(texts(&wanted.added), ["fd09::/64 via fe80::9 100", "fd09::/64 via fe80::9 101"]);
+        assert_eq!(texts(&wanted.removed), ["fd09::/64 via fe80::9 254"]);
     }
 
     #[test]
