@@ -148,7 +148,7 @@ only_ours() {
         [ -z "$(find "$(dirname "$1")" -maxdepth 0 -perm /022 ! -perm -1000)" ]
 }
 
-# Where what is unpacked and never installed is kept: kernels, other releases of the reference. Programs in it are run, so a
+# Where what is unpacked and never installed is kept: kernels, other releases of upstream. Programs in it are run, so a
 # directory that another user may have made or can change is not used: then it is one in this user's own cache.
 CACHE=${CNIKIT_CACHE:-/var/tmp/cnikit}
 if { [ -e "$CACHE" ] || [ -L "$CACHE" ]; } && ! only_ours "$CACHE"; then
@@ -204,14 +204,14 @@ unpack_deb() {
     mv "$dir.new" "$dir"
 }
 
-# The plugins of the reference, to compare with: the release that this machine would install, and the newest one.
+# The plugins of upstream, to compare with: the release that this machine would install, and the newest one.
 need_reference() {
     [ -x /usr/lib/cni/host-local ] || missing+=(containernetworking-plugins)
     need xz xz-utils
 }
 unpack_reference() { unpack_deb sid containernetworking-plugins "$CACHE/reference"; }
 
-# The last release of the reference that had a flannel, 0.9.0: in $CACHE/reference-flannel, among the newest release's others,
+# The last release of upstream that had a flannel, 0.9.0: in $CACHE/reference-flannel, among the newest release's others,
 # to which it delegates.
 unpack_flannel() {
     unpack_reference
@@ -220,7 +220,7 @@ unpack_flannel() {
     ln -sfr "$CACHE/reference/usr/lib/cni"/* "$CACHE/reference-0.9/usr/lib/cni/flannel" "$CACHE/reference-flannel"
 }
 
-# The reference's cnitool, with its libcni: no package brings it, but the source of its newest release does. It wants a Go that
+# The cnitool of upstream, with its libcni: no package brings it, but the source of its newest release does. It wants a Go that
 # Debian's own release may not have; both go again, and the one static program stays, in $CACHE/reference-tool.
 build_reference_tool() {
     local dir="$CACHE/reference-tool" go="$CACHE/go" path=src/github.com/containernetworking/cni options
@@ -229,7 +229,7 @@ build_reference_tool() {
     command -v apt-get >/dev/null || die "please build the cnitool of github.com/containernetworking/cni 1.3.0 into $dir, and touch $dir/.complete"
     command -v xz >/dev/null || die "please install xz-utils"
     unpack_deb bookworm-backports "golang-1.22-go golang-1.22-src" "$go"
-    say "building: the reference's cnitool"
+    say "building: upstream's cnitool"
     ask_archive sid src
     rm -rf "$dir" "$dir.new"
     mkdir -p "$dir.new/$path"

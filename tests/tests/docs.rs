@@ -496,7 +496,21 @@ fn the_targets_of_the_readme_match_the_benchmarks() {
     let measured = block(&benchmarks, "bench");
     let rows: Vec<&str> = targets.lines().filter(|line| !line.is_empty()).collect();
     assert!(rows.len() > 10, "{} lines are between the marks of README.md", rows.len());
-    rows.iter().for_each(|row| assert!(measured.lines().any(|line| line == *row), "not in docs/benchmarks.md: {row}"));
+    let measured: Vec<String> = measured.lines().map(readme_row).collect();
+    rows.iter().for_each(|row| assert!(measured.iter().any(|line| line == *row), "not in docs/benchmarks.md: {row}"));
+}
+
+/// A line of the table of benchmarks as README.md has it: without targets, system calls and the numbers of notes.
+fn readme_row(line: &str) -> String {
+    let cells: Vec<&str> = line.split('|').collect();
+    if cells.len() < 9 {
+        return line.to_owned();
+    }
+    let mut row = [&cells[..6], &cells[8..]].concat().join("|");
+    for note in 1..10 {
+        row = row.replace(&format!(" [{note}] "), " ");
+    }
+    row
 }
 
 /// The targets of the links of a text, except URLs.

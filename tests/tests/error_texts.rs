@@ -245,6 +245,9 @@ fn every_error_has_its_text() {
         if !avoided.is_empty() {
             wrong.push(format!("{whole}: {avoided:?}"));
         }
+        if whole.contains(" name=\"") && whole.contains(", network ") {
+            wrong.push(format!("{whole}: names the network twice"));
+        }
         if !whole.contains("hint: ") && !whole.contains("--help") {
             wrong.push(format!("{} does not say what to do: {whole}", case.lines.join("; ")));
         }

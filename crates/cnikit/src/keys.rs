@@ -83,9 +83,9 @@ pub fn master(name: &str, in_container: bool) -> Master {
 /// The MAC is zero or a multicast address.
 pub fn usable(mac: Option<Mac>) -> Result<(), String> {
     match mac {
-        Some(mac) if mac.is_zero() || mac.is_multicast() => {
-            Err(format!("{mac} cannot be the MAC of an interface: it is a multicast address, or zero"))
-        }
+        Some(mac) if mac.is_zero() || mac.is_multicast() => Err(format!(
+            "{mac} cannot be the MAC of an interface: it is a multicast address, or zero; hint: use another one, such as 0a:58:0a:01:00:02"
+        )),
         _ => Ok(()),
     }
 }
@@ -174,7 +174,7 @@ impl IpamType {
     pub fn usable_for_spoof_check(&self, ipspoofchk: bool) -> Result<(), String> {
         match self.name.as_str() {
             _ if !ipspoofchk => Ok(()),
-            "" => Err("ipspoofchk needs the container's addresses: give the network an `ipam`, or drop the key".into()),
+            "" => Err("ipspoofchk needs the container's addresses; hint: set `ipam`, or remove `ipspoofchk`".into()),
             "dhcp" => {
                 Err("ipspoofchk cannot be used with dhcp, which requests addresses over a link that is down until they are known: use another IPAM plugin, or drop the key"
                     .into())

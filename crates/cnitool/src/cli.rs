@@ -126,8 +126,8 @@ pub(crate) enum Command {
     /// Explain the directory of configurations
     #[command(subcommand, after_help = "Example:\n  cnitool config explain")]
     Config(Config),
-    /// Find the errors in all files of a directory of configurations
-    #[command(after_help = "Example:\n  cnitool validate /etc/cni/net.d")]
+    /// Find the errors in a configuration file, or in all files of a directory
+    #[command(after_help = "Examples:\n  cnitool validate /etc/cni/net.d\n  cnitool validate ./10-pods.conflist")]
     Validate(Validate),
     /// Print the JSON Schema of network lists, or of a plugin's configuration
     #[command(after_help = "Examples:\n  cnitool schema >/etc/cni/conflist.schema.json\n  cnitool schema bridge")]
@@ -335,8 +335,9 @@ pub(crate) enum RuntimeKind {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Validate {
-    /// The directory of configuration files [default: --conf-dir]
-    pub(crate) dir: Option<PathBuf>,
+    /// A configuration file, or a directory of them [default: --conf-dir]
+    #[arg(value_name = "PATH")]
+    pub(crate) path: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, Subcommand)]

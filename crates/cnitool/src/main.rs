@@ -75,7 +75,7 @@ fn run(line: &CommandLine) -> Result {
         Command::Ipam(Ipam::Leaks(args)) => ipam::leaks(common, out, args),
         Command::Ipam(Ipam::Reclaim(args)) => ipam::reclaim(common, out, args),
         Command::Config(Config::Explain { dir, runtime }) => config::explain(common, out, dir.as_deref(), *runtime),
-        Command::Validate(args) => config::validate(common, out, args.dir.as_deref()),
+        Command::Validate(args) => config::validate(common, out, args.path.as_deref()),
         Command::Schema { plugin } => schema::schema(plugin.as_deref()),
         Command::Doctor(args) => doctor::doctor(common, out, args),
         Command::Netns(args) => netns::netns(common, out, args),
@@ -91,6 +91,8 @@ fn usage(error: &clap::Error) -> Result {
     let text = error.to_string();
     match error.kind() {
         ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(&text),
+        // A group of commands, without a command: upstream's tool prints the help, too.
+        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => print(&text),
         ErrorKind::InvalidSubcommand => {
             let word = match error.get(ContextKind::InvalidSubcommand) {
                 Some(ContextValue::String(word)) => word.as_str(),

@@ -16,14 +16,22 @@ fn of_cause(cause: &(dyn StdError + 'static)) -> Option<String> {
     if let Some(delegate) = cause.downcast_ref::<invoke::Error>() {
         return delegate.hint();
     }
-    if cause.is::<ReadError>() {
-        return Some("correct this key of the network's configuration".to_owned());
+    if let Some(error) = cause.downcast_ref::<ReadError>() {
+        return Some(of_key(error));
     }
     if cause.is::<serde_json::Error>() {
         return Some("correct the JSON at that position".to_owned());
     }
     let errno = cause.downcast_ref::<io::Error>()?.raw_os_error()?;
     of_errno(errno).map(str::to_owned)
+}
+
+fn of_key(error: &ReadError) -> String {
+    match &error.hint {
+        Some(hint) => hint.clone(),
+        None if error.path.is_empty() => "correct the network's configuration".to_owned(),
+        None => "correct this key of the network's configuration".to_owned(),
+    }
 }
 
 /// The error and its causes.
@@ -103,6 +111,15 @@ mod tests {
         let source = io::Error::from(Errno::ENOENT);
         let hint = of(&invoke::Error::NotStarted { plugin: "/x".into(), source }).unwrap();
         assert!(hint.contains("program for this machine"), "{hint}");
-        assert_eq!(of(&ReadError::value("x")).as_deref(), Some("correct this key of the network's configuration"));
+    }
+
+    #[test]
+    fn the_hint_speaks_of_a_key_if_the_error_names_one() {
+        let of_document = ReadError::value("x");
+        assert_eq!(of(&of_document).as_deref(), Some("correct the network's configuration"));
+        let of_key = of_document.under("mtu");
+        assert_eq!(of(&of_key).as_deref(), Some("correct this key of the network's configuration"));
+        let with_hint: ReadError = serde::de::Error::custom("x is wrong; hint: write y");
+        assert_eq!((with_hint.message.as_str(), of(&with_hint).as_deref()), ("x is wrong", Some("write y")));
     }
 }

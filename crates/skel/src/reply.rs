@@ -64,8 +64,11 @@ pub(crate) fn refuse(out: &mut dyn Write, plugin: &str, input: &Input, version: 
 /// The error object, with the call in its details.
 fn object(plugin: &str, input: &Input, version: &str, error: &Error) -> CniError {
     let mut object = error.object(version);
-    let context = context(plugin, input);
+    let attachment = attachment(input);
+    let context = format!("{plugin} {}{attachment}", input.command);
     let details = match object.details {
+        // The details of a delegate name the same attachment.
+        Some(details) if !attachment.is_empty() => format!("{context}; {}", details.replace(&attachment, "")),
         Some(details) => format!("{context}; {details}"),
         None => context,
     };
@@ -78,11 +81,11 @@ pub(crate) fn print_to_stderr(plugin: &str, error: &Error) {
     let _ = writeln!(io::stderr(), "{}", printable(&format!("{plugin}: {error}")));
 }
 
-/// The call: plugin, verb, network, container, interface, as far as they are known.
-fn context(plugin: &str, input: &Input) -> String {
+/// `, network NAME, container ID, interface NAME`, as far as they are known.
+fn attachment(input: &Input) -> String {
     let network = crate::request::network_name(input);
     let known = [("network", network.as_str()), ("container", &input.container_id), ("interface", &input.ifname)];
-    let mut text = format!("{plugin} {}", input.command);
+    let mut text = String::new();
     for (what, value) in known {
         if !value.is_empty() {
             text.extend([", ", what, " ", value]);

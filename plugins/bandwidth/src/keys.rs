@@ -67,8 +67,8 @@ impl TryFrom<BandwidthKeys> for BandwidthPlugin {
 fn limit(rate: u64, burst: u64, latency: Duration, fq_codel: bool) -> Result<Option<RateLimit>, String> {
     match (rate, burst) {
         (0, 0) => Ok(None),
-        (0, _) => Err("if burst is set, rate must also be set".to_owned()),
-        (_, 0) => Err("if rate is set, burst must also be set".to_owned()),
+        (0, _) => Err("if burst is set, rate must also be set; hint: set both, or neither".to_owned()),
+        (_, 0) => Err("if rate is set, burst must also be set; hint: set both, or neither".to_owned()),
         _ => RateLimit::checked(rate, burst, latency, fq_codel).map(Some),
     }
 }

@@ -101,10 +101,10 @@ impl TryFrom<BridgeKeys> for BridgePlugin {
     fn try_from(keys: BridgeKeys) -> Result<BridgePlugin, String> {
         keys.check_names()?;
         if !keys.ipam.name.is_empty() && keys.disable_container_interface {
-            return Err("cannot use IPAM when DisableContainerInterface flag is set: remove `ipam` or the flag".into());
+            return Err("cannot use IPAM when DisableContainerInterface flag is set; hint: remove `ipam` or `disableContainerInterface`".into());
         }
         if keys.hairpin_mode && keys.promisc_mode {
-            return Err("cannot set hairpin mode and promiscuous mode at the same time: remove one of them".into());
+            return Err("cannot set hairpin mode and promiscuous mode at the same time; hint: remove `hairpinMode` or `promiscMode`".into());
         }
         keys.ipam.usable_for_spoof_check(keys.ipspoofchk)?;
         Ok(BridgePlugin(keys))

@@ -47,7 +47,7 @@ impl TryFrom<TrunkConfig> for Trunk {
         let mut ranges = Vec::new();
         match (checked(min, "minID")?, checked(max, "maxID")?) {
             (Some(min), Some(max)) if min > max => {
-                return Err(format!("minID is greater than maxID: {min} > {max}; exchange them"));
+                return Err(format!("minID is greater than maxID: {min} > {max}; hint: exchange them"));
             }
             (Some(min), Some(max)) => ranges.push(min..=max),
             (None, None) => {}

@@ -83,7 +83,9 @@ impl TryFrom<FirewallKeys> for FirewallPlugin {
             return Err(format!("iptablesAdminChainName {admin_chain:?} cannot be the name of a chain: {what}"));
         }
         if TAKEN.contains(&admin_chain.as_str()) {
-            return Err(format!("iptablesAdminChainName {admin_chain:?} is a reserved name"));
+            return Err(format!(
+                "iptablesAdminChainName {admin_chain:?} is a reserved name; hint: choose another name"
+            ));
         }
         let zone = non_empty_or(keys.firewalld_zone, ZONE);
         Ok(FirewallPlugin {

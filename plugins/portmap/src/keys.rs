@@ -143,12 +143,14 @@ fn non_empty(conditions: Option<Vec<String>>) -> Vec<String> {
 
 fn mark(keys: &PortmapKeys) -> Result<Mark, String> {
     match (&keys.external_set_mark_chain, keys.mark_masq_bit) {
-        (Some(_), Some(_)) => Err("Cannot specify externalSetMarkChain and markMasqBit".to_owned()),
+        (Some(_), Some(_)) => {
+            Err("Cannot specify externalSetMarkChain and markMasqBit; hint: remove one of them".to_owned())
+        }
         (Some(chain), None) => Ok(Mark::Chain(chain.clone())),
         (None, None) => Ok(Mark::Bit(USUAL_BIT)),
         (None, Some(bit)) => match u8::try_from(bit) {
             Ok(bit) if bit < 32 => Ok(Mark::Bit(bit)),
-            _ => Err("MasqMarkBit must be between 0 and 31".to_owned()),
+            _ => Err("MasqMarkBit must be between 0 and 31; hint: correct `markMasqBit`".to_owned()),
         },
     }
 }
@@ -193,7 +195,7 @@ fn other_backends_keys(backend: &str, other: &str, keys: &[&str]) -> String {
 fn port(number: i64, what: &str) -> Result<u16, String> {
     match u16::try_from(number) {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("Invalid {what} port number: {number}")),
+        _ => Err(format!("Invalid {what} port number: {number}; hint: a published port is a number from 1 to 65535")),
     }
 }
 
@@ -201,8 +203,9 @@ fn mapping(keys: &MappingKeys) -> Result<Mapping, String> {
     let container_port = port(keys.container_port, "container")?;
     let host_port = port(keys.host_port, "host")?;
     let of = format!("of host port {host_port}");
-    let protocol = L4Protocol::named(&keys.protocol)
-        .ok_or_else(|| format!("unknown protocol {:?} {of}: tcp, udp and sctp are known", keys.protocol))?;
+    let protocol = L4Protocol::named(&keys.protocol).ok_or_else(|| {
+        format!("unknown protocol {:?} {of}; hint: tcp, udp and sctp can be published", keys.protocol)
+    })?;
     let host_address = match keys.host_ip.as_str() {
         "" => None,
         text => {

@@ -50,7 +50,9 @@ impl TryFrom<PtpKeys> for PtpPlugin {
 
     fn try_from(keys: PtpKeys) -> Result<PtpPlugin, String> {
         if keys.ipam.name.is_empty() {
-            return Err("no plugin name provided: ptp routes addresses, so `ipam.type` must name an IPAM plugin".into());
+            return Err(
+                "no plugin name provided; hint: set `ipam.type`: ptp routes the addresses of an IPAM plugin".into()
+            );
         }
         keys.ipam.usable_for_spoof_check(keys.ipspoofchk)?;
         Ok(PtpPlugin(keys))

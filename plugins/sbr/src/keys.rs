@@ -29,7 +29,10 @@ impl TryFrom<SbrKeys> for SbrPlugin {
         if let Some(number) = keys.table {
             return match u32::try_from(number) {
                 Ok(table) if table > 0 => Ok(SbrPlugin { tables: SourceTables::Fixed(table), gateways: Vec::new() }),
-                _ => Err(format!("table {number} is not a routing table: tables have the numbers 1 to {}", u32::MAX)),
+                _ => Err(format!(
+                    "table {number} is not a routing table; hint: set `table` to a number from 1 to {}",
+                    u32::MAX
+                )),
             };
         }
         let tables = SourceTables::Automatic { add_source_hints: keys.add_source_hints };

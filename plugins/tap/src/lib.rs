@@ -72,7 +72,14 @@ impl TryFrom<TapKeys> for TapPlugin {
         let mtu = match u32::try_from(keys.mtu) {
             Ok(0) => None,
             Ok(mtu) if MTUS.contains(&mtu) => Some(mtu),
-            _ => return Err(format!("invalid MTU {}, must be 0 or [{}, {}]", keys.mtu, MTUS.start(), MTUS.end())),
+            _ => {
+                return Err(format!(
+                    "invalid MTU {}, must be 0 or [{}, {}]; hint: correct `mtu`",
+                    keys.mtu,
+                    MTUS.start(),
+                    MTUS.end()
+                ));
+            }
         };
         Ok(TapPlugin { keys, mtu })
     }

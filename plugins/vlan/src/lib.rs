@@ -68,11 +68,15 @@ impl TryFrom<VlanKeys> for VlanPlugin {
 
     fn try_from(keys: VlanKeys) -> Result<VlanPlugin, String> {
         let Some(number) = keys.vlan_id else {
-            return Err("\"vlanId\" field is required. It is the number of the container's VLAN".to_owned());
+            return Err(
+                "\"vlanId\" field is required; hint: set `vlanId` to the number of the container's VLAN".to_owned()
+            );
         };
         match u16::try_from(number) {
             Ok(id) if id <= LARGEST => Ok(VlanPlugin { id, keys }),
-            _ => Err(format!("invalid VLAN ID {number} (must be between 0 and {LARGEST} inclusive)")),
+            _ => Err(format!(
+                "invalid VLAN ID {number} (must be between 0 and {LARGEST} inclusive); hint: correct `vlanId`"
+            )),
         }
     }
 }

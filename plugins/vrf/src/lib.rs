@@ -38,7 +38,7 @@ impl TryFrom<VrfKeys> for VrfPlugin {
     fn try_from(keys: VrfKeys) -> Result<VrfPlugin, String> {
         let VrfKeys { vrfname: name, table, .. } = keys;
         if name.is_empty() {
-            return Err("configuration is expected to have a valid vrf name: set `vrfname`".to_owned());
+            return Err("configuration is expected to have a valid vrf name; hint: set `vrfname`".to_owned());
         }
         if let Err(why) = check_ifname(&name) {
             return Err(format!("vrfname {name:?} cannot be the name of a link: {why}"));

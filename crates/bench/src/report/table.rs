@@ -51,7 +51,7 @@ const LEGEND: &str = "Times are from the start of the process to its end, in mil
     the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
     that it started, in MB: ours, and the least of the others'. System calls are those of one call of \
     ours, with all that it starts; of several at once, their mean. In rows of cnitool each side's tool calls the plugins of that \
-    side; the reference's tool is its newest release's, whatever its plugins are. *Setup* is a program built on libcni that sets \
+    side; upstream's tool is that of its newest release, whatever its plugins are. *Setup* is a program built on libcni that sets \
     all containers up at once.";
 
 fn heading(sides: &[Side]) -> String {

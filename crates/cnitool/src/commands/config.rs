@@ -27,6 +27,10 @@ fn directory(common: &Common, dir: Option<&Path>) -> PathBuf {
 /// Prints which file is the default network of a runtime, and why the others are not.
 pub(crate) fn explain(common: &Common, out: Output, dir: Option<&Path>, runtime: RuntimeKind) -> Result {
     let dir = directory(common, dir);
+    if dir.is_file() {
+        let hint = "hint: name the directory of configurations; one file: `cnitool validate FILE`";
+        return Err(format!("{} is not a directory; {hint}", dir.display()).into());
+    }
     let policy = match runtime {
         RuntimeKind::Containerd => SelectionPolicy::FirstFiles(1),
         RuntimeKind::CriO => SelectionPolicy::FirstOfEachName(None),
@@ -62,29 +66,36 @@ fn text(out: Output, dir: &Path, selection: &Selection) -> String {
         None => out.paint(&format!("{}: no file can be the default network", dir.display()), Tone::Bad),
     };
     let mut lines = vec![format!("{first}\n")];
+    if selection.default_network().is_none() && selection.skipped.is_empty() {
+        lines.push(
+            "  it has no configuration file; hint: write one with `cnitool init`, or set `--conf-dir`\n".to_owned(),
+        );
+    }
     for skipped in &selection.skipped {
         lines.push(format!("  {skipped}\n"));
     }
     lines.concat()
 }
 
-/// Prints the errors and warnings about the files of a directory.
-pub(crate) fn validate(common: &Common, out: Output, dir: Option<&Path>) -> Result {
-    let dir = directory(common, dir);
-    if !dir.is_dir() {
-        return Err(format!("{} is not a directory; hint: name the directory of configurations", dir.display()).into());
+/// Prints the errors and warnings about one file, or about the files of a directory.
+pub(crate) fn validate(common: &Common, out: Output, path: Option<&Path>) -> Result {
+    let path = directory(common, path);
+    if !path.exists() {
+        let hint = "hint: name a configuration file, or a directory of them";
+        return Err(format!("{} does not exist; {hint}", path.display()).into());
     }
     let plugins = plugin_pages::plugin_keys()?;
     let runtime = Some(environment::runtime(common));
     let capabilities = environment::capabilities()?.into_iter().map(|(name, _)| name).collect();
-    let validator = Validator { dir: dir.clone(), runtime, plugins, capabilities, routes: routes() };
-    let findings = validator.validate()?;
+    let validator = Validator { dir: path.clone(), runtime, plugins, capabilities, routes: routes() };
+    let findings = if path.is_dir() { validator.validate()? } else { validator.validate_file(&path)? };
     let is_valid = findings.iter().all(|finding| finding.severity != Severity::Error);
     if out.json {
         let documents: Vec<Value> = findings.iter().map(finding_document).collect();
-        print_json(&json!({"directory": dir.display().to_string(), "valid": is_valid, "findings": documents}))?;
+        let kind = if path.is_dir() { "directory" } else { "file" };
+        print_json(&json!({kind: path.display().to_string(), "valid": is_valid, "findings": documents}))?;
     } else if findings.is_empty() {
-        print(&format!("{}: nothing is wrong\n", dir.display()))?;
+        print(&format!("{}: nothing is wrong\n", path.display()))?;
     } else {
         print(&findings.iter().map(|finding| line(out, finding)).collect::<String>())?;
     }

@@ -95,7 +95,7 @@ pub(crate) fn init(common: &Common, out: Output, args: &Init) -> Result {
     if out.json {
         return print_json(&json!({"file": file.display().to_string(), "network": network.name}));
     }
-    print(&format!("wrote {}; `cnitool validate` judges it\n", file.display()))
+    print(&format!("wrote {}; check it with `cnitool validate`\n", file.display()))
 }
 
 /// Checks that neither the file nor a network with the name exists.
@@ -225,6 +225,9 @@ fn vlan_id(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<Opt
         return Ok(args.vlan_id);
     }
     let answer = questions.ask("Number of the VLAN", "")?;
+    if answer.is_empty() {
+        return Err("vlan needs `--vlan-id`, the number of the VLAN; hint: use, for instance, `--vlan-id 100`".into());
+    }
     match answer.parse() {
         Ok(id) if id < 4095 => Ok(Some(id)),
         _ => Err(format!(
@@ -243,6 +246,9 @@ fn device(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<Stri
         Some(device) => device.clone(),
         None => questions.ask("Device of the host", "")?,
     };
+    if device.is_empty() {
+        return Err("host-device needs `--device`, a device of the host; hint: `ip link` lists them".into());
+    }
     check_ifname(&device).map_err(|why| format!("--device: {why}: {device:?}"))?;
     Ok(device)
 }
@@ -382,20 +388,20 @@ impl NewNetwork {
             ],
             MainPlugin::Dummy => vec!["dummy: each container has an interface that leads nowhere, for its addresses."],
         };
-        let mut all = vec!["Written by cnitool init. Readers pass over this key; change what you like."];
+        let mut all = vec!["Written by cnitool init. This key is a comment: runtimes and plugins ignore it."];
         all.extend(main);
         if self.plugin.leads_to_the_host() {
-            all.push("ipMasq: what leaves the network leaves under the host's address.");
+            all.push("ipMasq: packets that leave the network get the host's address (masquerading).");
         }
         all.push("ranges: a container gets one address of each list; reservations are in /var/lib/cni/networks.");
         if self.ports {
-            all.push("portmap: ports of the host that lead to a container, as its runtime asks for them.");
+            all.push("portmap: ports of the host that lead to a container, as its runtime requests them.");
         }
         if self.limits {
-            all.push("bandwidth: the rates at which a container receives and sends, as its runtime asks for them.");
+            all.push("bandwidth: the rates at which a container receives and sends, as its runtime requests them.");
         }
         if self.source_routing {
-            all.push("sbr: a container replies by the interface that the request came in by.");
+            all.push("sbr: a reply leaves by the interface on which the request arrived.");
         }
         if self.vrf.is_some() {
             all.push(

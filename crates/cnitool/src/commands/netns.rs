@@ -17,8 +17,8 @@ use crate::output::print::{print, print_json, print_to_stderr};
 use crate::output::table::Cell;
 use crate::output::text::Tone;
 
-/// The directory of names.
-const NAMES: &str = "/run/netns";
+/// The directory of the namespaces that have a name.
+pub(crate) const NAMED_NAMESPACES: &str = "/run/netns";
 
 /// A namespace with a name.
 struct Named {
@@ -37,7 +37,7 @@ pub(crate) fn netns(common: &Common, out: Output, args: &Netns) -> Result {
             let attached = attached(common, &path)?;
             if !attached.is_empty() && !*force {
                 let text = format!("{}: attached there: {}", path.display(), attached.join(", "));
-                return Err(format!("{text}; hint: `cnitool del` them first, or give --force").into());
+                return Err(format!("{text}; hint: run `cnitool del` first, or use --force").into());
             }
             if *dry_run { would_del(out, &path, &attached) } else { del(out, &path, &attached) }
         }
@@ -50,9 +50,11 @@ fn path_of(name: &str) -> Result<PathBuf> {
         return Ok(std::path::absolute(name).map_err(|error| format!("{name}: {error}"))?);
     }
     if name.is_empty() || name == "." || name == ".." {
-        return Err(format!("\"{name}\" cannot be the name of a namespace").into());
+        return Err(
+            format!("\"{name}\" cannot be the name of a namespace; hint: use a name such as c1, or a path").into()
+        );
     }
-    Ok(Path::new(NAMES).join(name))
+    Ok(Path::new(NAMED_NAMESPACES).join(name))
 }
 
 fn add(out: Output, path: &Path) -> Result {
@@ -103,12 +105,12 @@ fn del_document(path: &Path, attached: &[String], dry_run: bool) -> Value {
 fn list(common: &Common, out: Output) -> Result {
     let inspector = PathInspector::new();
     let all = environment::cache(common).list()?;
-    let entries = fs::read_dir(NAMES).into_iter().flatten();
+    let entries = fs::read_dir(NAMED_NAMESPACES).into_iter().flatten();
     let mut names: Vec<String> = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok()).collect();
     names.sort();
     let mut found = Vec::new();
     for name in names {
-        let path = Path::new(NAMES).join(&name);
+        let path = Path::new(NAMED_NAMESPACES).join(&name);
         let state = inspector.path(&path.display().to_string());
         let attachments = names_at(&all, &path);
         found.push(Named { name, path, state, attachments });

@@ -73,6 +73,9 @@ pub(crate) fn show(common: &Common, out: Output, args: &Show) -> Result {
         let attachments: Vec<Value> = shown.iter().map(Shown::to_json).collect();
         return print_json(&json!({"attachments": attachments}));
     }
+    if shown.is_empty() {
+        return print("no attachment is in the cache\n");
+    }
     print(&shown.iter().map(|one| one.tree().drawn(out)).collect::<String>())
 }
 
@@ -86,12 +89,19 @@ fn find(all: Vec<CachedAttachment>, id: &str) -> Result<Vec<CachedAttachment>> {
         &|cached| !id.is_empty() && cached.at.container_id.starts_with(id),
     ];
     let Some(is_match) = matches.into_iter().find(|is_match| all.iter().any(is_match)) else {
-        return Err(format!("no attachment of \"{id}\" is in the cache; hint: run `cnitool list`").into());
+        return Err(format!(
+            "no attachment in the cache has the container id, namespace or address \"{id}\"; hint: run `cnitool list`"
+        )
+        .into());
     };
     let found: Vec<CachedAttachment> = all.into_iter().filter(|cached| is_match(cached)).collect();
     let first = &found[0].at.container_id;
     if let Some(other) = found.iter().find(|cached| cached.at.container_id != *first) {
-        return Err(format!("\"{id}\" may be {first} or {}: give more of it", other.at.container_id).into());
+        return Err(format!(
+            "\"{id}\" is the beginning of {first} and of {}; hint: write more of it",
+            other.at.container_id
+        )
+        .into());
     }
     Ok(found)
 }
@@ -236,7 +246,7 @@ impl Shown {
         if !self.rules.is_empty() {
             below.push(Branch::over("rules", self.rules.iter().cloned()));
         }
-        below.push(Branch::over("kept", [cached.file.display().to_string()]));
+        below.push(Branch::over("cached result", [cached.file.display().to_string()]));
         if !cached.problems.is_empty() {
             below.push(Branch::over("problems", cached.problems.iter().cloned()));
         }

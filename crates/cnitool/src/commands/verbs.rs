@@ -3,11 +3,14 @@
 //! The commands that upstream's cnitool has too write the same to stdout: `add` its result, the others nothing, unless `--json` is
 //! given.
 
+use std::path::Path;
+
 use cnikit_libcni::{Attachment, NetworkList, PlannedSteps, Runtime, ValidAttachment, load};
 use serde_json::{Value, json};
 
 use crate::cli;
 use crate::commands::container;
+use crate::commands::netns::NAMED_NAMESPACES;
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::options::Common;
@@ -88,6 +91,10 @@ pub(crate) fn load_or_cached_list(
 fn attachment(common: &Common, args: &cli::Attachment) -> Result<Attachment> {
     let here = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
     let netns = container::absolute(&args.netns, &here).to_string_lossy().into_owned();
+    let named = Path::new(NAMED_NAMESPACES).join(&args.netns);
+    if !args.netns.contains('/') && !args.netns.is_empty() && !Path::new(&netns).exists() && named.exists() {
+        return Err(format!("there is no {netns}; hint: the path of that namespace is {}", named.display()).into());
+    }
     Ok(Attachment::new(container::id_of(&netns), netns).on(environment::ifname(common)))
 }
 
@@ -104,7 +111,9 @@ pub(crate) fn check(common: &Common, out: Output, args: &cli::Attachment) -> Res
     if let Err(error) = call.runtime.check(&call.list, &call.at) {
         let mut failure = Failure::from(error);
         if !is_added {
-            failure.text += "\nhint: the cache has no add of this attachment: run `cnitool add` first";
+            // The hint of the plugin is for runtimes.
+            let what = failure.text.split("; hint: ").next().unwrap_or_default();
+            failure.text = format!("{what}; hint: run `cnitool add` first: the cache has no result of one");
         }
         return Err(failure);
     }

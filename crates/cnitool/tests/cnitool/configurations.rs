@@ -8,7 +8,7 @@ use crate::bench::{Bench, json};
 fn explain_names_the_default_network_and_the_reasons_against_other_files() {
     let bench = Bench::new();
     let (printed, _) = bench.says(3, "config why");
-    assert!(printed.contains("no file can be the default"), "{printed}");
+    assert!(printed.contains("no file can be the default") && printed.contains("hint: write one"), "{printed}");
     bench.file("00-torn.conflist", "{");
     bench.file("10-lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
     bench.file("20-later.conf", r#"{"cniVersion": "1.0.0", "name": "later", "type": "loopback"}"#);
@@ -46,7 +46,36 @@ fn validate_reports_errors_with_their_position() {
     assert_eq!(document["valid"], false);
     let findings = document["findings"].as_array().unwrap();
     assert!(findings.iter().any(|one| one["severity"] == "error" && one["file"].as_str().unwrap().contains("30-c")));
-    assert!(bench.says(1, "validate /nonexistent").1.contains("is not a directory"));
+    assert!(bench.says(1, "validate /nonexistent").1.contains("does not exist; hint: "));
+}
+
+#[test]
+fn validate_takes_one_file_and_the_plugins_of_its_network() {
+    let bench = Bench::new();
+    bench.file("10-bad.conflist", "{");
+    let lo = r#"{"cniVersion": "1.0.0", "name": "lo", "plugins": [{"type": "loopback"}]}"#;
+    bench.file("20-lo.conflist", lo);
+    let file = bench.path("net.d/20-lo.conflist");
+    assert_eq!(
+        bench.says(0, &format!("validate {}", file.display())).0,
+        format!("{}: nothing is wrong\n", file.display())
+    );
+    let document = bench.json(&format!("validate {}", file.display()));
+    assert_eq!((&document["file"], &document["valid"]), (&file.to_str().unwrap().into(), &true.into()));
+    fs::create_dir(bench.path("net.d/lo")).unwrap();
+    bench.file("lo/10-more.conf", r#"{"type": "tuning", "mac": 5}"#);
+    let (printed, _) = bench.says(3, &format!("validate {}", file.display()));
+    assert!(printed.contains("lo/10-more.conf:1:20: mac: ") && !printed.contains("10-bad"), "{printed}");
+    let (printed, _) = bench.says(3, &format!("validate {}", bench.path("net.d/10-bad.conflist").display()));
+    assert!(
+        printed.contains("10-bad.conflist:1:1: unexpected end of file") && printed.lines().count() == 1,
+        "{printed}"
+    );
+    fs::copy(&file, bench.path("draft.txt")).unwrap();
+    let (_, errors) = bench.says(1, &format!("validate {}", bench.path("draft.txt").display()));
+    assert!(errors.contains("draft.txt: runtimes read only files that end in .conflist"), "{errors}");
+    let (_, errors) = bench.says(1, &format!("config explain {}", file.display()));
+    assert!(errors.contains("is not a directory; hint: ") && errors.contains("cnitool validate FILE"), "{errors}");
 }
 
 #[test]
@@ -158,10 +187,10 @@ fn init_writes_valid_configurations_of_the_other_plugins() {
 fn init_refuses_options_that_would_have_no_effect() {
     let bench = Bench::new();
     for (flags, says) in [
-        ("--plugin host-device", "--device: interface name is empty"),
+        ("--plugin host-device", "host-device needs `--device`"),
         ("--plugin host-device --device a/b", "--device: interface name contains /"),
         ("--plugin dummy --device eth1", "--device: only with --plugin host-device"),
-        ("--plugin vlan", "not a number from 0 to 4094"),
+        ("--plugin vlan", "vlan needs `--vlan-id`"),
         ("--plugin vlan --vlan-id 4095", "4095 is not in 0..4095"),
         ("--plugin vlan --vlan-id 7 --master a/b", "--master"),
         ("--plugin bridge --vlan-id 7", "--vlan-id: only with --plugin vlan"),

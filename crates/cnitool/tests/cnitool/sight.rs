@@ -54,9 +54,15 @@ fn show_has_everything_from_the_namespace_to_the_rules_of_the_host() {
     let bench = bench();
     let id = bench.json("list")["attachments"][0]["container"].as_str().unwrap().to_owned();
     let (tree, _) = bench.says(0, &format!("show {id}"));
-    for part in
-        ["namespace ", "eth0 (veth", "address 10.94.0.", "host end veth", "port of cni-t0 (bridge", "rules", "kept"]
-    {
+    for part in [
+        "namespace ",
+        "eth0 (veth",
+        "address 10.94.0.",
+        "host end veth",
+        "port of cni-t0 (bridge",
+        "rules",
+        "cached result",
+    ] {
         assert!(tree.contains(part), "{part}: {tree}");
     }
     let document = bench.json(&format!("show {id}"));
@@ -74,8 +80,8 @@ fn show_has_everything_from_the_namespace_to_the_rules_of_the_host() {
         assert_eq!(bench.json(&format!("show {way}"))["attachments"][0]["container"], id.as_str(), "{way}");
     }
     assert_eq!(bench.json("show")["attachments"].as_array().unwrap().len(), 2, "without an id all are shown");
-    assert!(bench.says(1, "show cnitool-").1.contains("give more of it"));
-    assert!(bench.says(1, "show nobody").1.contains("no attachment of \"nobody\""));
+    assert!(bench.says(1, "show cnitool-").1.contains("hint: write more of it"));
+    assert!(bench.says(1, "show nobody").1.contains("container id, namespace or address \"nobody\""));
 }
 
 #[test]
@@ -120,6 +126,35 @@ fn a_namespace_is_made_and_removed_by_name_unless_a_container_is_attached() {
     assert!(!path.exists());
     bench.says(1, &format!("netns del {}", path.display()));
     bench.says(0, "netns list");
+}
+
+#[test]
+fn a_relative_path_of_a_namespace_is_resolved_against_the_working_directory() {
+    let bench = Bench::new();
+    let here = std::env::current_dir().unwrap();
+    let name = format!("target-of-test-{}", std::process::id());
+    let printed = bench.says(0, &format!("netns add ./{name}")).0;
+    assert_eq!(printed, format!("{}\n", here.join(&name).display()), "absolute, so that a runtime finds it");
+    bench.says(0, &format!("netns del ./{name}"));
+    assert!(!here.join(&name).exists());
+}
+
+#[test]
+fn the_bare_name_of_a_namespace_is_answered_with_its_path() {
+    let bench = Bench::new();
+    bench.file("lo.conf", r#"{"cniVersion": "1.0.0", "name": "lo", "type": "loopback"}"#);
+    let name = format!("bare-{}", std::process::id());
+    bench.says(0, &format!("netns add {name}"));
+    for verb in ["add", "check", "del", "plan"] {
+        let (_, errors) = bench.says(1, &format!("{verb} lo {name} -i lo"));
+        assert!(errors.contains(&format!("; hint: the path of that namespace is /run/netns/{name}")), "{errors}");
+    }
+    bench.says(0, &format!("netns del {name}"));
+}
+
+#[test]
+fn show_says_that_there_is_nothing_to_show() {
+    assert_eq!(Bench::new().says(0, "show").0, "no attachment is in the cache\n");
 }
 
 #[test]

@@ -101,11 +101,28 @@ impl Validator {
     /// # Errors
     /// [`Error::Configuration`] if the directory cannot be listed.
     pub fn validate(&self) -> Result<Vec<Finding>, Error> {
+        self.validate_files(&conf_files(&self.dir, &EXTENSIONS)?)
+    }
+
+    /// Validates one file of any directory, with the files of plugins that belong to its list. The networks of other files are not
+    /// compared with it.
+    ///
+    /// # Errors
+    /// [`Error::Configuration`] if the file has none of the [`EXTENSIONS`], or the directory of its plugins cannot be listed.
+    pub fn validate_file(&self, file: &Path) -> Result<Vec<Finding>, Error> {
+        if !file.extension().is_some_and(|end| EXTENSIONS.iter().any(|known| end == *known)) {
+            let message = "runtimes read only files that end in .conflist, .conf or .json".to_owned();
+            return Err(ConfigError::of_file(file, message, "rename the file").into());
+        }
+        self.validate_files(&[file.to_owned()])
+    }
+
+    fn validate_files(&self, paths: &[PathBuf]) -> Result<Vec<Finding>, Error> {
         let mut validation =
             Validation { validator: self, files: Vec::new(), counts: BTreeMap::new(), findings: Vec::new() };
         let mut networks = Vec::new();
-        for path in conf_files(&self.dir, &EXTENSIONS)? {
-            if let Some(network) = validation.network(&path)? {
+        for path in paths {
+            if let Some(network) = validation.network(path)? {
                 networks.push(network);
             }
         }
@@ -164,7 +181,7 @@ impl Validation<'_> {
         if let Ok(list) = &mut read
             && !is_alone
         {
-            plugins.extend(self.plugins_of_other_files(list)?);
+            plugins.extend(self.plugins_of_other_files(list, path.parent().unwrap_or(Path::new("")))?);
         }
         let version = match read {
             Ok(_) if plugins.is_empty() => {
@@ -203,9 +220,9 @@ impl Validation<'_> {
     }
 
     /// Adds the plugins in the directory of the network's name to the list.
-    fn plugins_of_other_files(&mut self, list: &mut NetworkList) -> Result<Vec<PluginObject>, Error> {
+    fn plugins_of_other_files(&mut self, list: &mut NetworkList, dir: &Path) -> Result<Vec<PluginObject>, Error> {
         let mut plugins = Vec::new();
-        for path in plugin_files(list, &self.validator.dir)? {
+        for path in plugin_files(list, dir)? {
             match append_file(list, &path) {
                 Ok(found) => {
                     let conf = found.conf.clone();

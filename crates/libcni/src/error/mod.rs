@@ -5,7 +5,7 @@ pub(crate) mod config_error;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
-use cnikit_types::code;
+use cnikit_types::{CniError, code};
 use nix::errno::Errno;
 
 use crate::ConfigError;
@@ -125,6 +125,18 @@ impl Failure {
             FailureKind::InvalidOutput(_) | FailureKind::UnsupportedVersion(_) => None,
         }
     }
+
+    /// The text of a plugin's error object. The details of our plugins begin with plugin, verb, network, container and interface,
+    /// which the failure names already: they are left out.
+    fn text_of(&self, object: &CniError) -> String {
+        let call = format!("{} {}, network {}", self.plugin, self.verb, self.network);
+        let details = object.details.as_deref().unwrap_or_default();
+        let Some(rest) = details.strip_prefix(&call) else { return object.to_string() };
+        match rest.split_once("; ") {
+            Some((_, rest)) => format!("{}; {rest}", object.msg),
+            None => object.msg.clone(),
+        }
+    }
 }
 
 impl fmt::Display for Error {
@@ -239,7 +251,10 @@ impl fmt::Display for Failure {
             write!(f, " on {}: ", self.ifname)?;
         }
         match &self.kind {
-            FailureKind::Call(error) => write!(f, "{error}")?,
+            FailureKind::Call(error) => match &**error {
+                cnikit_invoke::Error::Refused(object) => f.write_str(&self.text_of(object))?,
+                error => write!(f, "{error}")?,
+            },
             FailureKind::InvalidOutput(text) => write!(f, "its answer cannot be parsed: {text}")?,
             FailureKind::UnsupportedVersion(text) => write!(f, "it {text}")?,
         }

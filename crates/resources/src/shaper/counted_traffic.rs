@@ -40,7 +40,9 @@ impl CountedTraffic {
         let only = subnets("shapedSubnets", shaped)?;
         let except = subnets("unshapedSubnets", unshaped)?;
         match (only.is_empty(), except.is_empty()) {
-            (false, false) => Err("shapedSubnets and unshapedSubnets exclude each other".to_owned()),
+            (false, false) => {
+                Err("shapedSubnets and unshapedSubnets exclude each other; hint: remove one of them".to_owned())
+            }
             (false, true) => Ok(CountedTraffic::Only(only)),
             (true, false) => Ok(CountedTraffic::Except(except)),
             (true, true) => Ok(CountedTraffic::All),

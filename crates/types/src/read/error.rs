@@ -22,17 +22,22 @@ pub struct ReadError {
     pub what: Wrong,
     /// The expected and the actual value.
     pub message: String,
+    /// What to do about it, if the code that read the value knows that.
+    pub hint: Option<String>,
 }
+
+/// Separates the message from the hint in the text of an error of a `TryFrom`: `table 0 is not a routing table; hint: ...`.
+const HINT: &str = "; hint: ";
 
 impl ReadError {
     /// An error about the value itself.
     pub fn value(message: impl Into<String>) -> ReadError {
-        ReadError { path: String::new(), what: Wrong::Value, message: message.into() }
+        ReadError { path: String::new(), what: Wrong::Value, message: message.into(), hint: None }
     }
 
     /// An error about the JSON type.
     pub fn wrong_type(message: impl Into<String>) -> ReadError {
-        ReadError { path: String::new(), what: Wrong::Type, message: message.into() }
+        ReadError { path: String::new(), what: Wrong::Type, message: message.into(), hint: None }
     }
 
     /// The same error, with `key` in front of its path: the value is in an object.
@@ -63,7 +68,11 @@ impl std::error::Error for ReadError {}
 
 impl Error for ReadError {
     fn custom<T: fmt::Display>(message: T) -> ReadError {
-        ReadError::value(message.to_string())
+        let text = message.to_string();
+        match text.split_once(HINT) {
+            Some((message, hint)) => ReadError { hint: Some(hint.to_owned()), ..ReadError::value(message) },
+            None => ReadError::value(text),
+        }
     }
 
     fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> ReadError {

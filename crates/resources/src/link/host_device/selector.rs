@@ -67,7 +67,7 @@ pub fn bus_of(device: &str) -> Result<Option<DeviceBus>, String> {
 pub fn check_bus_name(name: &str) -> Result<(), String> {
     let is_usual = |byte: u8| byte.is_ascii_alphanumeric() || b"_.:-".contains(&byte);
     if name.is_empty() || name.len() > LONGEST || name.starts_with('.') || !name.bytes().all(is_usual) {
-        return Err(format!("{name:?} cannot be the name of a device: write one such as 0000:00:03.0"));
+        return Err(format!("{name:?} cannot be the name of a device; hint: write one such as 0000:00:03.0"));
     }
     Ok(())
 }
