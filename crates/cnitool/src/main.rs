@@ -90,9 +90,10 @@ fn run(line: &CommandLine) -> Result {
 fn usage(error: &clap::Error) -> Result {
     let text = error.to_string();
     match error.kind() {
-        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion => print(&text),
-        // A group of commands, without a command: upstream's tool prints the help, too.
-        ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => print(&text),
+        // The last is a group of commands, without a command: upstream's tool prints the help, too.
+        ErrorKind::DisplayHelp | ErrorKind::DisplayVersion | ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand => {
+            print(&text)
+        }
         ErrorKind::InvalidSubcommand => {
             let word = match error.get(ContextKind::InvalidSubcommand) {
                 Some(ContextValue::String(word)) => word.as_str(),
