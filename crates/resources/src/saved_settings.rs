@@ -275,7 +275,9 @@ fn release_file(context: &ReleaseContext, directory: &Directory, name: &str, res
 /// Restores the values of every attachment of this network that is not valid any more. Upstream's files do not name the network,
 /// so they are left to DEL.
 pub(crate) fn sweep(context: &GcContext, restore: RestoreValues) -> Result<()> {
-    stored_file::sweep_all(&data_dir(&context.conf), |directory, name| sweep_file(context, directory, name, restore))
+    stored_file::sweep_all(&data_dir(&context.conf), ".json", |directory, name| {
+        sweep_file(context, directory, name, restore)
+    })
 }
 
 fn sweep_file(context: &GcContext, directory: &Directory, name: &str, restore: RestoreValues) -> Result<()> {

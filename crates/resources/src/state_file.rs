@@ -1,7 +1,8 @@
 //! What an attachment changed, stored in a file of its own until DEL or GC undoes it.
 //!
-//! The file is `CONTAINER_IFNAME.HASH.json` in `dataDir`; the hash is that of the attachment's tag. It names the attachment and its
-//! namespace, as that of [`saved_settings`](crate::saved_settings) does. It is complete and synced before anything is changed, so
+//! The file is `CONTAINER_IFNAME.HASH.PLUGIN.json` in `dataDir`; the hash is that of the attachment's tag. Several plugins of a
+//! chain may have the same `dataDir`. It names the attachment and its namespace, as that of
+//! [`saved_settings`](crate::saved_settings) does. It is complete and synced before anything is changed, so
 //! it may list what was never made: every entry is compared with the kernel before it is undone.
 
 use std::path::Path;
@@ -24,6 +25,13 @@ const FORMAT: u64 = 1;
 const LONGEST: usize = 160;
 /// The largest file that is read, in bytes.
 const LIMIT: usize = 64 << 20;
+
+/// A state that is stored in a file of its own.
+pub(crate) trait StoredState: Serialize + DeserializeOwned {
+    /// The end of the names of such files: each type has its own.
+    const ENDING: &'static str;
+}
+
 /// The content of a file.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Stored<T> {
@@ -55,12 +63,12 @@ pub(crate) struct FoundState<T> {
 }
 
 /// The states of this boot that are stored in `dir`, of all attachments.
-pub(crate) fn all<T: DeserializeOwned>(dir: &Path) -> Result<Vec<FoundState<T>>> {
+pub(crate) fn all<T: StoredState>(dir: &Path) -> Result<Vec<FoundState<T>>> {
     let Some(directory) = Directory::open_if_any(dir)? else { return Ok(Vec::new()) };
     let mut states = Vec::new();
     for name in directory.list()? {
         if let Ok(name) = name.into_string()
-            && name.strip_suffix(".json").is_some()
+            && name.ends_with(T::ENDING)
             && let StoredFile::Valid(stored) = read::<T>(&directory, &name)?
             && stored.owner.is_of_this_boot()?
         {
@@ -79,19 +87,19 @@ pub(crate) fn discard(dir: &Path, name: &str) -> Result<()> {
 }
 
 /// Replaces the state that [`record`] stored in the same call.
-pub(crate) fn update<T: Serialize>(context: &ApplyContext, dir: &Path, state: &T) -> Result<()> {
+pub(crate) fn update<T: StoredState>(context: &ApplyContext, dir: &Path, state: &T) -> Result<()> {
     let directory = Directory::open(dir)?;
     let stored = Stored { version: FORMAT, owner: Owner::of(context)?, state };
-    Ok(directory.replace_and_sync(&file_name(&context.tag), serde_json::to_string(&stored)?.as_bytes(), MODE)?)
+    Ok(directory.replace_and_sync(&file_name::<T>(&context.tag), serde_json::to_string(&stored)?.as_bytes(), MODE)?)
 }
 
 /// The state that was stored for this attachment in this namespace; `None` if there is none, or if it is of another namespace.
 ///
 /// # Errors
 /// The file cannot be read, or a later release wrote it.
-pub(crate) fn find<T: DeserializeOwned>(context: &ApplyContext, dir: &Path) -> Result<Option<T>> {
+pub(crate) fn find<T: StoredState>(context: &ApplyContext, dir: &Path) -> Result<Option<T>> {
     let Some(directory) = Directory::open_if_any(dir)? else { return Ok(None) };
-    let name = file_name(&context.tag);
+    let name = file_name::<T>(&context.tag);
     let stored = match read::<T>(&directory, &name)? {
         StoredFile::Valid(stored) => stored,
         StoredFile::Newer { version, .. } => {
@@ -107,9 +115,14 @@ pub(crate) fn find<T: DeserializeOwned>(context: &ApplyContext, dir: &Path) -> R
 }
 
 /// Stores the state, before anything is changed. The journal puts back what was stored before.
-pub(crate) fn record<T: Serialize>(context: &ApplyContext, dir: &Path, journal: &mut Journal, state: &T) -> Result<()> {
+pub(crate) fn record<T: StoredState>(
+    context: &ApplyContext,
+    dir: &Path,
+    journal: &mut Journal,
+    state: &T,
+) -> Result<()> {
     let directory = Directory::make(dir, DIRECTORY_MODE)?;
-    let name = file_name(&context.tag);
+    let name = file_name::<T>(&context.tag);
     let stored = Stored { version: FORMAT, owner: Owner::of(context)?, state };
     let before = match directory.read(&name, LIMIT) {
         Err(error) if error.is_garbage() => None,
@@ -122,12 +135,12 @@ pub(crate) fn record<T: Serialize>(context: &ApplyContext, dir: &Path, journal: 
 }
 
 /// Undoes the stored state of one attachment, if its namespace still exists, and removes the file. Returns whether there was one.
-pub(crate) fn release<T: DeserializeOwned>(context: &ReleaseContext, dir: &Path, undo: Undo<T>) -> Result<bool> {
+pub(crate) fn release<T: StoredState>(context: &ReleaseContext, dir: &Path, undo: Undo<T>) -> Result<bool> {
     release_by(context, dir, |state, tag, netns| undo_inside(undo, state, tag, netns))
 }
 
 /// As [`release`], where `undo` is called without the namespace too.
-pub(crate) fn release_anywhere<T: DeserializeOwned>(
+pub(crate) fn release_anywhere<T: StoredState>(
     context: &ReleaseContext,
     dir: &Path,
     undo: UndoAnywhere<T>,
@@ -142,13 +155,13 @@ fn undo_inside<T>(undo: Undo<T>, state: &T, tag: &AttachmentId, netns: Option<&N
     Ok(Undone::Completely)
 }
 
-fn release_by<T: DeserializeOwned>(
+fn release_by<T: StoredState>(
     context: &ReleaseContext,
     dir: &Path,
     undo: impl Fn(&T, &AttachmentId, Option<&Netns>) -> Result<Undone>,
 ) -> Result<bool> {
     let Some(directory) = Directory::open_if_any(dir)? else { return Ok(false) };
-    let name = file_name(&context.tag);
+    let name = file_name::<T>(&context.tag);
     directory.discard_unfinished_of(&name)?;
     let stored = match read::<T>(&directory, &name)? {
         StoredFile::Valid(stored) if stored.owner.is(&context.tag) => stored,
@@ -187,21 +200,17 @@ fn undo_stored<T>(
 }
 
 /// Undoes the states of this network's attachments that are not valid any more, and removes their files.
-pub(crate) fn sweep<T: DeserializeOwned>(context: &GcContext, dir: &Path, undo: Undo<T>) -> Result<()> {
+pub(crate) fn sweep<T: StoredState>(context: &GcContext, dir: &Path, undo: Undo<T>) -> Result<()> {
     let undo = |state: &T, tag: &AttachmentId, netns: Option<&Netns>| undo_inside(undo, state, tag, netns);
-    stored_file::sweep_all(dir, |directory, name| sweep_file(context, directory, name, undo))
+    stored_file::sweep_all(dir, T::ENDING, |directory, name| sweep_file(context, directory, name, undo))
 }
 
 /// As [`sweep`], where `undo` is called without the namespace too.
-pub(crate) fn sweep_anywhere<T: DeserializeOwned>(
-    context: &GcContext,
-    dir: &Path,
-    undo: UndoAnywhere<T>,
-) -> Result<()> {
-    stored_file::sweep_all(dir, |directory, name| sweep_file(context, directory, name, undo))
+pub(crate) fn sweep_anywhere<T: StoredState>(context: &GcContext, dir: &Path, undo: UndoAnywhere<T>) -> Result<()> {
+    stored_file::sweep_all(dir, T::ENDING, |directory, name| sweep_file(context, directory, name, undo))
 }
 
-fn sweep_file<T: DeserializeOwned>(
+fn sweep_file<T: StoredState>(
     context: &GcContext,
     directory: &Directory,
     name: &str,
@@ -235,18 +244,25 @@ fn parse<T: DeserializeOwned>(content: &[u8]) -> Result<StoredFile<Stored<T>>, s
     Ok(StoredFile::Valid(Box::new(Stored::deserialize(whole)?)))
 }
 
-fn file_name(tag: &AttachmentId) -> String {
+fn file_name<T: StoredState>(tag: &AttachmentId) -> String {
     let hash = hex(&tag.hash()[..16]);
     let mut clear = format!("{}_{}.", tag.container, tag.ifname);
     if clear.len() > LONGEST {
         clear.clear();
     }
-    format!("{clear}{hash}.json")
+    format!("{clear}{hash}{}", T::ENDING)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[derive(Deserialize, Serialize)]
+    struct Number(u32);
+
+    impl StoredState for Number {
+        const ENDING: &'static str = ".number.json";
+    }
 
     fn tag(network: &str, container: &str) -> AttachmentId {
         AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() }
@@ -254,9 +270,9 @@ mod tests {
 
     #[test]
     fn each_attachment_has_a_file_of_its_own_and_the_longest_container_id_has_a_name() {
-        let names = [tag("n", "c"), tag("m", "c"), tag("n", &"c".repeat(400))].map(|tag| file_name(&tag));
+        let names = [tag("n", "c"), tag("m", "c"), tag("n", &"c".repeat(400))].map(|tag| file_name::<Number>(&tag));
         assert!(names[0].starts_with("c_eth0.") && names[0] != names[1], "{names:?}");
-        assert!(names.iter().all(|name| name.len() < 200), "{names:?}");
+        assert!(names.iter().all(|name| name.len() < 200 && name.ends_with(".number.json")), "{names:?}");
     }
 
     #[test]
@@ -276,10 +292,10 @@ mod tests {
             ("{".to_owned(), |found| matches!(found, StoredFile::Damaged)),
         ] {
             std::fs::write(dir.path().join("a"), &text).unwrap();
-            assert!(is_expected(read::<u32>(&directory, "a").unwrap()), "{text}");
+            assert!(is_expected(read::<Number>(&directory, "a").unwrap()), "{text}");
         }
         std::fs::create_dir(dir.path().join("b")).unwrap();
-        assert!(matches!(read::<u32>(&directory, "b").unwrap(), StoredFile::Damaged));
-        assert!(matches!(read::<u32>(&directory, "c").unwrap(), StoredFile::Absent));
+        assert!(matches!(read::<Number>(&directory, "b").unwrap(), StoredFile::Damaged));
+        assert!(matches!(read::<Number>(&directory, "c").unwrap(), StoredFile::Absent));
     }
 }

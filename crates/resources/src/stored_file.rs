@@ -104,14 +104,15 @@ pub(crate) fn remove_unusable(directory: &Directory, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Calls `sweep` for each file of a directory, if that exists. One that fails does not stop the others.
-pub(crate) fn sweep_all(dir: &Path, sweep: impl Fn(&Directory, &str) -> Result<()>) -> Result<()> {
+/// Calls `sweep` for each file of a directory whose name ends with `ending`, if the directory exists. One that fails does not stop
+/// the others.
+pub(crate) fn sweep_all(dir: &Path, ending: &str, sweep: impl Fn(&Directory, &str) -> Result<()>) -> Result<()> {
     let Some(directory) = Directory::open_if_any(dir)? else { return Ok(()) };
     directory.discard_unfinished()?;
     let mut errors = Errors::default();
     for name in directory.list()? {
         if let Ok(name) = name.into_string()
-            && name.strip_suffix(".json").is_some()
+            && name.ends_with(ending)
         {
             errors.note(sweep(&directory, &name));
         }

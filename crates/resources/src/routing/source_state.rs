@@ -5,6 +5,7 @@ use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
 use crate::routing::stored_route::StoredRoute;
+use crate::state_file::StoredState;
 
 /// The protocol number of the rules that we add, and of the routes that we add and that are not copies. It tells them from those
 /// of ip(8) (3), of the kernel (2) and of other programs. See `/etc/iproute2/rt_protos`.
@@ -22,6 +23,10 @@ pub(crate) struct SourceState {
     pub(crate) added: Vec<StoredRoute>,
     /// The routes that were removed from the main table.
     pub(crate) moved: Vec<StoredRoute>,
+}
+
+impl StoredState for SourceState {
+    const ENDING: &'static str = ".sbr.json";
 }
 
 /// A rule of ours.

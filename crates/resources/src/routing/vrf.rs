@@ -25,6 +25,7 @@ use crate::routing::changes::RoutingChanges;
 use crate::routing::route_index::RouteIndex;
 use crate::routing::stored_route::StoredRoute;
 use crate::routing::tables::{FreeTables, Rules};
+use crate::state_file::StoredState;
 use crate::{lock_netns, state_file, stored_file};
 
 /// Where states are stored unless `dataDir` is configured. A reboot empties it, and the containers are gone then too.
@@ -74,6 +75,10 @@ struct VrfState {
     routes: Vec<StoredRoute>,
     /// The IPv6 settings of the interface from before.
     settings: Vec<(String, String)>,
+}
+
+impl StoredState for VrfState {
+    const ENDING: &'static str = ".vrf.json";
 }
 
 /// The directory of the states: `dataDir`. DEL and GC read nothing else of the configuration but the VRF's name.

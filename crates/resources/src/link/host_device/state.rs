@@ -7,6 +7,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::alias::hex;
 use crate::saved_settings::LinkValues;
+use crate::state_file::StoredState;
 use crate::stored_file::unhex;
 
 /// A device that was moved into a container, as it was on the host.
@@ -14,6 +15,10 @@ use crate::stored_file::unhex;
 pub(crate) struct DeviceState {
     pub(crate) identity: DeviceIdentity,
     pub(crate) before: LinkBefore,
+}
+
+impl StoredState for DeviceState {
+    const ENDING: &'static str = ".host-device.json";
 }
 
 /// How a device is recognised again. Nothing here can be changed from inside a container.
