@@ -247,6 +247,8 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (harmed::on_master(), 2),
         (harmed::tuning(), 2),
         (harmed::limited(), 1),
+        (Subject { bin: installed().to_owned(), ..tap() }, 1),
+        (crowded_host_device(installed()), 1),
         (harmed::crowded_source_routing(installed()), 2),
         (harmed::delegating("in one process"), 2),
         (harmed::crowded_ports(installed(), "nftables"), 1),

@@ -2,14 +2,18 @@
 
 use cnikit_testkit::{Subject, crash};
 use cnikit_tests::harmed::tuning;
-use cnikit_tests::{flannel, installed, script, subnet_env, subnet_file};
-use serde_json::json;
+use cnikit_tests::{crowded_host_device, flannel, installed, script, subnet_env, subnet_file};
+use serde_json::{Value, json};
+
+/// host-local with five addresses of each family.
+fn few() -> Value {
+    json!({"type": "host-local", "ranges": [
+        [{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.2", "rangeEnd": "10.77.0.6"}],
+        [{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::2", "rangeEnd": "fd00:77::6"}]]})
+}
 
 fn of(plugin: &str) -> Subject {
-    let ipam = json!({"type": "host-local", "ranges": [
-        [{"subnet": "10.77.0.0/24", "rangeStart": "10.77.0.2", "rangeEnd": "10.77.0.6"}],
-        [{"subnet": "fd00:77::/64", "rangeStart": "fd00:77::2", "rangeEnd": "fd00:77::6"}]]});
-    Subject::new(installed(), plugin, json!({"ipam": ipam}))
+    Subject::new(installed(), plugin, json!({"ipam": few()}))
 }
 
 #[test]
@@ -20,6 +24,17 @@ fn host_local_survives_a_power_cut() {
 #[test]
 fn bridge_survives_a_power_cut() {
     crash::survives(&of("bridge"), 6);
+}
+
+#[test]
+fn tap_survives_a_power_cut() {
+    crash::survives(&of("tap"), 6);
+}
+
+/// What the device was, besides the reservations. The boot gives the device back, with or without the file.
+#[test]
+fn host_device_survives_a_power_cut() {
+    crash::survives(&crowded_host_device(installed()).with("ipam", few()), 6);
 }
 
 /// The record of saved settings, wherever it is stored: here on a disk.

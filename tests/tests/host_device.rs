@@ -285,6 +285,39 @@ fn a_device_of_a_container_or_none_at_all_is_refused_by_name() {
     assert!(code == 101 && text.contains("failed to move link br0: this kind of link cannot leave"), "{code} {text}");
 }
 
+/// tuning is behind it in the chain, and stores its settings in the same directory. A DEL may leave tuning out, or call it last:
+/// then the device is on the host already.
+#[test]
+fn a_tuned_device_is_given_back_as_the_host_had_it() {
+    for tuning_is_first in [true, false] {
+        let scene = Scene::new();
+        let keys = json!({"mac": "0a:00:00:00:00:07", "mtu": 1300, "promisc": true, "allmulti": true, "txQLen": 500,
+            "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}, "dataDir": "$DIR/devices"});
+        let tuning = subject("tuning", keys).at(scene.host.dir());
+        let prev = |result: &Value| [("prevResult", result.clone())];
+        let path = scene.container.path();
+        let made = scene.add();
+        let tuned = tuning.call(&scene.host, "ADD", "c-one", &path, &prev(&made)).ok();
+        for plugin in [&scene.named(), &tuning] {
+            plugin.check(&scene.host, "c-one", &scene.container, &tuned).ok();
+        }
+        let link = scene.container.sh("ip -o -d link show eth0");
+        for setting in ["mtu 1300", "0a:00:00:00:00:07", "qlen 500", "PROMISC", "ALLMULTI"] {
+            assert!(link.contains(setting), "{setting}: {link}");
+        }
+        if tuning_is_first {
+            tuning.del(&scene.host, "c-one", &scene.container, &tuned);
+        }
+        scene.named().del(&scene.host, "c-one", &scene.container, &tuned);
+        if !tuning_is_first {
+            let left = HostSnapshot::leftovers(&scene.host, &scene.before, &["file: devices/c-one_eth0.json = "]);
+            assert!(left.is_none(), "without DEL of tuning: {left:?}");
+            tuning.del(&scene.host, "c-one", &scene.container, &tuned);
+        }
+        scene.assert_given_back(if tuning_is_first { "tuning first" } else { "tuning last" });
+    }
+}
+
 /// An address with a lifetime was leased, and is not given back: by then another machine may have it.
 #[test]
 fn an_address_with_a_lifetime_is_not_given_back() {

@@ -9,7 +9,9 @@ use cnikit_testkit::{Container, HostSnapshot, Subject};
 use cnikit_tests::harmed::{connected, crowded_firewall, crowded_ports};
 use cnikit_tests::mixed::{self, Row, UpstreamRelease};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
-use cnikit_tests::{MASTER_OF_MACVLANS, bin, dual_stack, flannel, subject, subnet_file, tap, wrapped};
+use cnikit_tests::{
+    MASTER_OF_MACVLANS, bin, crowded_host_device, dual_stack, flannel, subject, subnet_file, tap, wrapped,
+};
 use serde_json::{Value, json};
 
 fn of(plugin: &str) -> Vec<Row> {
@@ -232,6 +234,7 @@ fn stays(ours: &Subject) -> &'static [&'static str] {
     const IN_SETS: [&str; 4] = [LINKS[0], "nft: \t\telements = {", "nft: \t\t\t", "jump hostports"];
     match (ours.plugin.as_str(), ours.conf["backend"].as_str()) {
         ("portmap", Some("nftables")) => &IN_SETS,
+        ("host-device", _) => &HINTS,
         _ if ours.after.is_some() => &LINKS,
         _ => &HINTS,
     }
@@ -276,6 +279,16 @@ fn random_calls_of_our_tap_and_upstreams_leave_nothing() {
     let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
     let ours = tap().with("cniVersion", json!(release.speaks())).with("ipam", ipam).called("tap beside 1.9.1");
     interleave(release, &ours);
+}
+
+/// Not among the others either: a device has nobody at its other end.
+#[test]
+fn random_calls_of_our_host_device_and_upstreams_leave_nothing() {
+    let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
+    for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
+        let ours = crowded_host_device(bin()).with("cniVersion", json!(release.speaks())).with("ipam", ipam.clone());
+        interleave(release, &ours.called(&format!("host-device beside {}", release.version())));
+    }
 }
 
 /// It leaves a route that names neither a container nor a link.
