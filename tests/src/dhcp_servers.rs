@@ -54,22 +54,26 @@ impl DhcpServer {
         DhcpServer::run(host, maker, "4", &conf)
     }
 
-    /// Starts one for IPv6 on the bridge, which needs an address of `fd00:99::/64`, with leases of two minutes.
-    pub fn start6(host: &Host, maker: ServerMaker) -> DhcpServer {
+    /// Starts one for IPv6 on the bridge, which needs an address of `fd00:99::/64`, with leases of so many seconds, of which they
+    /// are renewed after the half, of the addresses that end in these numbers.
+    pub fn start6(host: &Host, maker: ServerMaker, seconds: u32, pool: [u8; 2]) -> DhcpServer {
+        let [first, last] = pool.map(|number| format!("fd00:99::{number:x}"));
         let leases = prepare(host, maker, "6").join("leases");
         let conf = match maker {
             ServerMaker::Kea => json!({"Dhcp6": {
                 "data-directory": leases.parent(),
                 "interfaces-config": {"interfaces": [DHCP_BRIDGE]},
                 "lease-database": {"type": "memfile", "name": leases, "lfc-interval": 0},
-                "preferred-lifetime": 90, "valid-lifetime": 120, "renew-timer": 60, "rebind-timer": 80,
+                "preferred-lifetime": seconds * 3 / 4, "valid-lifetime": seconds,
+                "renew-timer": seconds / 2, "rebind-timer": seconds * 2 / 3,
                 "subnet6": [{"subnet": "fd00:99::/64", "interface": DHCP_BRIDGE,
-                    "pools": [{"pool": "fd00:99::10 - fd00:99::20"}],
+                    "pools": [{"pool": format!("{first} - {last}")}],
                     "option-data": [{"name": "dns-servers", "data": "fd00:99::53"}]}]}})
             .to_string(),
-            ServerMaker::Isc => "default-lease-time 120;\nsubnet6 fd00:99::/64 {\n range6 fd00:99::10 fd00:99::20;\n \
-                 option dhcp6.name-servers fd00:99::53;\n}\n"
-                .to_owned(),
+            ServerMaker::Isc => format!(
+                "default-lease-time {seconds};\nsubnet6 fd00:99::/64 {{\n range6 {first} {last};\n \
+                 option dhcp6.name-servers fd00:99::53;\n}}\n"
+            ),
         };
         DhcpServer::run(host, maker, "6", &conf)
     }

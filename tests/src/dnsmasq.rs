@@ -9,11 +9,18 @@ use cnikit_process::{Deadline, Env, Error, Program, find_program};
 use cnikit_testkit::{Container, Host};
 
 use crate::running_server::RunningServer;
+use crate::world::UNTIL_DETECTED;
 
 /// The bridge.
 pub const DHCP_BRIDGE: &str = "br-dhcp";
 /// The address of the bridge and of the server on it.
 pub const DHCP_SERVER: &str = "10.99.0.1";
+
+/// The address of IPv6 of the bridge and of the server on it.
+pub const DHCP6_SERVER: &str = "fd00:99::1";
+/// dnsmasq's options for leases of IPv6 with router advertisements, whose prefix is on the link and not for addresses.
+pub const DHCP6_OPTIONS: [&str; 3] =
+    ["--dhcp-range=fd00:99::10,fd00:99::50,64,2m", "--enable-ra", "--dhcp-option=option6:dns-server,[fd00:99::53]"];
 
 /// The longest time until it serves, and until it has ended.
 const START: Duration = Duration::from_secs(10);
@@ -30,6 +37,12 @@ pub struct Dnsmasq {
 pub fn dhcp_bridge(host: &Host) {
     host.sh(&format!("ip link add {DHCP_BRIDGE} type bridge && ip address add {DHCP_SERVER}/24 dev {DHCP_BRIDGE}"));
     host.sh(&format!("ip link set {DHCP_BRIDGE} up"));
+}
+
+/// Gives the bridge, or the server's interface, its address of IPv6.
+pub fn dhcp6_address(host: &Host) {
+    host.sh(&format!("ip address add {DHCP6_SERVER}/64 dev {DHCP_BRIDGE} nodad"));
+    host.sh(UNTIL_DETECTED);
 }
 
 /// A host with the bridge, and another one in the same network for the server: what the host sends to its own bridge would not be

@@ -7,7 +7,7 @@ use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot};
 use serde_json::{Map, Value, json};
 
-use crate::dnsmasq::{DHCP_BRIDGE, Dnsmasq, dhcp_bridge};
+use crate::dnsmasq::{DHCP_BRIDGE, DHCP6_OPTIONS, Dnsmasq, dhcp_bridge, dhcp6_address};
 use crate::lease_daemon::LeaseDaemon;
 
 /// The project's own folder.
@@ -121,7 +121,8 @@ impl Example {
         if self.master().is_some() {
             host.sh(&format!("ip link set wire0 master {DHCP_BRIDGE}"));
         }
-        Some((Dnsmasq::start(host, "10.99.0.10,10.99.0.50", &[]), LeaseDaemon::start(host, &[])))
+        dhcp6_address(host);
+        Some((Dnsmasq::start(host, "10.99.0.10,10.99.0.50", &DHCP6_OPTIONS), LeaseDaemon::start(host, &[])))
     }
 
     fn has_dhcp(&self) -> bool {

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease, client_id};
-use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, call};
+use cnikit_dhcp_daemon::{CallError, LeaseFamily, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, call};
 use cnikit_process::{Deadline, Ended, Env, Error, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
 use nix::sys::signal::{Signal, kill};
@@ -145,7 +145,12 @@ impl LeaseDaemon {
         let list = self.list();
         let leases = list.iter().filter_map(|one| one.lease.as_ref());
         let networks = leases.map(|one| format!("{}/{}", one.address, one.parameters.prefix.unwrap()).parse().unwrap());
-        let request = LeaseRequest::Check { owner: owner(id), netns: container.path(), reported: networks.collect() };
+        let request = LeaseRequest::Check {
+            owner: owner(id),
+            netns: container.path(),
+            reported: networks.collect(),
+            families: vec![LeaseFamily::V4],
+        };
         match self.call(&request) {
             LeaseReply::Done => Vec::new(),
             LeaseReply::Drift { differences } => differences,

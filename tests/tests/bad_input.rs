@@ -959,6 +959,8 @@ fn values_of_dhcp() -> Vec<Bad> {
         of("/ipam/provide/0/hexValue", json!("0g"), 7, "ipam.provide[0].hexValue: \"0g\" is not a"),
         of("/ipam/request/0/option", json!("-1"), 7, "ipam.request[0].option: \"-1\" is no option"),
         of("/ipam/daemon", json!("always"), 7, "ipam.daemon: \"always\" is not \"auto\""),
+        of("/ipam/families", json!(["v5"]), 7, "ipam.families: \"v5\" is not \"v4\", \"v6\" or \"slaac\""),
+        of("/ipam/families", json!("v6"), 7, "ipam.families"),
         of("/ipam/priority", json!(-1), 7, "ipam.priority"),
         of("/ipam/timeout", json!(1_u64 << 32), 7, "ipam.timeout"),
         bad(DHCP, "ADD", NONE, 100, "no DHCP daemon listens on"),

@@ -145,7 +145,7 @@ fn a_lease_is_bound_renewed_and_released() {
 fn other_servers_assign_renew_and_take_back() {
     for maker in [ServerMaker::Kea, ServerMaker::Isc] {
         let host = host();
-        let server = DhcpServer::start6(&host, maker);
+        let server = DhcpServer::start6(&host, maker, 120, [0x10, 0x20]);
         let mut station = Station::new(&host, 1);
         let lease = station.lease();
         let address = lease.addresses[0].address;

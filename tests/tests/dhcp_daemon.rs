@@ -365,13 +365,19 @@ fn after_a_reboot_a_container_gets_its_address_again_and_garbage_is_given_back()
     assert!(daemon.list().is_empty() && server.leases().len() == 3, "their containers may come back");
     let again = container(&host, 7);
     assert_eq!(daemon.add(&again, "one").address, leases[0].address);
-    let asked = format!("DHCPDISCOVER({DHCP_BRIDGE}) {} ", leases[0].address);
-    assert!(server.log().contains(&asked), "{}", server.log());
+    let log = server.log();
+    assert!(log.contains(&format!("DHCPREQUEST({DHCP_BRIDGE}) {} {} ", leases[0].address, mac_of(&again))), "{log}");
+    assert_eq!(log.matches("DHCPDISCOVER(").count(), 3, "INIT-REBOOT needs none: {log}");
     daemon.del("two");
     let valid = vec![("one".to_owned(), "eth0".to_owned())];
     assert_eq!(daemon.call(&LeaseRequest::Gc { network: "net".to_owned(), valid }), LeaseReply::Done);
     server.await_leases("the others are given back", |leases| leases.len() == 1);
     assert_eq!(std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap().count(), 1);
+}
+
+/// The hardware address of a container's `eth0`.
+fn mac_of(container: &Container) -> String {
+    container.sh("ip -br link show eth0 | awk '{print $3}'").trim().to_owned()
 }
 
 /// The units that are shipped.

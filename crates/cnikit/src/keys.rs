@@ -3,7 +3,7 @@
 use cnikit_resources::Mac;
 use cnikit_resources::parent::{Master, Which};
 use cnikit_rules::Backend;
-use cnikit_types::Dns;
+use cnikit_types::{Dns, NetConf, Value};
 use serde::de::Error as _;
 use serde::{Deserialize, Deserializer};
 
@@ -51,6 +51,14 @@ impl Default for On {
     fn default() -> On {
         On(true)
     }
+}
+
+/// Whether the IPAM plugin needs router advertisements: dhcp does if `ipam.families` has `v6`, whose routes come from routers only,
+/// or `slaac`. The interface then accepts them, whatever it does otherwise.
+pub fn needs_router_adverts(conf: &NetConf) -> bool {
+    let is_dhcp = conf.at(&["ipam", "type"]).and_then(Value::as_str) == Some("dhcp");
+    let families = conf.at(&["ipam", "families"]).and_then(Value::as_array);
+    is_dhcp && families.is_some_and(|families| families.iter().any(|family| family == "v6" || family == "slaac"))
 }
 
 /// Deserializes a word; an empty one is `None` and means the default. `named` maps a word to its value; `unknown` and `known`

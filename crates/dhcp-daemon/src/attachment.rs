@@ -8,19 +8,16 @@ use cnikit_dhcp::v4::{
     Client, ClientEvent, ClientOptions, ClientSettings, Lease, LeaseTimes, LossReason, Timing, Transmit,
 };
 use cnikit_dhcp::{ArpSocket, LinkSocket, RoutedSocket};
+use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
+use crate::held::{HeldLease, LISTENING, STEPS, Step};
 use crate::log::log;
-use crate::protocol::{LeaseOrder, LeaseOwner, LeaseReply, LeaseReport};
+use crate::protocol::{LeaseFamily, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport};
 use crate::record::{LeaseRecords, Place, Record};
 use crate::uplink::Uplink;
 use crate::{clock, interface};
-
-/// How long a reply to a renewal is listened for. A socket keeps a deleted namespace alive, and the next request may be hours away.
-const LISTENING: Duration = Duration::from_secs(10);
-/// How often a client may have something to do at one time; more would be a defect, and the loop goes on with the others.
-const STEPS: usize = 16;
 
 /// How clients behave: the daemon's flags.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,10 +33,23 @@ pub(crate) struct Terms {
     priority: Option<u32>,
 }
 
+/// The lease that an owner had in a namespace that is gone.
+pub(crate) enum FormerLease {
+    /// It was given back. It had this address.
+    Released(Ipv4Addr),
+    /// The server still has it: that of an earlier boot (INIT-REBOOT).
+    Held(Box<Lease>),
+}
+
+/// A lease of an earlier boot, whose clock tells nothing now: the server knows whether it has ended.
+fn endless(lease: Lease) -> Lease {
+    Lease { times: LeaseTimes { renewal: Duration::MAX, rebinding: Duration::MAX, expiry: None }, ..lease }
+}
+
 /// An owner's lease, or the attempt to get one.
 pub(crate) struct Attachment {
-    pub(crate) owner: LeaseOwner,
-    pub(crate) place: Place,
+    owner: LeaseOwner,
+    place: Place,
     uplink: Option<Uplink>,
     terms: Terms,
     client: Client,
@@ -51,31 +61,27 @@ pub(crate) struct Attachment {
     /// Until when the sockets are open.
     listening: Duration,
     /// Until when an order waits for its first lease; `None` once that was reported.
-    pub(crate) ordered: Option<Duration>,
-}
-
-/// What came of a step.
-#[derive(Debug, Default)]
-pub(crate) struct Step {
-    /// The reply to those who wait.
-    pub(crate) reply: Option<LeaseReply>,
-    /// Nothing is left to do: the attachment is to be forgotten.
-    pub(crate) is_over: bool,
+    ordered: Option<Duration>,
 }
 
 impl Attachment {
-    /// Begins to get a lease, until this time. `wanted` is the address that the owner had elsewhere.
+    /// Begins to get a lease, until this time. `former` is the lease that the owner had elsewhere, whose address is requested.
     pub(crate) fn order(
         order: LeaseOrder,
         (place, uplink): (Place, Option<Uplink>),
-        wanted: Option<Ipv4Addr>,
+        former: Option<FormerLease>,
         behaviour: Behaviour,
         until: Duration,
     ) -> Attachment {
         let LeaseOrder { owner, options, mtu, priority, .. } = order;
         let mut attachment = Attachment::new(owner, place, Terms { options, mtu, priority }, behaviour);
         attachment.uplink = uplink;
-        attachment.client.start(clock::now(), wanted);
+        let now = clock::now();
+        match former {
+            None => attachment.client.start(now, None),
+            Some(FormerLease::Released(address)) => attachment.client.start(now, Some(address)),
+            Some(FormerLease::Held(lease)) => attachment.client.reboot(now, endless(*lease), false),
+        }
         attachment.ordered = Some(until);
         attachment
     }
@@ -92,7 +98,7 @@ impl Attachment {
 
     /// Gives back a lease of the disk whose interface is gone. It may be of an earlier boot, whose clock tells nothing now.
     pub(crate) fn release_record(mut record: Record, behaviour: Behaviour) {
-        record.lease.times = LeaseTimes { renewal: Duration::MAX, rebinding: Duration::MAX, expiry: None };
+        record.lease = endless(record.lease);
         Attachment::resume(record, false, behaviour).release(clock::now());
     }
 
@@ -115,118 +121,9 @@ impl Attachment {
         }
     }
 
-    /// The lease, if the client has one now.
-    pub(crate) fn current(&self) -> Option<&Lease> {
-        self.client.lease()
-    }
-
-    /// The last lease, whether it still is one or not.
-    pub(crate) fn last(&self) -> Option<&Lease> {
-        self.lease.as_ref()
-    }
-
-    pub(crate) fn report(&self, now: Duration) -> LeaseReport {
-        let lease = self.client.lease();
-        let left = lease.and_then(Lease::expires_at).map(|end| end.saturating_sub(now).as_secs());
-        LeaseReport {
-            owner: self.owner.clone(),
-            netns: self.place.netns.clone(),
-            lease: lease.cloned(),
-            seconds_left: left,
-            hindrance: self.hindrance(now),
-        }
-    }
-
-    /// Each difference between the lease and the interface.
-    pub(crate) fn differences(&self, reported: &[IpNetwork], now: Duration) -> Result<Vec<String>, String> {
-        let Some(record) = self.record().filter(|_| self.client.lease().is_some()) else {
-            let why = self.hindrance(now).unwrap_or_default();
-            return Ok(vec![format!("{} has no lease at the moment: {why}", self.place.link)]);
-        };
-        match interface::reopen(&self.place)? {
-            Some(netns) => interface::differences(&netns, &record, reported),
-            None => Ok(vec![format!("the network namespace {} is gone", self.place.netns)]),
-        }
-    }
-
     /// What keeps it from having a lease, or from renewing it.
     fn hindrance(&self, now: Duration) -> Option<String> {
         Some(format!("{} on {}", self.client.hindrance(now)?, self.place.link))
-    }
-
-    /// When the next step is due.
-    pub(crate) fn deadline(&self, now: Duration) -> Option<Duration> {
-        let mut deadline = self.client.deadline();
-        let mut sooner = |time: Option<Duration>| {
-            if let Some(time) = time {
-                deadline = Some(deadline.map_or(time, |earlier| earlier.min(time)));
-            }
-        };
-        sooner(self.ordered);
-        if self.link.is_some() {
-            sooner(Some(self.listening));
-            sooner(self.client.closed_until(now));
-        }
-        deadline
-    }
-
-    /// The sockets to wait for: none while packets are ignored because there were too many.
-    pub(crate) fn sockets(&self, now: Duration) -> Vec<BorrowedFd<'_>> {
-        if self.client.closed_until(now).is_some() {
-            return Vec::new();
-        }
-        let mut sockets = Vec::new();
-        if let Some(link) = &self.link {
-            sockets.push(link.as_fd());
-        }
-        if let Some(arp) = &self.arp {
-            sockets.push(arp.as_fd());
-        }
-        sockets
-    }
-
-    /// Passes what the sockets have received to the client.
-    pub(crate) fn receive(&mut self, now: Duration) {
-        while self.client.closed_until(now).is_none() {
-            match self.link.as_ref().map(LinkSocket::receive) {
-                Some(Ok(Some((from, packet)))) => self.client.receive(now, from, &packet),
-                Some(Err(_)) => self.link = None, // the link went down: the next request opens a new one
-                Some(Ok(None)) | None => break,
-            }
-        }
-        while self.client.closed_until(now).is_none() {
-            match self.arp.as_ref().map(ArpSocket::receive) {
-                Some(Ok(Some(packet))) => self.client.receive_arp(now, &packet),
-                Some(Err(_)) => self.arp = None,
-                Some(Ok(None)) | None => break,
-            }
-        }
-    }
-
-    /// Does what is due.
-    pub(crate) fn step(&mut self, now: Duration, records: &LeaseRecords) -> Step {
-        let mut step = Step::default();
-        for _ in 0..STEPS {
-            self.client.advance(now);
-            while let Some(event) = self.client.event() {
-                if !step.is_over {
-                    self.handle(event, now, records, &mut step);
-                }
-            }
-            if step.is_over || self.client.deadline().is_none_or(|deadline| deadline > now) {
-                break;
-            }
-        }
-        if !step.is_over && self.ordered.is_some_and(|until| until <= now) {
-            let why = self.hindrance(now).unwrap_or_else(|| "the address is still probed for".to_owned());
-            step = self.expire(now, format!("no lease for {}: {why}", self.place.link));
-        }
-        if !self.send(now) {
-            self.release(now);
-            step.is_over = true;
-            step.reply = Some(LeaseReply::Failed { message: format!("{} is gone", self.place.netns) });
-        }
-        step
     }
 
     fn handle(&mut self, event: ClientEvent, now: Duration, records: &LeaseRecords, step: &mut Step) {
@@ -303,26 +200,6 @@ impl Attachment {
     fn fail(&mut self, now: Duration, message: String) -> Step {
         self.client.release(now);
         Step { reply: Some(LeaseReply::Failed { message }), is_over: true }
-    }
-
-    /// Gives the lease back, if there is one.
-    pub(crate) fn release(&mut self, now: Duration) {
-        if !self.client.release(now) {
-            return;
-        }
-        let packets = self.packets();
-        if self.deliver(&packets, now) {
-            self.close_idle(now);
-            return;
-        }
-        let gone = "its network namespace or interface is gone";
-        match &self.uplink {
-            None => log(&self.owner, format!("{gone}: the lease is not given back, and ends by itself")),
-            Some(uplink) => match uplink.send(&packets) {
-                Ok(()) => log(&self.owner, format!("{gone}: the lease is given back by {}", uplink.link)),
-                Err(why) => log(&self.owner, format!("{gone}, and the lease ends by itself: {why}")),
-            },
-        }
     }
 
     fn record(&self) -> Option<Record> {
@@ -431,4 +308,157 @@ impl Attachment {
             _ => Ok(()),
         }
     }
+}
+
+impl HeldLease for Attachment {
+    fn owner(&self) -> &LeaseOwner {
+        &self.owner
+    }
+
+    fn place(&self) -> &Place {
+        &self.place
+    }
+
+    fn ordered(&self) -> Option<Duration> {
+        self.ordered
+    }
+
+    fn await_until(&mut self, until: Duration) {
+        self.ordered = Some(until);
+    }
+
+    fn current(&self) -> Option<LeaseReply> {
+        self.client.lease().map(|lease| LeaseReply::Lease { lease: Box::new(lease.clone()), is_new: false })
+    }
+
+    fn last_address(&self) -> Option<Ipv4Addr> {
+        self.lease.as_ref().map(|lease| lease.address)
+    }
+
+    fn report(&self, now: Duration) -> LeaseReport {
+        let lease = self.client.lease();
+        let left = lease.and_then(Lease::expires_at).map(|end| end.saturating_sub(now).as_secs());
+        LeaseReport {
+            owner: self.owner.clone(),
+            family: LeaseFamily::V4,
+            netns: self.place.netns.clone(),
+            lease: lease.cloned(),
+            lease6: None,
+            seconds_left: left,
+            hindrance: self.hindrance(now),
+        }
+    }
+
+    fn differences(&self, reported: &[IpNetwork], now: Duration) -> Result<Vec<String>, String> {
+        let Some(record) = self.record().filter(|_| self.client.lease().is_some()) else {
+            let why = self.hindrance(now).unwrap_or_default();
+            return Ok(vec![format!("{} has no lease at the moment: {why}", self.place.link)]);
+        };
+        match interface::reopen(&self.place)? {
+            Some(netns) => interface::differences(&netns, &record, reported),
+            None => Ok(vec![format!("the network namespace {} is gone", self.place.netns)]),
+        }
+    }
+
+    fn deadline(&self, now: Duration) -> Option<Duration> {
+        let mut deadline = self.client.deadline();
+        let mut sooner = |time: Option<Duration>| {
+            if let Some(time) = time {
+                deadline = Some(deadline.map_or(time, |earlier| earlier.min(time)));
+            }
+        };
+        sooner(self.ordered);
+        if self.link.is_some() {
+            sooner(Some(self.listening));
+            sooner(self.client.closed_until(now));
+        }
+        deadline
+    }
+
+    fn sockets(&self, now: Duration) -> Vec<BorrowedFd<'_>> {
+        if self.client.closed_until(now).is_some() {
+            return Vec::new();
+        }
+        let mut sockets = Vec::new();
+        if let Some(link) = &self.link {
+            sockets.push(link.as_fd());
+        }
+        if let Some(arp) = &self.arp {
+            sockets.push(arp.as_fd());
+        }
+        sockets
+    }
+
+    fn receive(&mut self, now: Duration) {
+        while self.client.closed_until(now).is_none() {
+            match self.link.as_ref().map(LinkSocket::receive) {
+                Some(Ok(Some((from, packet)))) => self.client.receive(now, from, &packet),
+                Some(Err(_)) => self.link = None, // the link went down: the next request opens a new one
+                Some(Ok(None)) | None => break,
+            }
+        }
+        while self.client.closed_until(now).is_none() {
+            match self.arp.as_ref().map(ArpSocket::receive) {
+                Some(Ok(Some(packet))) => self.client.receive_arp(now, &packet),
+                Some(Err(_)) => self.arp = None,
+                Some(Ok(None)) | None => break,
+            }
+        }
+    }
+
+    fn step(&mut self, now: Duration, records: &LeaseRecords) -> Step {
+        let mut step = Step::default();
+        for _ in 0..STEPS {
+            self.client.advance(now);
+            while let Some(event) = self.client.event() {
+                if !step.is_over {
+                    self.handle(event, now, records, &mut step);
+                }
+            }
+            if step.is_over || self.client.deadline().is_none_or(|deadline| deadline > now) {
+                break;
+            }
+        }
+        if !step.is_over && self.ordered.is_some_and(|until| until <= now) {
+            let why = self.hindrance(now).unwrap_or_else(|| "the address is still probed for".to_owned());
+            step = self.expire(now, format!("no lease for {}: {why}", self.place.link));
+        }
+        if !self.send(now) {
+            self.release(now);
+            step.is_over = true;
+            step.reply = Some(LeaseReply::Failed { message: format!("{} is gone", self.place.netns) });
+        }
+        step
+    }
+
+    fn release(&mut self, now: Duration) -> bool {
+        if !self.client.release(now) {
+            return false;
+        }
+        let packets = self.packets();
+        if self.deliver(&packets, now) {
+            self.close_idle(now);
+            return false;
+        }
+        let gone = "its network namespace or interface is gone";
+        match &self.uplink {
+            None => log(&self.owner, format!("{gone}: the lease is not given back, and ends by itself")),
+            Some(uplink) => match uplink.send(&frames(packets)) {
+                Ok(()) => log(&self.owner, format!("{gone}: the lease is given back by {}", uplink.link)),
+                Err(why) => log(&self.owner, format!("{gone}, and the lease ends by itself: {why}")),
+            },
+        }
+        false
+    }
+}
+
+/// The packets that go to a hardware address.
+fn frames(packets: Vec<Transmit>) -> Vec<(Mac, Vec<u8>)> {
+    let mut frames = Vec::new();
+    for packet in packets {
+        if let Transmit::Packet { to, packet } = packet {
+            frames.push((to, packet));
+        }
+    }
+    frames
 }

@@ -1,13 +1,15 @@
 //! The interface that has a lease, in its namespace. No descriptor stays open here.
 
-use std::net::{IpAddr, Ipv4Addr};
+use std::fmt;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use cnikit_dhcp::v4::{Lease, LeaseRoute};
+use cnikit_dhcp::v6::Lease6;
 use cnikit_netlink::{KernelRoute, Link, LinkChange, Netlink, NewAddress};
 use cnikit_netns::{Netns, NetnsLookup, boot_id, find};
-use ipnetwork::{IpNetwork, Ipv4Network};
+use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
-use crate::record::{Place, Record};
+use crate::record::{Place, Record, StoredRecord};
 use crate::uplink::{self, Uplink};
 
 /// Finds the namespace and the interface in it, and sets that up. Also returns the link of the host below it.
@@ -62,13 +64,17 @@ fn link(netlink: &Netlink, place: &Place) -> Result<Option<Link>, String> {
 }
 
 /// Whether the interface has the address; `None` if there is no such interface.
-pub(crate) fn find_address(netns: &Netns, record: &Record) -> Result<Option<bool>, String> {
+pub(crate) fn find_address(netns: &Netns, record: &StoredRecord) -> Result<Option<bool>, String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    if link(&netlink, &record.place)?.is_none() {
+    if link(&netlink, record.place())?.is_none() {
         return Ok(None);
     }
-    let addresses = netlink.addresses(record.place.index).map_err(|error| error.to_string())?;
-    Ok(Some(addresses.iter().any(|one| one.address.ip() == IpAddr::V4(record.lease.address))))
+    let wanted: Vec<IpAddr> = match record {
+        StoredRecord::V4(record) => vec![record.lease.address.into()],
+        StoredRecord::V6(record) => record.lease.addresses.iter().map(|one| one.address.into()).collect(),
+    };
+    let addresses = netlink.addresses(record.place().index).map_err(|error| error.to_string())?;
+    Ok(Some(addresses.iter().any(|one| wanted.contains(&one.address.ip()))))
 }
 
 /// Whether the path leads to the namespace of this place.
@@ -181,4 +187,118 @@ fn kernel_route(route: &LeaseRoute, record: &Record, index: u32) -> KernelRoute 
         priority: record.priority,
         ..KernelRoute::to(IpNetwork::V4(route.destination))
     }
+}
+
+// ------------------------------------------------------------------------------------------------------------------- IPv6
+
+/// What an interface has of link-local addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum LinkLocal {
+    Usable(Ipv6Addr),
+    /// It is under duplicate address detection.
+    Tentative,
+    /// Another host uses it.
+    Duplicate(Ipv6Addr),
+    Absent,
+}
+
+impl fmt::Display for LinkLocal {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            LinkLocal::Usable(address) => write!(f, "has the link-local address {address}"),
+            LinkLocal::Tentative => f.write_str("has a link-local address that is under duplicate address detection"),
+            LinkLocal::Duplicate(address) => write!(f, "has the link-local address {address}, which another host uses"),
+            LinkLocal::Absent => f.write_str("has no link-local address: IPv6 may be switched off there"),
+        }
+    }
+}
+
+/// The link-local address of the interface; `None` if the interface or its namespace is gone.
+pub(crate) fn link_local(netns: Option<&Netns>, place: &Place) -> Result<Option<LinkLocal>, String> {
+    let Some(netns) = netns else { return Ok(None) };
+    let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
+    if link(&netlink, place)?.is_none() {
+        return Ok(None);
+    }
+    let mut best = LinkLocal::Absent;
+    for one in netlink.addresses(place.index).map_err(|error| error.to_string())? {
+        let IpAddr::V6(address) = one.address.ip() else { continue };
+        if !address.is_unicast_link_local() {
+            continue;
+        }
+        if one.dad_failed {
+            best = LinkLocal::Duplicate(address);
+        } else if one.tentative {
+            best = LinkLocal::Tentative;
+        } else {
+            return Ok(Some(LinkLocal::Usable(address)));
+        }
+    }
+    Ok(Some(best))
+}
+
+/// The addresses of a lease, each alone: which others are on the link is known from router advertisements only.
+pub(crate) fn networks6(lease: &Lease6) -> Vec<IpNetwork> {
+    lease.addresses.iter().map(|one| IpNetwork::V6(Ipv6Network::from(one.address))).collect()
+}
+
+/// The addresses of a lease as text.
+pub(crate) fn addresses_text(lease: &Lease6) -> String {
+    let texts: Vec<String> = lease.addresses.iter().map(|one| one.address.to_string()).collect();
+    texts.join(", ")
+}
+
+/// Gives the interface these addresses in place of the former ones. The first error is reported; everything else is done.
+pub(crate) fn configure6(
+    netns: &Netns,
+    place: &Place,
+    wanted: &[IpNetwork],
+    former: &[IpNetwork],
+) -> Result<(), String> {
+    let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
+    if link(&netlink, place)?.is_none() {
+        return Ok(());
+    }
+    let mut failures = Vec::new();
+    for address in wanted.iter().filter(|address| !former.contains(address)) {
+        match netlink.add_address(place.index, &NewAddress::from(*address)) {
+            Err(error) if !error.exists() => failures.push(error.to_string()),
+            _ => {}
+        }
+    }
+    for address in former.iter().filter(|address| !wanted.contains(address)) {
+        match netlink.delete_address(place.index, *address) {
+            Err(error) if !error.is_absent() => failures.push(error.to_string()),
+            _ => {}
+        }
+    }
+    if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
+}
+
+/// Each difference between the interface, the result of its ADD, of which these are the addresses, and those of the lease.
+pub(crate) fn differences6(
+    netns: &Netns,
+    place: &Place,
+    wanted: &[IpNetwork],
+    reported: &[IpNetwork],
+) -> Result<Vec<String>, String> {
+    let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
+    let Some(link) = link(&netlink, place)? else {
+        return Ok(vec![format!("{} with the address {} does not exist", place.link, place.mac)]);
+    };
+    let mut differences = Vec::new();
+    let found = netlink.addresses(link.index).map_err(|error| error.to_string())?;
+    for address in wanted {
+        match found.iter().find(|one| one.address == *address) {
+            None => differences.push(format!("{} does not have {address}, an address of the lease", link.name)),
+            Some(one) if one.dad_failed => {
+                differences.push(format!("another host uses {address}, an address of the lease of {}", link.name));
+            }
+            Some(_) => {}
+        }
+        if !reported.contains(address) {
+            differences.push(format!("prevResult does not have {address}, an address of the lease of {}", link.name));
+        }
+    }
+    Ok(differences)
 }

@@ -28,8 +28,10 @@
 //! ```
 
 mod attachment;
+mod attachment6;
 mod clock;
 mod flags;
+mod held;
 mod interface;
 mod kernel;
 mod listener;
@@ -51,7 +53,8 @@ use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 pub use protocol::{
-    CallError, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, PROTOCOL_VERSION, SOCKET, call,
+    CallError, Lease6Order, LeaseFamily, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest,
+    PROTOCOL_VERSION, PendingCall, SOCKET, call,
 };
 pub use record::{LeaseRecords, RECORDS};
 pub use server::DaemonEnd;

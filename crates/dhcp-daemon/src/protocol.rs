@@ -7,6 +7,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease};
+use cnikit_dhcp::v6::Lease6;
 use cnikit_process::Deadline;
 use ipnetwork::IpNetwork;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
@@ -38,7 +39,9 @@ pub struct LeaseOwner {
 pub enum LeaseRequest {
     /// Get a lease, or report the one that there is.
     Add(LeaseOrder),
-    /// Give the lease back. There may be none.
+    /// The same for a lease of IPv6 addresses.
+    Add6(Lease6Order),
+    /// Give the leases of both families back. There may be none.
     Del {
         /// Whose.
         owner: LeaseOwner,
@@ -51,6 +54,8 @@ pub enum LeaseRequest {
         netns: String,
         /// The addresses of the result of the ADD.
         reported: Vec<IpNetwork>,
+        /// The families that there have to be leases of.
+        families: Vec<LeaseFamily>,
     },
     /// Give back the leases of this network whose owners are not valid.
     Gc {
@@ -84,6 +89,27 @@ pub struct LeaseOrder {
     pub timeout_ms: u64,
 }
 
+/// An order for a lease of IPv6 addresses.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Lease6Order {
+    /// Whose it will be.
+    pub owner: LeaseOwner,
+    /// The path of the namespace that has the interface.
+    pub netns: String,
+    /// How long the caller waits, in milliseconds.
+    pub timeout_ms: u64,
+}
+
+/// A family of addresses. An owner can have a lease of each.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum LeaseFamily {
+    /// IPv4: DHCP.
+    V4,
+    /// IPv6: `DHCPv6`.
+    V6,
+}
+
 /// A reply.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -94,6 +120,13 @@ pub enum LeaseReply {
     Lease {
         /// Its parameters.
         lease: Box<Lease>,
+        /// Whether there was none before this order.
+        is_new: bool,
+    },
+    /// The lease of IPv6 addresses.
+    Lease6 {
+        /// Its parameters.
+        lease: Box<Lease6>,
         /// Whether there was none before this order.
         is_new: bool,
     },
@@ -119,10 +152,14 @@ pub enum LeaseReply {
 pub struct LeaseReport {
     /// Whose.
     pub owner: LeaseOwner,
+    /// Of which family.
+    pub family: LeaseFamily,
     /// The path of the namespace.
     pub netns: String,
-    /// The lease, if there is one now.
+    /// The lease of IPv4, if it is of that family and there is one now.
     pub lease: Option<Lease>,
+    /// The lease of IPv6, if it is of that family and there is one now.
+    pub lease6: Option<Lease6>,
     /// How long it lasts; `None` if for ever or if there is none.
     pub seconds_left: Option<u64>,
     /// What keeps it from being got or renewed.
@@ -221,31 +258,63 @@ pub(crate) fn connect(socket: &Path) -> Result<UnixStream, CallError> {
 /// # Errors
 /// There is no daemon, it is not ours, or it does not answer in time.
 pub fn call(socket: &Path, request: &LeaseRequest, timeout: Duration) -> Result<LeaseReply, CallError> {
-    let deadline = Deadline::after(timeout);
-    let mut stream = connect(socket)?;
-    let left = |deadline: Deadline| deadline.remaining().filter(|left| !left.is_zero()).ok_or(CallError::Late(timeout));
-    stream.set_write_timeout(Some(left(deadline)?)).map_err(CallError::Broken)?;
-    stream.write_all(&line(request)).map_err(|error| broken(error, timeout))?;
-    let mut reply = Vec::new();
-    let mut buffer = [0; 4_096];
-    while !reply.contains(&b'\n') {
-        stream.set_read_timeout(Some(left(deadline)?)).map_err(CallError::Broken)?;
-        let length = match stream.read(&mut buffer) {
-            Ok(0) => break,
-            Ok(length) => length,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => return Err(broken(error, timeout)),
-        };
-        reply.extend(&buffer[..length]);
-        if reply.starts_with(HTTP) {
-            let what = "a daemon that speaks HTTP, as upstream's does".to_owned();
-            return Err(CallError::Foreign { socket: socket.to_owned(), what });
-        }
-        if reply.len() > LONGEST {
-            return Err(CallError::Unreadable(format!("the reply is longer than {LONGEST} bytes")));
-        }
+    PendingCall::begin(socket, request, timeout)?.finish()
+}
+
+/// A request that the daemon has, and whose reply is not read yet. Dropping it gives an order up.
+#[derive(Debug)]
+pub struct PendingCall {
+    stream: UnixStream,
+    socket: PathBuf,
+    deadline: Deadline,
+    timeout: Duration,
+}
+
+impl PendingCall {
+    /// Sends a request to the daemon.
+    ///
+    /// # Errors
+    /// There is no daemon, or it is not ours.
+    pub fn begin(socket: &Path, request: &LeaseRequest, timeout: Duration) -> Result<PendingCall, CallError> {
+        let deadline = Deadline::after(timeout);
+        let mut pending = PendingCall { stream: connect(socket)?, socket: socket.to_owned(), deadline, timeout };
+        let left = pending.left()?;
+        pending.stream.set_write_timeout(Some(left)).map_err(CallError::Broken)?;
+        pending.stream.write_all(&line(request)).map_err(|error| broken(error, timeout))?;
+        Ok(pending)
     }
-    parse_reply(&reply)
+
+    /// Waits for the reply.
+    ///
+    /// # Errors
+    /// The daemon is not ours, or does not answer in time.
+    pub fn finish(mut self) -> Result<LeaseReply, CallError> {
+        let mut reply = Vec::new();
+        let mut buffer = [0; 4_096];
+        while !reply.contains(&b'\n') {
+            let left = self.left()?;
+            self.stream.set_read_timeout(Some(left)).map_err(CallError::Broken)?;
+            let length = match self.stream.read(&mut buffer) {
+                Ok(0) => break,
+                Ok(length) => length,
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
+                Err(error) => return Err(broken(error, self.timeout)),
+            };
+            reply.extend(&buffer[..length]);
+            if reply.starts_with(HTTP) {
+                let what = "a daemon that speaks HTTP, as upstream's does".to_owned();
+                return Err(CallError::Foreign { socket: self.socket, what });
+            }
+            if reply.len() > LONGEST {
+                return Err(CallError::Unreadable(format!("the reply is longer than {LONGEST} bytes")));
+            }
+        }
+        parse_reply(&reply)
+    }
+
+    fn left(&self) -> Result<Duration, CallError> {
+        self.deadline.remaining().filter(|left| !left.is_zero()).ok_or(CallError::Late(self.timeout))
+    }
 }
 
 pub(crate) fn parse_reply(reply: &[u8]) -> Result<LeaseReply, CallError> {
@@ -301,8 +370,14 @@ mod tests {
             LeaseOrder { owner: owner(), netns: netns.clone(), options, mtu: true, priority: Some(7), timeout_ms: 9 };
         for request in [
             LeaseRequest::Add(order),
+            LeaseRequest::Add6(Lease6Order { owner: owner(), netns: netns.clone(), timeout_ms: 9 }),
             LeaseRequest::Del { owner: owner() },
-            LeaseRequest::Check { owner: owner(), netns, reported: vec!["10.0.0.5/24".parse().unwrap()] },
+            LeaseRequest::Check {
+                owner: owner(),
+                netns,
+                reported: vec!["10.0.0.5/24".parse().unwrap()],
+                families: vec![LeaseFamily::V4, LeaseFamily::V6],
+            },
             LeaseRequest::Gc { network: "n".into(), valid: vec![("c".into(), "eth0".into())] },
             LeaseRequest::Status,
             LeaseRequest::List,

@@ -4,12 +4,13 @@ use std::fmt::Write;
 use std::path::Path;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease};
+use cnikit_dhcp::v6::{Client6Settings, Lease6};
 use cnikit_netlink::Mac;
 use cnikit_store::{Directory, Error};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use crate::protocol::LeaseOwner;
+use crate::protocol::{LeaseFamily, LeaseOwner};
 use crate::uplink::Uplink;
 
 /// The default directory of the records.
@@ -20,9 +21,8 @@ const FORMAT: u64 = 1;
 const LIMIT: usize = 1 << 20;
 const MODE: u32 = 0o600;
 const DIRECTORY_MODE: u32 = 0o700;
-/// The ends of the names of a record and of a note that its lease is to be given back.
-const RECORD: &str = ".json";
-const RELEASED: &str = ".released";
+/// The families of leases.
+const FAMILIES: [LeaseFamily; 2] = [LeaseFamily::V4, LeaseFamily::V6];
 
 /// A lease with what is needed to go on with it after a restart.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -38,6 +38,34 @@ pub(crate) struct Record {
     pub(crate) priority: Option<u32>,
     /// The last lease. Its times are those of the boot's clock.
     pub(crate) lease: Lease,
+}
+
+/// The same of IPv6.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct Record6 {
+    pub(crate) version: u64,
+    pub(crate) owner: LeaseOwner,
+    pub(crate) place: Place,
+    /// The link of the host below the interface.
+    pub(crate) uplink: Option<Uplink>,
+    /// Who the client is to servers: it has to be the same after a restart.
+    pub(crate) settings: Client6Settings,
+    /// The last lease. Its times are those of the boot's clock.
+    pub(crate) lease: Lease6,
+}
+
+/// A record of either family.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum StoredRecord {
+    V4(Record),
+    V6(Record6),
+}
+
+/// What is written to a file.
+pub(crate) trait Recorded: Serialize {
+    const FAMILY: LeaseFamily;
+
+    fn owner(&self) -> &LeaseOwner;
 }
 
 /// Where the interface is.
@@ -58,7 +86,7 @@ pub(crate) struct Place {
 #[derive(Debug)]
 pub(crate) struct StoredLeases {
     /// Every record, with whether its lease is to be given back.
-    pub(crate) records: Vec<(Record, bool)>,
+    pub(crate) records: Vec<(StoredRecord, bool)>,
     /// For each file that cannot be used, why.
     pub(crate) unusable: Vec<String>,
 }
@@ -80,14 +108,16 @@ impl LeaseRecords {
         Ok(LeaseRecords { directory })
     }
 
-    /// Notes that the owner's lease is to be given back as soon as a daemon runs. Without a lease nothing is noted.
+    /// Notes that the owner's leases are to be given back as soon as a daemon runs. Without a lease nothing is noted.
     ///
     /// # Errors
     /// The note cannot be written.
     pub fn note_release(&self, owner: &LeaseOwner) -> Result<(), Error> {
-        let name = name(owner);
-        if self.directory.facts(&format!("{name}{RECORD}"))?.is_some() {
-            self.directory.replace_durably(&format!("{name}{RELEASED}"), b"", MODE)?;
+        for family in FAMILIES {
+            let [record, note] = names(owner, family);
+            if self.directory.facts(&record)?.is_some() {
+                self.directory.replace_durably(&note, b"", MODE)?;
+            }
         }
         Ok(())
     }
@@ -98,24 +128,25 @@ impl LeaseRecords {
     /// The records cannot be read, or a note cannot be written.
     pub fn note_garbage(&self, network: &str, valid: &[(String, String)]) -> Result<(), Error> {
         for (record, _) in self.read_all()?.records {
-            if record.owner.is_garbage(network, valid) {
-                self.note_release(&record.owner)?;
+            if record.owner().is_garbage(network, valid) {
+                self.note_release(record.owner())?;
             }
         }
         Ok(())
     }
 
     /// Writes the record; a power cut after this does not take it back.
-    pub(crate) fn write(&self, record: &Record) -> Result<(), Error> {
+    pub(crate) fn write<R: Recorded>(&self, record: &R) -> Result<(), Error> {
         let text = serde_json::to_vec(record).unwrap_or_default();
-        self.directory.replace_durably(&format!("{}{RECORD}", name(&record.owner)), &text, MODE)
+        let [name, _] = names(record.owner(), R::FAMILY);
+        self.directory.replace_durably(&name, &text, MODE)
     }
 
     /// Removes the record and a note about it.
-    pub(crate) fn remove(&self, owner: &LeaseOwner) -> Result<(), Error> {
-        let name = name(owner);
-        self.directory.remove(&format!("{name}{RECORD}"))?;
-        self.directory.remove(&format!("{name}{RELEASED}"))?;
+    pub(crate) fn remove(&self, owner: &LeaseOwner, family: LeaseFamily) -> Result<(), Error> {
+        for name in names(owner, family) {
+            self.directory.remove(&name)?;
+        }
         Ok(())
     }
 
@@ -124,33 +155,97 @@ impl LeaseRecords {
         let mut records = Vec::new();
         let mut unusable = Vec::new();
         for file in self.directory.list()? {
-            let Some(name) = file.to_str().and_then(|file| file.strip_suffix(RECORD)) else { continue };
-            match self.read(name) {
+            let Some(file) = file.to_str() else { continue };
+            let Some(family) = FAMILIES.into_iter().find(|family| file.ends_with(ends(*family)[0])) else { continue };
+            match self.read(file, family) {
                 Ok(Some(record)) => {
-                    let is_released = self.directory.facts(&format!("{name}{RELEASED}"))?.is_some();
+                    let [_, note] = names(record.owner(), family);
+                    let is_released = self.directory.facts(&note)?.is_some();
                     records.push((record, is_released));
                 }
                 Ok(None) => {}
-                Err(why) => unusable.push(format!("{name}{RECORD} is not used: {why}")),
+                Err(why) => unusable.push(format!("{file} is not used: {why}")),
             }
         }
         Ok(StoredLeases { records, unusable })
     }
 
-    fn read(&self, name: &str) -> Result<Option<Record>, String> {
-        let found = self.directory.read(&format!("{name}{RECORD}"), LIMIT).map_err(|error| error.to_string())?;
-        let Some((content, _)) = found else { return Ok(None) };
+    fn read(&self, file: &str, family: LeaseFamily) -> Result<Option<StoredRecord>, String> {
+        let Some((content, _)) = self.directory.read(file, LIMIT).map_err(|error| error.to_string())? else {
+            return Ok(None);
+        };
         let whole: serde_json::Value = serde_json::from_slice(&content).map_err(|error| error.to_string())?;
         let version = whole.get("version").and_then(serde_json::Value::as_u64);
         if version != Some(FORMAT) {
             return Err(format!("it has version {version:?}, and this release reads version {FORMAT}"));
         }
-        serde_json::from_value(whole).map(Some).map_err(|error| error.to_string())
+        let record = match family {
+            LeaseFamily::V4 => serde_json::from_value(whole).map(StoredRecord::V4),
+            LeaseFamily::V6 => serde_json::from_value(whole).map(StoredRecord::V6),
+        };
+        record.map(Some).map_err(|error| error.to_string())
+    }
+}
+
+impl StoredRecord {
+    pub(crate) fn owner(&self) -> &LeaseOwner {
+        match self {
+            StoredRecord::V4(record) => &record.owner,
+            StoredRecord::V6(record) => &record.owner,
+        }
+    }
+
+    pub(crate) fn place(&self) -> &Place {
+        match self {
+            StoredRecord::V4(record) => &record.place,
+            StoredRecord::V6(record) => &record.place,
+        }
+    }
+
+    pub(crate) fn family(&self) -> LeaseFamily {
+        match self {
+            StoredRecord::V4(_) => LeaseFamily::V4,
+            StoredRecord::V6(_) => LeaseFamily::V6,
+        }
+    }
+}
+
+impl Recorded for Record {
+    const FAMILY: LeaseFamily = LeaseFamily::V4;
+
+    fn owner(&self) -> &LeaseOwner {
+        &self.owner
+    }
+}
+
+impl Recorded for Record6 {
+    const FAMILY: LeaseFamily = LeaseFamily::V6;
+
+    fn owner(&self) -> &LeaseOwner {
+        &self.owner
     }
 }
 
 impl Record {
     pub(crate) const FORMAT: u64 = FORMAT;
+}
+
+impl Record6 {
+    pub(crate) const FORMAT: u64 = FORMAT;
+}
+
+/// The ends of the names of a record and of a note that its lease is to be given back. Earlier releases read `.json` only.
+fn ends(family: LeaseFamily) -> [&'static str; 2] {
+    match family {
+        LeaseFamily::V4 => [".json", ".released"],
+        LeaseFamily::V6 => [".v6", ".v6-released"],
+    }
+}
+
+/// The names of an owner's record, and of the note about it.
+fn names(owner: &LeaseOwner, family: LeaseFamily) -> [String; 2] {
+    let name = name(owner);
+    ends(family).map(|end| format!("{name}{end}"))
 }
 
 /// The name of an owner's files, without their end.
@@ -169,6 +264,7 @@ pub(crate) mod tests {
     use std::time::Duration;
 
     use cnikit_dhcp::v4::{LeaseTimes, Parameters, client_id};
+    use cnikit_dhcp::v6::Lease6Address;
 
     pub(crate) fn record(container: &str) -> Record {
         let owner = LeaseOwner { container: container.into(), network: "n".into(), ifname: "eth0".into() };
@@ -194,6 +290,31 @@ pub(crate) mod tests {
         }
     }
 
+    fn record6(container: &str) -> Record6 {
+        let Record { owner, place, .. } = record(container);
+        let one = Lease6Address {
+            address: "fd00::5".parse().unwrap(),
+            preferred: Duration::from_secs(7),
+            valid: Duration::MAX,
+        };
+        Record6 {
+            version: FORMAT,
+            settings: Client6Settings::of(&owner.id()),
+            owner,
+            place,
+            uplink: None,
+            lease: Lease6 {
+                server: vec![0, 1, 255],
+                addresses: vec![one],
+                since: Duration::from_millis(1_234_567),
+                renewal: Duration::MAX,
+                rebinding: Duration::MAX,
+                dns: Vec::new(),
+                search: vec!["example.com".to_owned()],
+            },
+        }
+    }
+
     #[test]
     fn a_record_is_read_as_it_was_written_until_it_is_removed() {
         let dir = tempfile::tempdir().unwrap();
@@ -201,15 +322,21 @@ pub(crate) mod tests {
         let [one, two] = ["one", "two"].map(record);
         records.write(&one).unwrap();
         records.write(&two).unwrap();
+        let three = record6("three");
+        records.write(&three).unwrap();
         records.note_release(&two.owner).unwrap();
         records.note_release(&record("none").owner).unwrap();
         let StoredLeases { records: mut found, unusable } = records.read_all().unwrap();
-        found.sort_by_key(|(record, _)| record.owner.clone());
-        assert_eq!(found, [(one.clone(), false), (two.clone(), true)]);
+        found.sort_by_key(|(record, _)| record.owner().clone());
+        let of_v4 = |record: &Record| StoredRecord::V4(record.clone());
+        assert_eq!(found, [(of_v4(&one), false), (StoredRecord::V6(three), false), (of_v4(&two), true)]);
         assert!(unusable.is_empty());
-        records.remove(&one.owner).unwrap();
-        records.remove(&two.owner).unwrap();
-        records.remove(&two.owner).unwrap();
+        records.note_garbage("n", &[]).unwrap();
+        assert!(records.read_all().unwrap().records.iter().all(|(_, is_released)| *is_released));
+        for (record, _) in found {
+            records.remove(record.owner(), record.family()).unwrap();
+            records.remove(record.owner(), record.family()).unwrap();
+        }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
     }
 

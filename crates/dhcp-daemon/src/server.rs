@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::io::{ErrorKind, Read, Write};
+use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
@@ -12,12 +13,17 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::signalfd::SignalFd;
 use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
-use crate::attachment::{Attachment, Behaviour};
+use crate::attachment::{Attachment, Behaviour, FormerLease};
+use crate::attachment6::Attachment6;
+use crate::held::HeldLease;
 use crate::interface;
 use crate::listener::Listener;
 use crate::log::log;
-use crate::protocol::{LONGEST, LeaseOrder, LeaseOwner, LeaseReply, LeaseRequest, line, parse_request};
-use crate::record::{LeaseRecords, Record, StoredLeases};
+use crate::protocol::{
+    LONGEST, Lease6Order, LeaseFamily, LeaseOrder, LeaseOwner, LeaseReply, LeaseRequest, line, parse_request,
+};
+use crate::record::{LeaseRecords, Place, StoredLeases, StoredRecord};
+use crate::uplink::Uplink;
 use crate::{DaemonSettings, clock};
 
 /// The connections that are served at a time; more of them wait.
@@ -26,6 +32,11 @@ const CONNECTIONS: usize = 512;
 const TALK: Duration = Duration::from_secs(10);
 /// The longest time without a look at the clock: while the machine sleeps, poll(2) does not count.
 const NAP: Duration = Duration::from_mins(1);
+
+/// How long no connection is accepted after that failed: usually too many descriptors are open.
+const DEAF: Duration = Duration::from_millis(200);
+/// How long the confirmation of a release is waited for. The link is deleted after it.
+const CONFIRMATION: Duration = Duration::from_secs(2);
 
 /// Why the daemon ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -43,8 +54,36 @@ struct Connection {
     output: Vec<u8>,
     /// Until when it may talk; `None` while it waits for a lease.
     until: Option<Duration>,
-    /// The owner whose lease it waits for.
-    waits_for: Option<String>,
+    /// The lease that it waits for.
+    waits_for: Option<LeaseKey>,
+}
+
+/// An owner's lease of one family: its owner's id.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct LeaseKey(String, LeaseFamily);
+
+impl LeaseKey {
+    fn new(owner: &LeaseOwner, family: LeaseFamily) -> LeaseKey {
+        LeaseKey(owner.id(), family)
+    }
+}
+
+/// A lease that is given back, until the server confirms it.
+struct Release {
+    held: Box<dyn HeldLease>,
+    until: Duration,
+    /// The connection that waits for it.
+    caller: Option<u64>,
+}
+
+/// What is left to do for an order when it came.
+enum Joined {
+    /// The lease is there already.
+    Answer(LeaseReply),
+    /// It waits for the order before it.
+    Waits,
+    /// A new one is needed. The owner had this address in another place.
+    New(Option<Ipv4Addr>),
 }
 
 /// What is waited for.
@@ -55,6 +94,8 @@ enum Ready {
     Connection(u64),
     /// The lease with this place in the order of their owners.
     Lease(usize),
+    /// The release with this place in the list.
+    Release(usize),
 }
 
 /// The daemon's state.
@@ -66,9 +107,12 @@ pub(crate) struct Server {
     behaviour: Behaviour,
     /// The longest time that an order waits.
     patience: Duration,
-    attachments: BTreeMap<String, Attachment>,
+    attachments: BTreeMap<LeaseKey, Box<dyn HeldLease>>,
+    releases: Vec<Release>,
     /// Leases of an earlier boot, until their containers come back or are deleted.
-    former: BTreeMap<String, Record>,
+    former: BTreeMap<LeaseKey, StoredRecord>,
+    /// Until when no connection is accepted.
+    deaf_until: Duration,
     connections: BTreeMap<u64, Connection>,
     /// The number of the next connection.
     next: u64,
@@ -91,6 +135,8 @@ impl Server {
             behaviour: Behaviour { timing: settings.timing, broadcast: settings.broadcast },
             patience: settings.patience,
             attachments: BTreeMap::new(),
+            releases: Vec::new(),
+            deaf_until: Duration::ZERO,
             former: BTreeMap::new(),
             connections: BTreeMap::new(),
             next: 0,
@@ -108,12 +154,10 @@ impl Server {
         }
         let boot = cnikit_netns::boot_id().map_err(|error| error.to_string())?;
         for (record, is_released) in records {
-            if record.place.boot != boot && !is_released {
-                log(
-                    &record.owner,
-                    "its lease is of an earlier boot: its container gets the address again, if it comes back",
-                );
-                self.former.insert(record.owner.id(), record);
+            if record.place().boot != boot && !is_released {
+                let kept = "its lease is of an earlier boot: its container gets the address again, if it comes back";
+                log(record.owner(), kept);
+                self.former.insert(LeaseKey::new(record.owner(), record.family()), record);
             } else {
                 self.resume(record, is_released);
             }
@@ -121,9 +165,10 @@ impl Server {
         Ok(())
     }
 
-    fn resume(&mut self, record: Record, is_released: bool) {
-        let owner = record.owner.clone();
-        let found = match interface::reopen(&record.place) {
+    fn resume(&mut self, record: StoredRecord, is_released: bool) {
+        let owner = record.owner().clone();
+        let key = LeaseKey::new(&owner, record.family());
+        let found = match interface::reopen(record.place()) {
             Ok(Some(netns)) => interface::find_address(&netns, &record).map(Some),
             Ok(None) => Ok(None),
             Err(why) => Err(why),
@@ -131,8 +176,7 @@ impl Server {
         let has_address = match found {
             Ok(Some(Some(has_address))) => has_address,
             Ok(None | Some(None)) => {
-                Attachment::release_record(record, self.behaviour);
-                self.forget(&owner);
+                self.release_record(record);
                 return;
             }
             Err(why) => {
@@ -140,14 +184,37 @@ impl Server {
                 false
             }
         };
-        let mut attachment = Attachment::resume(record, has_address, self.behaviour);
+        let held: Box<dyn HeldLease> = match record {
+            StoredRecord::V4(record) => Box::new(Attachment::resume(record, has_address, self.behaviour)),
+            StoredRecord::V6(record) => Box::new(Attachment6::resume(record)),
+        };
         if is_released {
             log(&owner, "its DEL came while no daemon ran: the lease is given back now");
-            attachment.release(clock::now());
-            self.forget(&owner);
+            self.release(held, None);
+            self.forget(&owner, key.1);
         } else {
-            self.attachments.insert(owner.id(), attachment);
+            self.attachments.insert(key, held);
         }
+    }
+
+    /// Gives back a lease of the disk whose interface is gone.
+    fn release_record(&self, record: StoredRecord) {
+        let (owner, family) = (record.owner().clone(), record.family());
+        match record {
+            StoredRecord::V4(record) => Attachment::release_record(record, self.behaviour),
+            StoredRecord::V6(record) => Attachment6::release_record(record),
+        }
+        self.forget(&owner, family);
+    }
+
+    /// Gives the lease back. Returns whether the caller has to wait for the server's confirmation.
+    fn release(&mut self, mut held: Box<dyn HeldLease>, caller: Option<u64>) -> bool {
+        let now = clock::now();
+        let is_awaited = held.release(now);
+        if is_awaited {
+            self.releases.push(Release { held, until: now + CONFIRMATION, caller });
+        }
+        is_awaited
     }
 
     /// Serves until a signal comes or another daemon takes over. No lease is given back: the next daemon goes on with them.
@@ -155,6 +222,7 @@ impl Server {
         loop {
             let now = clock::now();
             self.step_all(now);
+            self.step_releases(now);
             self.drop_late(now);
             if let Some(end) = self.hand_over() {
                 return end;
@@ -170,6 +238,11 @@ impl Server {
                     Ready::Lease(place) => {
                         if let Some(attachment) = self.attachments.values_mut().nth(place) {
                             attachment.receive(clock::now());
+                        }
+                    }
+                    Ready::Release(place) => {
+                        if let Some(release) = self.releases.get_mut(place) {
+                            release.held.receive(clock::now());
                         }
                     }
                 }
@@ -208,7 +281,7 @@ impl Server {
         if let Some(signals) = &self.signals {
             add(Ready::Signal, signals.as_fd(), PollFlags::POLLIN);
         }
-        if self.connections.len() < CONNECTIONS && self.successor.is_none() {
+        if self.connections.len() < CONNECTIONS && self.successor.is_none() && self.deaf_until <= now {
             add(Ready::Listener, self.listener.socket.as_fd(), PollFlags::POLLIN);
         }
         for (number, connection) in &self.connections {
@@ -218,6 +291,11 @@ impl Server {
         for (place, attachment) in self.attachments.values().enumerate() {
             for socket in attachment.sockets(now) {
                 add(Ready::Lease(place), socket, PollFlags::POLLIN);
+            }
+        }
+        for (place, release) in self.releases.iter().enumerate() {
+            for socket in release.held.sockets(now) {
+                add(Ready::Release(place), socket, PollFlags::POLLIN);
             }
         }
         let left = self.next_deadline(now).saturating_sub(now).min(NAP);
@@ -242,36 +320,58 @@ impl Server {
                 next = next.min(deadline);
             }
         }
+        for release in &self.releases {
+            next = next.min(release.held.deadline(now).map_or(release.until, |time| time.min(release.until)));
+        }
         for connection in self.connections.values() {
             if let Some(until) = connection.until {
                 next = next.min(until);
             }
         }
-        next
+        if self.deaf_until > now { next.min(self.deaf_until) } else { next }
     }
 
     fn step_all(&mut self, now: Duration) {
         let mut replies = Vec::new();
-        for (id, attachment) in &mut self.attachments {
+        for (key, attachment) in &mut self.attachments {
             let step = attachment.step(now, &self.records);
             if step.reply.is_some() || step.is_over {
-                replies.push((id.clone(), attachment.owner.clone(), step));
+                replies.push((key.clone(), attachment.owner().clone(), step));
             }
         }
-        for (id, owner, step) in replies {
+        for (key, owner, step) in replies {
             if let Some(reply) = &step.reply {
-                self.answer_waiters(&id, reply);
+                self.answer_waiters(&key, reply);
             }
             if step.is_over {
-                self.attachments.remove(&id);
-                self.forget(&owner);
+                self.attachments.remove(&key);
+                self.forget(&owner, key.1);
+            }
+        }
+    }
+
+    /// Goes on with what is given back. Who waits for it is answered, whether the server has confirmed it or not.
+    fn step_releases(&mut self, now: Duration) {
+        let mut place = 0;
+        while let Some(release) = self.releases.get_mut(place) {
+            let step = release.held.step(now, &self.records);
+            if !step.is_over && release.until > now {
+                place += 1;
+                continue;
+            }
+            let release = self.releases.swap_remove(place);
+            if !step.is_over {
+                log(release.held.owner(), "no server has confirmed that the lease of IPv6 is given back");
+            }
+            if let Some(caller) = release.caller {
+                self.answer(caller, &LeaseReply::Done);
             }
         }
     }
 
     /// Removes the record of a lease that was given back or is nobody's.
-    fn forget(&self, owner: &LeaseOwner) {
-        if let Err(error) = self.records.remove(owner) {
+    fn forget(&self, owner: &LeaseOwner, family: LeaseFamily) {
+        if let Err(error) = self.records.remove(owner, family) {
             log(owner, format!("its record is not removed: {error}"));
         }
     }
@@ -283,7 +383,13 @@ impl Server {
             let stream = match self.listener.socket.accept() {
                 Ok((stream, _)) => stream,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
-                Err(_) => return,
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => {
+                    // It stays ready: without a pause the loop would run all the time.
+                    log("socket", format!("no connection is accepted for a moment: {error}"));
+                    self.deaf_until = clock::now() + DEAF;
+                    return;
+                }
             };
             let mut connection = Connection {
                 stream,
@@ -330,11 +436,11 @@ impl Server {
     /// The caller is gone. An order that nobody else waits for is given up: the lease would be nobody's.
     fn abandon(&mut self, number: u64) {
         let Some(connection) = self.connections.remove(&number) else { return };
-        let Some(id) = connection.waits_for else { return };
-        let is_awaited = self.connections.values().any(|other| other.waits_for.as_ref() == Some(&id));
-        let is_ordered = self.attachments.get(&id).is_some_and(|attachment| attachment.ordered.is_some());
+        let Some(key) = connection.waits_for else { return };
+        let is_awaited = self.connections.values().any(|other| other.waits_for.as_ref() == Some(&key));
+        let is_ordered = self.attachments.get(&key).is_some_and(|attachment| attachment.ordered().is_some());
         if is_ordered && !is_awaited {
-            self.give_back(&id);
+            self.give_back(&key, None);
         }
     }
 
@@ -348,8 +454,8 @@ impl Server {
         }
     }
 
-    fn answer_waiters(&mut self, id: &str, reply: &LeaseReply) {
-        let is_waiter = |(number, one): (&u64, &Connection)| (one.waits_for.as_deref() == Some(id)).then_some(*number);
+    fn answer_waiters(&mut self, key: &LeaseKey, reply: &LeaseReply) {
+        let is_waiter = |(number, one): (&u64, &Connection)| (one.waits_for.as_ref() == Some(key)).then_some(*number);
         let waiters: Vec<u64> = self.connections.iter().filter_map(is_waiter).collect();
         for number in waiters {
             self.answer(number, reply);
@@ -369,14 +475,18 @@ impl Server {
                 Ok(None) => return,
                 Err(message) => LeaseReply::Failed { message },
             },
-            LeaseRequest::Del { owner } => {
-                self.give_back(&owner.id());
-                match self.records.remove(&owner) {
-                    Ok(()) => LeaseReply::Done,
-                    Err(error) => LeaseReply::Failed { message: error.to_string() },
-                }
+            LeaseRequest::Add6(order) => match self.add6(number, order) {
+                Ok(Some(reply)) => reply,
+                Ok(None) => return,
+                Err(message) => LeaseReply::Failed { message },
+            },
+            LeaseRequest::Del { owner } => match self.delete(number, &owner) {
+                Some(reply) => reply,
+                None => return,
+            },
+            LeaseRequest::Check { owner, netns, reported, families } => {
+                self.check(&owner, &netns, &reported, &families)
             }
-            LeaseRequest::Check { owner, netns, reported } => self.check(&owner, &netns, &reported),
             LeaseRequest::Gc { network, valid } => {
                 self.collect_garbage(&network, &valid);
                 LeaseReply::Done
@@ -399,78 +509,147 @@ impl Server {
 
     /// The reply, or `None` if the caller has to wait for it.
     fn add(&mut self, number: u64, order: LeaseOrder) -> Result<Option<LeaseReply>, String> {
-        let id = order.owner.id();
-        let (place, uplink) = interface::locate(&format!("{}{}", self.host_prefix, order.netns), &order.owner.ifname)?;
-        let until = clock::now() + Duration::from_millis(order.timeout_ms).min(self.patience);
-        let mut wanted = self.former.remove(&id).map(|record| record.lease.address);
-        match self.attachments.get_mut(&id) {
-            Some(existing) if existing.place == place => {
-                if existing.ordered.is_none()
-                    && let Some(lease) = existing.current()
-                {
-                    return Ok(Some(LeaseReply::Lease { lease: Box::new(lease.clone()), is_new: false }));
-                }
-                existing.ordered = Some(until);
-                self.await_lease(number, id);
-                return Ok(None);
-            }
-            Some(existing) => {
-                // The container was made anew, and its former interface had the lease.
-                wanted = existing.last().map(|lease| lease.address);
-                self.give_back(&id);
-            }
-            None => {}
+        let key = LeaseKey::new(&order.owner, LeaseFamily::V4);
+        let (place, uplink) = self.locate(&order.netns, &order.owner)?;
+        let until = self.until(order.timeout_ms);
+        let mut former = match self.former.remove(&key) {
+            Some(StoredRecord::V4(record)) => Some(FormerLease::Held(Box::new(record.lease))),
+            _ => None,
+        };
+        match self.join(number, &key, &place, until) {
+            Joined::Answer(reply) => return Ok(Some(reply)),
+            Joined::Waits => return Ok(None),
+            Joined::New(Some(address)) => former = Some(FormerLease::Released(address)),
+            Joined::New(None) => {}
         }
-        let attachment = Attachment::order(order, (place, uplink), wanted, self.behaviour, until);
-        self.attachments.insert(id.clone(), attachment);
-        self.await_lease(number, id);
+        let attachment = Attachment::order(order, (place, uplink), former, self.behaviour, until);
+        self.attachments.insert(key.clone(), Box::new(attachment));
+        self.await_lease(number, key);
         Ok(None)
     }
 
-    fn await_lease(&mut self, number: u64, id: String) {
+    /// The same for IPv6. A server knows its client by its DUID and gives it the same addresses again.
+    fn add6(&mut self, number: u64, order: Lease6Order) -> Result<Option<LeaseReply>, String> {
+        let key = LeaseKey::new(&order.owner, LeaseFamily::V6);
+        let (place, uplink) = self.locate(&order.netns, &order.owner)?;
+        let until = self.until(order.timeout_ms);
+        self.former.remove(&key);
+        match self.join(number, &key, &place, until) {
+            Joined::Answer(reply) => return Ok(Some(reply)),
+            Joined::Waits => return Ok(None),
+            Joined::New(_) => {}
+        }
+        let attachment = Attachment6::order(order, (place, uplink), until);
+        self.attachments.insert(key.clone(), Box::new(attachment));
+        self.await_lease(number, key);
+        Ok(None)
+    }
+
+    fn locate(&self, netns: &str, owner: &LeaseOwner) -> Result<(Place, Option<Uplink>), String> {
+        interface::locate(&format!("{}{netns}", self.host_prefix), &owner.ifname)
+    }
+
+    /// When an order that waits so long is given up.
+    fn until(&self, timeout_ms: u64) -> Duration {
+        clock::now() + Duration::from_millis(timeout_ms).min(self.patience)
+    }
+
+    /// Has an order share what there is already. A lease of a container that was made anew, whose former interface had it, is given
+    /// back.
+    fn join(&mut self, number: u64, key: &LeaseKey, place: &Place, until: Duration) -> Joined {
+        let Some(existing) = self.attachments.get_mut(key) else { return Joined::New(None) };
+        if existing.place() != place {
+            let address = existing.last_address();
+            self.give_back(key, None);
+            return Joined::New(address);
+        }
+        if existing.ordered().is_none()
+            && let Some(reply) = existing.current()
+        {
+            return Joined::Answer(reply);
+        }
+        existing.await_until(until);
+        self.await_lease(number, key.clone());
+        Joined::Waits
+    }
+
+    fn await_lease(&mut self, number: u64, key: LeaseKey) {
         if let Some(connection) = self.connections.get_mut(&number) {
-            connection.waits_for = Some(id);
+            connection.waits_for = Some(key);
             connection.until = None;
         }
     }
 
-    /// Gives the owner's lease back, or gives its order up.
-    fn give_back(&mut self, id: &str) {
-        if let Some(record) = self.former.remove(id) {
-            let owner = record.owner.clone();
-            Attachment::release_record(record, self.behaviour);
-            self.forget(&owner);
+    /// Gives the owner's leases back. The reply, or `None` if the caller has to wait for it.
+    fn delete(&mut self, number: u64, owner: &LeaseOwner) -> Option<LeaseReply> {
+        self.give_back(&LeaseKey::new(owner, LeaseFamily::V4), None);
+        let is_awaited = self.give_back(&LeaseKey::new(owner, LeaseFamily::V6), Some(number));
+        for family in [LeaseFamily::V4, LeaseFamily::V6] {
+            if let Err(error) = self.records.remove(owner, family) {
+                return Some(LeaseReply::Failed { message: error.to_string() });
+            }
         }
-        let Some(mut attachment) = self.attachments.remove(id) else { return };
-        attachment.release(clock::now());
-        self.forget(&attachment.owner);
-        let message = format!("the lease of {id} was given back meanwhile");
-        self.answer_waiters(id, &LeaseReply::Failed { message });
+        if !is_awaited {
+            return Some(LeaseReply::Done);
+        }
+        if let Some(connection) = self.connections.get_mut(&number) {
+            connection.until = None;
+        }
+        None
     }
 
-    fn check(&self, owner: &LeaseOwner, netns: &str, reported: &[IpNetwork]) -> LeaseReply {
-        let Some(attachment) = self.attachments.get(&owner.id()) else {
-            return LeaseReply::Drift { differences: vec![format!("the DHCP daemon has no lease of {owner}")] };
-        };
-        let mut differences = match attachment.differences(reported, clock::now()) {
-            Ok(differences) => differences,
-            Err(message) => return LeaseReply::Failed { message },
-        };
-        let asked = format!("{}{netns}", self.host_prefix);
-        match interface::is_at(&asked, &attachment.place) {
-            Ok(true) => {}
-            Ok(false) => differences.push(format!("the lease is that of another network namespace than {asked}")),
-            Err(message) => return LeaseReply::Failed { message },
+    /// Gives the lease back, or gives its order up. Returns whether `caller` has to wait for the server's confirmation.
+    fn give_back(&mut self, key: &LeaseKey, caller: Option<u64>) -> bool {
+        if let Some(record) = self.former.remove(key) {
+            self.release_record(record);
+        }
+        let Some(attachment) = self.attachments.remove(key) else { return false };
+        let owner = attachment.owner().clone();
+        let is_awaited = self.release(attachment, caller);
+        self.forget(&owner, key.1);
+        let message = format!("the lease of {owner} was given back meanwhile");
+        self.answer_waiters(key, &LeaseReply::Failed { message });
+        is_awaited
+    }
+
+    fn check(&self, owner: &LeaseOwner, netns: &str, reported: &[IpNetwork], families: &[LeaseFamily]) -> LeaseReply {
+        let mut differences = Vec::new();
+        for family in families {
+            let Some(attachment) = self.attachments.get(&LeaseKey::new(owner, *family)) else {
+                differences.push(match family {
+                    LeaseFamily::V4 => format!("the DHCP daemon has no lease of {owner}"),
+                    LeaseFamily::V6 => format!("the DHCP daemon has no IPv6 lease of {owner}"),
+                });
+                continue;
+            };
+            match attachment.differences(reported, clock::now()) {
+                Ok(found) => differences.extend(found),
+                Err(message) => return LeaseReply::Failed { message },
+            }
+            let asked = format!("{}{netns}", self.host_prefix);
+            match interface::is_at(&asked, attachment.place()) {
+                Ok(true) => {}
+                Ok(false) => differences.push(format!("the lease is that of another network namespace than {asked}")),
+                Err(message) => return LeaseReply::Failed { message },
+            }
         }
         if differences.is_empty() { LeaseReply::Done } else { LeaseReply::Drift { differences } }
     }
 
     fn collect_garbage(&mut self, network: &str, valid: &[(String, String)]) {
-        let owners = self.attachments.values().map(|one| &one.owner);
-        let owners = owners.chain(self.former.values().map(|record| &record.owner));
-        let stale: Vec<String> = owners.filter(|owner| owner.is_garbage(network, valid)).map(LeaseOwner::id).collect();
-        for id in stale {
-            self.give_back(&id);
+        let mut stale = Vec::new();
+        for (key, attachment) in &self.attachments {
+            if attachment.owner().is_garbage(network, valid) {
+                stale.push(key.clone());
+            }
+        }
+        for (key, record) in &self.former {
+            if record.owner().is_garbage(network, valid) {
+                stale.push(key.clone());
+            }
+        }
+        for key in stale {
+            self.give_back(&key, None);
         }
     }
 }

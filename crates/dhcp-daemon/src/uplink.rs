@@ -1,9 +1,8 @@
 //! The link of the host that an interface is on top of, or whose bridge it is connected to. A lease is given back through it when
 //! the interface is gone.
 
-use cnikit_dhcp::v4::Transmit;
 use cnikit_dhcp::{UplinkSocket, VlanTag};
-use cnikit_netlink::{Link, Netlink, UpperKind, VlanProtocol};
+use cnikit_netlink::{Link, Mac, Netlink, UpperKind, VlanProtocol};
 use cnikit_netns::Netns;
 use serde::{Deserialize, Serialize};
 
@@ -46,15 +45,13 @@ pub(crate) fn find(inside: &Netlink, link: &Link) -> Option<Uplink> {
 }
 
 impl Uplink {
-    /// Sends the packets.
-    pub(crate) fn send(&self, packets: &[Transmit]) -> Result<(), String> {
+    /// Sends the packets, each in a frame to this hardware address.
+    pub(crate) fn send(&self, packets: &[(Mac, Vec<u8>)]) -> Result<(), String> {
         let host = Netlink::here().map_err(|error| error.to_string())?;
         let link = host.link(&self.link).map_err(|error| error.to_string())?;
         let socket = UplinkSocket::open(&link.name, link.index, self.tag).map_err(|error| error.to_string())?;
-        for packet in packets {
-            if let Transmit::Packet { to, packet } = packet {
-                socket.send(*to, packet).map_err(|error| error.to_string())?;
-            }
+        for (to, packet) in packets {
+            socket.send(*to, packet).map_err(|error| error.to_string())?;
         }
         Ok(())
     }

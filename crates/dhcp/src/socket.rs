@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::io;
-use std::net::{Ipv4Addr, SocketAddrV4, UdpSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 
 use cnikit_netlink::Mac;
@@ -11,12 +11,14 @@ use dhcproto::v4::{CLIENT_PORT, SERVER_PORT};
 use nix::errno::Errno;
 use nix::sys::socket::sockopt::{BindToDevice, RcvBuf, ReuseAddr};
 use nix::sys::socket::{
-    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrIn, bind, recvfrom, sendto, setsockopt, socket,
+    AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, recvfrom, sendto, setsockopt,
+    socket,
 };
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Error, Result, kernel};
+use crate::v6::ALL_SERVERS;
+use crate::{Error, Result, kernel, v6};
 
 /// The hardware address of every host on the link.
 const EVERYONE: Mac = Mac([0xff; 6]);
@@ -44,6 +46,15 @@ pub struct ArpSocket {
 pub struct RoutedSocket {
     socket: UdpSocket,
     link: String,
+}
+
+/// A UDP socket on port 546 of a link-local address: it sends to all servers and relays of the link, and receives what servers send
+/// to that address.
+#[derive(Debug)]
+pub struct MulticastSocket {
+    socket: UdpSocket,
+    link: String,
+    index: u32,
 }
 
 /// A packet socket that only sends, by a link of the calling thread's namespace: for a client whose own link is gone.
@@ -149,6 +160,48 @@ impl RoutedSocket {
     }
 }
 
+impl MulticastSocket {
+    /// Opens a socket on this link-local address of the link with this name and index.
+    ///
+    /// # Errors
+    /// The namespace cannot be entered, the link does not exist or has not got the address, the address is under duplicate address
+    /// detection, or another socket has the port.
+    pub fn open(netns: &Netns, link: &str, index: u32, address: Ipv6Addr) -> Result<Self> {
+        let operation = format!("open a UDP socket on port {} of {address}%{link}", v6::CLIENT_PORT);
+        let socket = inside(netns, &operation, || multicast(address, index))?;
+        Ok(Self { socket, link: link.to_owned(), index })
+    }
+
+    /// Sends a datagram to all servers and relays of the link.
+    ///
+    /// # Errors
+    /// sendto(2) fails: the link is down or gone.
+    pub fn send(&self, payload: &[u8]) -> Result<()> {
+        let to = SocketAddrV6::new(ALL_SERVERS, v6::SERVER_PORT, 0, self.index);
+        let failed = |source| Error::new(format!("send a datagram to {ALL_SERVERS}%{}", self.link), source);
+        self.socket.send_to(payload, to).map(drop).map_err(failed)
+    }
+
+    /// The next datagram; `None` if there is none.
+    ///
+    /// # Errors
+    /// recvfrom(2) fails.
+    pub fn receive(&self) -> Result<Option<Vec<u8>>> {
+        let mut buffer = vec![0; LONGEST];
+        loop {
+            match self.socket.recv(&mut buffer) {
+                Ok(length) => {
+                    buffer.truncate(length);
+                    return Ok(Some(buffer));
+                }
+                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(error) => return Err(Error::new(format!("receive datagrams by {}", self.link), error)),
+            }
+        }
+    }
+}
+
 impl UplinkSocket {
     /// Opens a socket for the link with this name and index.
     ///
@@ -162,19 +215,21 @@ impl UplinkSocket {
         Ok(Self { socket, link: link.to_owned(), index, tag })
     }
 
-    /// Sends an IPv4 packet in a frame to this hardware address.
+    /// Sends an IPv4 or IPv6 packet in a frame to this hardware address.
     ///
     /// # Errors
     /// As [`LinkSocket::send`].
     pub fn send(&self, to: Mac, packet: &[u8]) -> Result<()> {
         let failed = |source| Error::new(format!("send a packet by {}", self.link), source);
-        let ipv4 = u16::try_from(libc::ETH_P_IP).map_err(|error| failed(io::Error::other(error)))?;
+        let is_ipv6 = packet.first().is_some_and(|first| first >> 4 == 6);
+        let protocol = if is_ipv6 { libc::ETH_P_IPV6 } else { libc::ETH_P_IP };
+        let protocol = u16::try_from(protocol).map_err(|error| failed(io::Error::other(error)))?;
         let mut content = Vec::new();
-        let mut ethertype = ipv4;
+        let mut ethertype = protocol;
         if let Some(tag) = self.tag {
             ethertype = tag.ethertype;
             content.extend(tag.id.to_be_bytes());
-            content.extend(ipv4.to_be_bytes());
+            content.extend(protocol.to_be_bytes());
         }
         content.extend(packet);
         let to = kernel::link_address(self.index, i32::from(ethertype), to).map_err(failed)?;
@@ -237,6 +292,20 @@ impl AsFd for ArpSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.packets.socket.as_fd()
     }
+}
+
+impl AsFd for MulticastSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+fn multicast(address: Ipv6Addr, index: u32) -> io::Result<UdpSocket> {
+    let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
+    let socket = socket(AddressFamily::Inet6, SockType::Datagram, flags, None)?;
+    setsockopt(&socket, ReuseAddr, &true)?;
+    bind(socket.as_raw_fd(), &SockaddrIn6::from(SocketAddrV6::new(address, v6::CLIENT_PORT, 0, index)))?;
+    Ok(socket.into())
 }
 
 fn routed(link: &str, address: Ipv4Addr) -> io::Result<UdpSocket> {

@@ -61,7 +61,7 @@ mod state_file;
 mod stored_file;
 pub mod sysctls;
 
-pub use address::{bridge_port, forwarding, gateway, host_route, layer3};
+pub use address::{bridge_port, forwarding, gateway, host_route, layer3, slaac};
 pub use cnikit_netlink::{HardwareAddress, IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind, VlanProtocol};
 pub use identity::alias;
 pub use link::{

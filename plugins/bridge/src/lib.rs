@@ -13,13 +13,14 @@ pub use vlans::{Trunk, Vlan};
 
 use std::net::IpAddr;
 
+use cnikit::keys::needs_router_adverts;
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::bridge::Bridge;
 use cnikit::resources::bridge_port::ForwardingPort;
 use cnikit::resources::bring_up::BringUp;
 use cnikit::resources::forwarding::Forwarding;
 use cnikit::resources::gateway::Gateway;
-use cnikit::resources::layer3;
+use cnikit::resources::layer3::{self, Layer3};
 use cnikit::resources::veth::{self, HostEnd, Veth};
 use cnikit::resources::vlans::PortVlans;
 use cnikit::rules::ip_spoofing::{self, IpSpoofCheck};
@@ -126,12 +127,15 @@ impl InterfacePlugin for BridgePlugin {
         };
         let check =
             IpSpoofCheck { ifname: ifname.clone(), mac: keys.mac, addresses: containers.clone(), is_port: true };
+        let slaac = needs_router_adverts(&at.conf);
+        let own = layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, keys.detection());
+        let own = own.map(|layer3| Layer3 { slaac, ..layer3 });
         Plan::default()
             .and_each(keys.ipspoofchk.then_some(check))
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))
             .and_each((forwarding.ipv4 || forwarding.ipv6).then_some(forwarding))
             .and_each(keys.ip_masq.then(|| Masquerade::of(networks, keys.ip_masq_backend.0)))
-            .and_each(layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, keys.detection()))
+            .and_each(own)
             .and(ForwardingPort {
                 ifname,
                 bridge: keys.bridge.clone(),

@@ -6,7 +6,8 @@ use std::time::Duration;
 use cnikit::types::{Args, Dns, Ip, Route, Value};
 use cnikit::{Addresses, AttachmentId, AttachmentSpec, Error, NetConf, Result};
 use cnikit_dhcp::v4::{ClientOptions, Lease, client_id, option_code};
-use cnikit_dhcp_daemon::{LeaseOrder, LeaseOwner, RECORDS, SOCKET};
+use cnikit_dhcp::v6::Lease6;
+use cnikit_dhcp_daemon::{Lease6Order, LeaseFamily, LeaseOrder, LeaseOwner, RECORDS, SOCKET};
 use ipnetwork::{IpNetwork, Ipv4Network};
 use serde::Deserialize;
 
@@ -21,6 +22,8 @@ const TIMEOUT: u32 = 50;
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(rename_all = "camelCase", default)]
 pub struct DhcpPlugin {
+    /// Where addresses come from: `v4`, `v6` (DHCP for IPv6), `slaac` (router advertisements). Default: `v4`.
+    families: Vec<String>,
     /// The socket of the daemon. Default: `/run/cni/dhcp.sock`. DEL and GC read it too.
     daemon_socket_path: String,
     /// The directory in which the daemon records leases. Default: `/var/lib/cni/dhcp`. DEL reads it too.
@@ -73,6 +76,32 @@ impl DhcpPlugin {
             priority: if self.priority == 0 { None } else { Some(self.priority) },
             timeout_ms: u64::try_from(self.timeout().as_millis()).unwrap_or(u64::MAX),
         })
+    }
+
+    /// The order for the lease of IPv6.
+    pub(crate) fn order6(&self, at: &AttachmentSpec) -> Result<Lease6Order> {
+        let LeaseOrder { owner, netns, timeout_ms, .. } = self.order(at)?;
+        Ok(Lease6Order { owner, netns, timeout_ms })
+    }
+
+    /// Where addresses come from.
+    pub(crate) fn families(&self) -> Result<Families> {
+        let mut families = Families::default();
+        for family in &self.families {
+            match family.as_str() {
+                "v4" => families.v4 = true,
+                "v6" => families.v6 = true,
+                "slaac" => families.slaac = true,
+                other => {
+                    return Err(Error::config(format!("ipam.families: {other:?} is not \"v4\", \"v6\" or \"slaac\""))
+                        .hint("name each source of addresses that every ADD has to have"));
+                }
+            }
+        }
+        if self.families.is_empty() {
+            families.v4 = true;
+        }
+        Ok(families)
     }
 
     /// Whether ADD starts the daemon if none runs.
@@ -131,6 +160,55 @@ impl DhcpPlugin {
             ..Dns::default()
         };
         Ok(Addresses { ips: vec![Ip { gateway, ..Ip::new(IpNetwork::V4(address)) }], routes, dns })
+    }
+}
+
+/// The sources of addresses that an ADD has to have.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Families {
+    pub(crate) v4: bool,
+    pub(crate) v6: bool,
+    pub(crate) slaac: bool,
+}
+
+impl Families {
+    /// Those that the daemon has leases of.
+    pub(crate) fn leased(self) -> Vec<LeaseFamily> {
+        let mut leased = Vec::new();
+        if self.v4 {
+            leased.push(LeaseFamily::V4);
+        }
+        if self.v6 {
+            leased.push(LeaseFamily::V6);
+        }
+        leased
+    }
+}
+
+/// The addresses and DNS of a lease of IPv6. Which other addresses are on the link, and which router leads elsewhere, is known from
+/// router advertisements only.
+pub(crate) fn addresses6(lease: &Lease6) -> Addresses {
+    let networks = lease.addresses.iter().map(|one| IpNetwork::V6(one.address.into()));
+    let dns = Dns {
+        nameservers: lease.dns.iter().map(ToString::to_string).collect(),
+        search: lease.search.clone(),
+        ..Dns::default()
+    };
+    Addresses { ips: networks.map(Ip::new).collect(), dns, ..Addresses::default() }
+}
+
+/// Adds the addresses, routes and DNS of another source.
+pub(crate) fn add(all: &mut Addresses, more: Addresses) {
+    all.ips.extend(more.ips);
+    all.routes.extend(more.routes);
+    all.dns.nameservers.extend(more.dns.nameservers);
+    for domain in more.dns.search {
+        if !all.dns.search.contains(&domain) {
+            all.dns.search.push(domain);
+        }
+    }
+    if all.dns.domain.is_empty() {
+        all.dns.domain = more.dns.domain;
     }
 }
 

@@ -4,13 +4,20 @@ use std::fmt;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use cnikit::resources::slaac;
 use cnikit::types::{Args, Ip};
 use cnikit::{
     Addresses, AttachmentSpec, Check, Del, Error, Gc, IpamPlugin, Journal, NetConf, Result, Role, Status, code, log,
 };
-use cnikit_dhcp_daemon::{CallError, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, call, start_own_daemon};
+use cnikit_dhcp::v4::Lease;
+use cnikit_dhcp::v6::Lease6;
+use cnikit_dhcp_daemon::{
+    CallError, LeaseFamily, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, PendingCall, call, start_own_daemon,
+};
+use cnikit_process::Deadline;
+use ipnetwork::IpNetwork;
 
-use crate::configuration::{DhcpPlugin, data_dir, owner, socket};
+use crate::configuration::{DhcpPlugin, add, addresses6, data_dir, owner, socket};
 
 /// How long the daemon may take for anything but a lease: it answers at once.
 const AT_ONCE: Duration = Duration::from_secs(20);
@@ -22,23 +29,58 @@ impl IpamPlugin for DhcpPlugin {
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
         let order = self.order(at)?;
         let owner = order.owner.clone();
+        let families = self.families()?;
         let starts_daemon = self.starts_daemon()?;
-        let (socket, request, timeout) = (socket(&at.conf), LeaseRequest::Add(order), self.timeout() + AT_ONCE);
-        let mut answered = call(&socket, &request, timeout);
-        if starts_daemon && matches!(answered, Err(CallError::NotRunning { .. })) {
-            start_own_daemon(&socket, &data_dir(&at.conf))
-                .map_err(|why| Error::new(code::SYSTEM, format!("the DHCP daemon is not started: {why}")))?;
-            answered = call(&socket, &request, timeout);
+        let deadline = Deadline::after(self.timeout());
+        if families.v6 || families.slaac {
+            slaac::accept_router_adverts(&at.sandbox, &at.tag.ifname, families.slaac)?;
         }
-        let reply = succeeded(answered, &at.conf)?;
-        let LeaseReply::Lease { lease, is_new } = reply else { return Err(unexpected(&reply)) };
-        if is_new {
-            let _ = journal.undo(&OwnedLease { conf: at.conf.clone(), owner }, OwnedLease::release);
+        let mut requests = Vec::new();
+        if families.v4 {
+            requests.push(LeaseRequest::Add(order));
         }
-        for option in &lease.parameters.ignored {
-            log::warn(format_args!("the DHCP server {} sends an option {option} that cannot be used", lease.server));
+        if families.v6 {
+            requests.push(LeaseRequest::Add6(self.order6(at)?));
         }
-        self.addresses(&lease)
+        // The daemon works on both at once. If one fails, the journal gives the other one back.
+        let mut pending = Vec::new();
+        for request in &requests {
+            pending.push(self.begin(request, &at.conf, starts_daemon)?);
+        }
+        let mut addresses = Addresses::default();
+        let mut first_error = None;
+        for call in pending {
+            match leased(call, &at.conf) {
+                Ok((reply, is_new)) => {
+                    if is_new {
+                        let lease = OwnedLease { conf: at.conf.clone(), owner: owner.clone() };
+                        let _ = journal.undo(&lease, OwnedLease::release);
+                    }
+                    match reply {
+                        Leased::V4(lease) => {
+                            for option in &lease.parameters.ignored {
+                                let server = lease.server;
+                                log::warn(format_args!(
+                                    "the DHCP server {server} sends an option {option} that cannot be used"
+                                ));
+                            }
+                            add(&mut addresses, self.addresses(&lease)?);
+                        }
+                        Leased::V6(lease) => add(&mut addresses, addresses6(&lease)),
+                    }
+                }
+                Err(error) => first_error = first_error.or(Some(error)),
+            }
+        }
+        if let Some(error) = first_error {
+            return Err(error);
+        }
+        if families.slaac {
+            for network in slaac::wait_router_address(&at.sandbox, &at.tag.ifname, deadline)? {
+                addresses.ips.push(Ip::new(network));
+            }
+        }
+        Ok(addresses)
     }
 
     fn release(del: &Del) -> Result<()> {
@@ -48,20 +90,32 @@ impl IpamPlugin for DhcpPlugin {
     fn confirm(&self, check: &Check) -> Result<()> {
         let at = &check.attachment;
         let order = self.order(at)?;
-        let reported = check.prev.ips.iter().map(|ip| ip.address).collect();
-        let request = LeaseRequest::Check { owner: order.owner, netns: order.netns, reported };
-        match ask(&at.conf, &request, AT_ONCE)? {
-            LeaseReply::Done => Ok(()),
-            LeaseReply::Drift { differences } => {
-                let mut differences = differences.into_iter();
-                let mut error = Error::new(code::DRIFT, differences.next().unwrap_or_default());
-                for difference in differences {
-                    error = error.detail(difference);
-                }
-                Err(error.hint("restart the container, so that it gets a lease again"))
+        let families = self.families()?;
+        let reported: Vec<IpNetwork> = check.prev.ips.iter().map(|ip| ip.address).collect();
+        let mut differences = Vec::new();
+        if families.slaac {
+            let ifname = &at.tag.ifname;
+            let found = slaac::router_addresses(&at.sandbox, ifname)?;
+            if !found.iter().any(|address| reported.contains(address)) {
+                differences.push(format!("{ifname} has no address of prevResult by router advertisement"));
             }
-            other => Err(unexpected(&other)),
         }
+        if families.v4 || families.v6 {
+            let (owner, netns) = (order.owner, order.netns);
+            let request = LeaseRequest::Check { owner, netns, reported, families: families.leased() };
+            match ask(&at.conf, &request, AT_ONCE)? {
+                LeaseReply::Done => {}
+                LeaseReply::Drift { differences: found } => differences.extend(found),
+                other => return Err(unexpected(&other)),
+            }
+        }
+        let mut differences = differences.into_iter();
+        let Some(first) = differences.next() else { return Ok(()) };
+        let mut error = Error::new(code::DRIFT, first);
+        for difference in differences {
+            error = error.detail(difference);
+        }
+        Err(error.hint("restart the container, so that it gets its addresses again"))
     }
 
     fn sweep(gc: &Gc) -> Result<()> {
@@ -74,6 +128,9 @@ impl IpamPlugin for DhcpPlugin {
     fn status(&self, status: &Status) -> Result<()> {
         let none = LeaseOwner { container: String::new(), network: String::new(), ifname: String::new() };
         self.options(&none, &Args::default())?;
+        if self.families()?.leased().is_empty() {
+            return Ok(()); // the kernel alone makes the addresses
+        }
         let answered = call(&socket(&status.call.conf), &LeaseRequest::Status, AT_ONCE);
         if self.starts_daemon()? && matches!(answered, Err(CallError::NotRunning { .. })) {
             return Ok(()); // the next ADD starts it
@@ -86,14 +143,59 @@ impl IpamPlugin for DhcpPlugin {
         self.options(&owner, &at.args)?;
         let start = if self.starts_daemon()? { ", which is started if it does not run," } else { "" };
         let seconds = self.timeout().as_secs();
-        let step = format!(
-            "ask the DHCP daemon at {}{start} for a lease for {}, at most {seconds} s",
-            socket(&at.conf).display(),
-            owner
-        );
-        // An address for documentation (RFC 5737): which one the server would assign, nobody knows.
-        let example = Ip { gateway: Some("192.0.2.1".parse()?), ..Ip::new("192.0.2.2/24".parse()?) };
-        Ok((vec![step], Addresses { ips: vec![example], ..Addresses::default() }))
+        let families = self.families()?;
+        let (mut steps, mut ips) = (Vec::new(), Vec::new());
+        for family in families.leased() {
+            let what = if family == LeaseFamily::V6 { "a lease of IPv6" } else { "a lease" };
+            steps.push(format!(
+                "ask the DHCP daemon at {}{start} for {what} for {owner}, at most {seconds} s",
+                socket(&at.conf).display(),
+            ));
+        }
+        if families.slaac {
+            let ifname = &at.tag.ifname;
+            steps.push(format!("wait for an address of {ifname} by router advertisement, at most {seconds} s"));
+        }
+        // Addresses for documentation (RFC 5737, RFC 3849): which ones there would be, nobody knows.
+        if families.v4 {
+            ips.push(Ip { gateway: Some("192.0.2.1".parse()?), ..Ip::new("192.0.2.2/24".parse()?) });
+        }
+        if families.v6 {
+            ips.push(Ip::new("2001:db8::2/128".parse()?));
+        }
+        if families.slaac {
+            ips.push(Ip::new("2001:db8::ff:fe00:2/64".parse()?));
+        }
+        Ok((steps, Addresses { ips, ..Addresses::default() }))
+    }
+}
+
+impl DhcpPlugin {
+    /// Sends the request to the daemon, which is started if none runs and the configuration says so.
+    fn begin(&self, request: &LeaseRequest, conf: &NetConf, starts_daemon: bool) -> Result<PendingCall> {
+        let (socket, timeout) = (socket(conf), self.timeout() + AT_ONCE);
+        let mut begun = PendingCall::begin(&socket, request, timeout);
+        if starts_daemon && matches!(begun, Err(CallError::NotRunning { .. })) {
+            start_own_daemon(&socket, &data_dir(conf))
+                .map_err(|why| Error::new(code::SYSTEM, format!("the DHCP daemon is not started: {why}")))?;
+            begun = PendingCall::begin(&socket, request, timeout);
+        }
+        begun.map_err(|error| explained(&error, conf))
+    }
+}
+
+/// A lease of either family.
+enum Leased {
+    V4(Box<Lease>),
+    V6(Box<Lease6>),
+}
+
+/// The lease that the daemon replies with, and whether there was none before.
+fn leased(call: PendingCall, conf: &NetConf) -> Result<(Leased, bool)> {
+    match succeeded(call.finish(), conf)? {
+        LeaseReply::Lease { lease, is_new } => Ok((Leased::V4(lease), is_new)),
+        LeaseReply::Lease6 { lease, is_new } => Ok((Leased::V6(lease), is_new)),
+        other => Err(unexpected(&other)),
     }
 }
 

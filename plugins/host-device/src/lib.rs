@@ -125,7 +125,7 @@ impl InterfacePlugin for HostDevicePlugin {
         match self.selected.get() {
             Some(SelectedDevice::Link(_)) => {
                 let dad = self.keys.enabledad.0;
-                let slaac = self.keys.slaac.0;
+                let slaac = self.keys.slaac.0 || cnikit::keys::needs_router_adverts(&at.conf);
                 layer3::on_master(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
             }
             _ => Plan::default(),

@@ -80,7 +80,7 @@ impl InterfacePlugin for IpvlanPlugin {
 
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let dad = self.0.enabledad.0;
-        let slaac = self.0.slaac.0;
+        let slaac = self.0.slaac.0 || keys::needs_router_adverts(&at.conf);
         layer3::on_master(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, false)
     }
 

@@ -113,7 +113,14 @@ impl InterfacePlugin for TapPlugin {
     }
 
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
-        layer3::on_master(&at.tag.ifname, &addresses.ips, &addresses.routes, true, false, false)
+        layer3::on_master(
+            &at.tag.ifname,
+            &addresses.ips,
+            &addresses.routes,
+            true,
+            cnikit::keys::needs_router_adverts(&at.conf),
+            false,
+        )
     }
 
     fn status(&self) -> Result<()> {

@@ -96,7 +96,7 @@ impl InterfacePlugin for VlanPlugin {
 
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
         let dad = self.keys.enabledad.0;
-        let slaac = self.keys.slaac.0;
+        let slaac = self.keys.slaac.0 || keys::needs_router_adverts(&at.conf);
         layer3::on_master(&at.tag.ifname, &addresses.ips, &addresses.routes, dad, slaac, self.up())
     }
 

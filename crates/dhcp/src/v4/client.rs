@@ -21,6 +21,9 @@ use crate::exchange::Exchange;
 /// The hardware address of every host on the link.
 const EVERYONE: Mac = Mac([0xff; 6]);
 
+/// How often the former address is requested before the client begins again, if the link does not have that address.
+const FORMER_REQUESTS: u32 = 2;
+
 /// What a client sends, and how patient it is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClientSettings {
@@ -326,10 +329,14 @@ impl Client {
 
     /// Sends the request of the state, for the first time or again, or gives it up.
     fn attempt(&mut self, now: Duration) {
+        let most = self.settings.timing.requests;
         match &self.state {
-            State::Requesting { .. } | State::Rebooting { .. }
-                if self.exchange.sent >= self.settings.timing.requests =>
-            {
+            // Somebody may wait for an address, and a server that does not know the lease is silent.
+            State::Rebooting { in_use: false, .. } if self.exchange.sent >= most.min(FORMER_REQUESTS) => {
+                self.give_up(now);
+                return;
+            }
+            State::Requesting { .. } | State::Rebooting { .. } if self.exchange.sent >= most => {
                 self.give_up(now);
                 return;
             }

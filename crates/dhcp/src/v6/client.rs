@@ -7,13 +7,18 @@ use std::net::Ipv6Addr;
 use std::time::Duration;
 
 use dhcproto::v6::MessageType;
+use serde::{Deserialize, Serialize};
+use sha2::{Digest, Sha256};
 
 use super::lease::{Lease6, Lease6Loss};
 use super::message::{Reply6, Reply6Kind, Request6, ServerStatus};
+use super::raw_options::number;
 use super::timing::{self, Repetition};
 use crate::exchange::{Exchange, write_unanswered};
 use crate::v4::rate::RateLimit;
 
+/// The type of a DUID that is a UUID.
+const DUID_UUID: [u8; 2] = [0, 4];
 /// The numbers of exchanges have 24 bits.
 const XID: u32 = 0x00ff_ffff;
 /// The shortest time until a renewal, whatever a server says.
@@ -22,12 +27,22 @@ const LEAST_RENEWAL: Duration = Duration::from_secs(1);
 const REFUSED_WAIT: Duration = Duration::from_secs(1);
 
 /// Who a client is.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Client6Settings {
     /// Its DUID (RFC 8415, section 11), which has to be the same after a restart.
     pub duid: Vec<u8>,
     /// The number of the association of this link, unique among those with this DUID.
     pub iaid: u32,
+}
+
+impl Client6Settings {
+    /// The client of this name: the same name is the same client after a restart, and on another interface too. Its DUID has the
+    /// form of a UUID (RFC 6355).
+    pub fn of(name: &str) -> Client6Settings {
+        let digest = Sha256::digest(name);
+        let duid = [&DUID_UUID[..], &digest[..16]].concat();
+        Client6Settings { duid, iaid: number(&digest[16..]) }
+    }
 }
 
 /// Something that the caller acts upon.

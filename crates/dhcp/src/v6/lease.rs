@@ -3,9 +3,11 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use serde::{Deserialize, Serialize};
+
 /// The addresses that a server has assigned, and what it configures. Its times count from [`Lease6::since`];
 /// [`Duration::MAX`] means for ever.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease6 {
     /// The DUID of the server.
     pub server: Vec<u8>,
@@ -24,7 +26,7 @@ pub struct Lease6 {
 }
 
 /// An address of a lease.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Lease6Address {
     /// The address. Its prefix on the link is known from router advertisements only.
     pub address: Ipv6Addr,

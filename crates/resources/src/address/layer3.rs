@@ -128,7 +128,12 @@ impl Layer3 {
         for address in &self.addresses {
             let no_dad = self.detection == Detection::Off;
             let new = NewAddress { address: *address, no_dad, no_prefix_route: !self.prefix_routes, scope: 0 };
-            batch.add_address(index, &new);
+            if self.slaac && address.is_ipv6() {
+                // The kernel may have made it from a router advertisement already, with the router's lifetime.
+                batch.add_address_if_absent(index, &new);
+            } else {
+                batch.add_address(index, &new);
+            }
         }
         batch.set_link(index, &LinkChange { up: Some(true), ..LinkChange::default() });
         // A container on two networks gets a default route from each of them.

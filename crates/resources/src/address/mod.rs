@@ -6,3 +6,4 @@ pub mod gateway;
 pub mod host_route;
 pub(crate) mod ipv6_ready;
 pub mod layer3;
+pub mod slaac;
