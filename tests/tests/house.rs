@@ -219,6 +219,17 @@ fn the_readme_names_the_version_and_the_oldest_rust() {
     for text in [format!("Version {}.", value("version")), format!("CNI bridge plugin cnikit-{}", value("version"))] {
         assert!(readme.contains(&text), "README.md does not say {text:?}");
     }
+    let newest = format!("## {} (", value("version"));
+    let changelog = read("CHANGELOG.md");
+    let section = changelog.lines().find(|line| line.starts_with("## ")).unwrap();
+    assert!(section.starts_with(&newest), "the newest section of CHANGELOG.md is {section:?}, not {newest:?}");
+    for page in ["README.md", "docs/migrate.md"] {
+        let printed = read(page);
+        for (position, _) in printed.match_indices("bridge plugin cnikit-") {
+            let rest = &printed[position + "bridge plugin ".len()..];
+            assert!(rest.starts_with(&format!("cnikit-{}", value("version"))), "{page} has another version");
+        }
+    }
     for page in ["README.md", "CONTRIBUTING.md"] {
         let text = format!("Rust {} or newer", value("rust-version"));
         assert!(read(page).contains(&text), "{page} does not say {text:?}");

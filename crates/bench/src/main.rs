@@ -119,8 +119,8 @@ fn machine(rows: &[Row]) -> String {
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
     let noisy = rows.iter().filter(|row| row.is_noisy()).count();
     format!(
-        "Linux {}, {processors} processors ({}), load {}. Who sleeps runs {} µs \
-         after being woken. A fixed piece of work took equally long, within {:.0} %, and \
+        "Linux {}, {processors} processors ({}), load {}. A sleeping process runs {} µs \
+         after it is woken. A fixed piece of work took the same time, within {:.0} %, and \
          others had less than {:.0} % of the processors, in {} of {} rows{}.",
         first("/proc/sys/kernel/osrelease"),
         model.trim_start_matches(|letter: char| letter.is_whitespace() || letter == ':'),

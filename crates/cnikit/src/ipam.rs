@@ -31,16 +31,16 @@ pub trait IpamPlugin: DeserializeOwned {
     /// No address can be allocated.
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses>;
 
-    /// Releases the addresses of an attachment. To hold none is success.
+    /// Releases the addresses of an attachment. It succeeds if the attachment has none.
     ///
     /// # Errors
     /// An address could not be released.
     fn release(del: &Del) -> Result<()>;
 
-    /// Checks that the attachment still holds the addresses that it was given.
+    /// Checks that the addresses of the attachment are still reserved for it.
     ///
     /// # Errors
-    /// It does not (code 102), or that cannot be determined.
+    /// They are not (code 102), or that cannot be determined.
     fn confirm(&self, _check: &Check) -> Result<()> {
         Ok(())
     }
@@ -56,7 +56,7 @@ pub trait IpamPlugin: DeserializeOwned {
     /// Checks whether addresses could be allocated.
     ///
     /// # Errors
-    /// They could not. The error is reported with code 50 whatever its code is, except 51.
+    /// They could not. STATUS reports the error with code 50, or 51 if it has that code.
     fn status(&self, _status: &Status) -> Result<()> {
         Ok(())
     }

@@ -212,7 +212,7 @@ impl Subnet {
     }
 }
 
-/// As an error lists it.
+/// `SUBNET` or `SUBNET with gateway ADDRESS`, for errors.
 impl std::fmt::Display for Subnet {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "{}", self.network)?;

@@ -17,8 +17,8 @@ pub enum Source {
 }
 
 impl Source {
-    /// The source in the configuration's `ipam.type`; absent or empty is layer 2. One that is not a text names no plugin: DEL
-    /// does all it can without it, and then reports that an address may remain reserved.
+    /// The source that `ipam.type` of the configuration names; without it, layer 2. A value that is not a text names no plugin: DEL
+    /// then removes everything else, and reports that an address may remain reserved.
     pub fn configured(conf: &NetConf) -> Source {
         match conf.at(&["ipam", "type"]) {
             None => Source::Nowhere,
@@ -28,7 +28,7 @@ impl Source {
         }
     }
 
-    /// The same, but the result of the plugins before it is used if nothing is configured.
+    /// The same source; if none is configured, the result of the plugins before this one.
     #[must_use]
     pub fn or_prev_result(self) -> Source {
         if self == Source::Nowhere { Source::PrevResult } else { self }

@@ -10,16 +10,16 @@ const CLIENT: Mac = Mac([2, 0, 0, 0, 0, 1]);
 const XID: u32 = 0x0404_0404;
 /// The headers of IPv4 and UDP, in bytes.
 const HEADERS: usize = 28;
-/// The hardware address that packets come from.
+/// The sender of the packets.
 const SERVER: Mac = Mac([2, 0, 0, 0, 1, 1]);
 /// The beginning of option 53, and two of its values.
 const MESSAGE_TYPE: [u8; 2] = [53, 1];
 const OFFER: u8 = 2;
 const ACK: u8 = 5;
-/// The most steps until a client that hears nothing has no lease: an exchange, probes, a renewal, the end.
+/// The most steps until a client without answers loses its lease: an exchange, probes, a renewal, the end.
 const STEPS: usize = 40;
 
-/// Parses the packet, and has a client receive it again and again, from its start to a lease and to the end of that.
+/// Parses the packet, and gives it to a client in every state: from the start of the client to a lease, and to its end.
 pub(crate) fn run(packet: &[u8]) {
     if let Some(reply) = packet.get(HEADERS..).and_then(Reply::parse) {
         assert!(reply.message.chars().all(|letter| letter == ' ' || letter.is_ascii_graphic()));
@@ -59,7 +59,7 @@ pub(crate) fn run(packet: &[u8]) {
     assert!(client.lease().is_none() && client.deadline().is_none());
 }
 
-/// The packet, saying that it is an offer or an assignment, so that one packet leads through a whole exchange.
+/// The packet with this type of message (an offer or an assignment), so that one packet can be the answer to each step.
 fn with_type(packet: &[u8], kind: u8) -> Vec<u8> {
     let mut packet = packet.to_vec();
     let value = packet.windows(2).position(|pair| pair == MESSAGE_TYPE).and_then(|at| packet.get_mut(at + 2));
@@ -69,7 +69,7 @@ fn with_type(packet: &[u8], kind: u8) -> Vec<u8> {
     packet
 }
 
-/// What is written into files has no character that means anything there, and there is not too much of anything.
+/// Names have no character with a meaning in configuration files, and no list is longer than its limit.
 fn check_parameters(parameters: &Parameters) {
     let names = parameters.search.iter().chain(&parameters.domain).chain(&parameters.host_name);
     for name in names {

@@ -1,4 +1,4 @@
-//! Plays scenarios with every side in turn in every round, so that other load of the machine affects all sides.
+//! Runs scenarios: in every round each side has its turn, so that other load of the machine affects all sides.
 
 use std::fs::{self, OpenOptions};
 use std::hint::black_box;
@@ -54,7 +54,7 @@ pub(crate) struct Samples {
     pub(crate) complaint: Option<String>,
 }
 
-/// Above this, no verdict is possible.
+/// With more noise than this there is no verdict.
 pub(crate) const NOISY: Noise = Noise { unrest: 1.15, others: 0.15 };
 
 /// Where the tracer is, if it is installed.
@@ -142,8 +142,8 @@ impl<'a> Player<'a> {
         self.through(&[&own.to_string_lossy(), "weigh"], |samples, texts| samples.memory = largest(texts));
     }
 
-    /// Plays a round in which the verbs that become rows are started through a program. `heed` gets the output of that program for
-    /// each call.
+    /// Plays a round in which each measured verb is started by a program, such as strace(1). `heed` gets what that program printed
+    /// about each call.
     fn through(&mut self, program: &[&str], heed: impl Fn(&mut Samples, &[String])) {
         let Ok(stage) = &mut self.stage else { return };
         for verb in stage.verbs() {
@@ -154,7 +154,7 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// All its verbs as if they were one.
+    /// The sums over all its verbs.
     fn together(&self) -> Outcome {
         match &self.stage {
             Err(error) => Outcome::Absent(error.clone()),
@@ -173,7 +173,7 @@ impl<'a> Player<'a> {
     }
 }
 
-/// Plays a scenario for that many rounds; its rows.
+/// Plays a scenario for that many rounds, and returns its rows.
 pub(crate) fn play(scenario: &Scenario, sides: &[Side], rounds: usize) -> Vec<Row> {
     let mut players: Vec<_> = sides.iter().map(|side| Player::new(side, scenario)).collect();
     let mut works = Vec::new();

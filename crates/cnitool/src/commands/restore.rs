@@ -31,7 +31,7 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
             print_to_stderr(&format!("{action} {}", name(cached)));
         }
         for (cached, reason) in &skipped {
-            print_to_stderr(&format!("passing over {}: {reason}", name(cached)));
+            print_to_stderr(&format!("skipping {}: {reason}", name(cached)));
         }
     }
     let mut failures = Vec::new();
@@ -53,7 +53,7 @@ fn skip_reason(cached: &CachedAttachment) -> Option<String> {
     match cached.state {
         State::Attached => cached.lost_namespace(),
         State::Adding => Some("it is being added".to_owned()),
-        State::Interrupted => Some("its ADD has not come to its end".to_owned()),
+        State::Interrupted => Some("its ADD was interrupted".to_owned()),
         State::Unreadable => Some(cached.problems.concat()),
     }
 }

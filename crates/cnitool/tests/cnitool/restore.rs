@@ -32,7 +32,7 @@ fn restore_calls_each_plugin_of_existing_containers_with_the_result_of_the_add()
     let bench = bench(KNOWS, KNOWS, KNOWS);
     let (printed, errors) = bench.says(0, "restore");
     assert_eq!(printed, "");
-    assert!(errors.contains("restoring one/") && errors.contains("passing over one/"), "{errors}");
+    assert!(errors.contains("restoring one/") && errors.contains("skipping one/"), "{errors}");
     assert_eq!(bench.calls(), ["RESTORE first", "RESTORE second", "RESTORE third"]);
     let given = json(&bench.stdin("third", "RESTORE"));
     assert_eq!((&given["name"], &given["prevResult"]["cniVersion"]), (&"one".into(), &"1.1.0".into()), "{given}");
