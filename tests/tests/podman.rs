@@ -173,8 +173,10 @@ fn a_macvlan_with_dhcp(podman: &Podman) {
     let site = Host::new();
     dhcp_server_on_wire(&podman.node.host, &site, "uplink");
     let server = Dnsmasq::start(&site, "10.99.0.10,10.99.0.50", &[]);
-    let daemon = "setsid /opt/cni/bin/dhcp daemon -pidfile /run/dhcp.pid </dev/null >/dev/null 2>&1 &";
-    podman.node.sh(&format!("{daemon} until [ -S /run/cni/dhcp.sock ]; do sleep 0.05; done"));
+    let log = podman.node.scratch().join("dhcp.log").display().to_string();
+    let daemon = format!("setsid /opt/cni/bin/dhcp daemon -pidfile /run/dhcp.pid </dev/null >{log} 2>&1 &");
+    let waits = format!("until grep -q serves {log}; do kill -0 $! || {{ cat {log}; exit 1; }}; sleep 0.05; done");
+    podman.node.sh(&format!("{daemon} {waits}"));
     podman.sh("network create --driver macvlan --opt parent=uplink wire");
     let made = podman.shows("network inspect wire");
     assert_eq!((&made["driver"], &made["ipam_options"]["driver"]), (&json!("macvlan"), &json!("dhcp")), "{made}");

@@ -23,8 +23,6 @@ const TAKEOVER: Duration = Duration::from_mins(4);
 /// The longest time that another start of a daemon may take until the socket is bound.
 const LOCKED: Duration = Duration::from_secs(10);
 const DIRECTORY_MODE: u32 = 0o700;
-/// The requests that wait while the daemon works.
-const WAITING: i32 = 256;
 
 /// The listening socket.
 #[derive(Debug)]
@@ -145,7 +143,8 @@ fn bound(path: &Path) -> io::Result<UnixListener> {
     let socket = socket(AddressFamily::Unix, SockType::Stream, flags, None)?;
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
-    listen(&socket, Backlog::new(WAITING)?)?;
+    // As many as net.core.somaxconn allows: a number of our own is limited by the C library's SOMAXCONN, 128 in musl.
+    listen(&socket, Backlog::MAXALLOWABLE)?;
     Ok(socket.into())
 }
 
