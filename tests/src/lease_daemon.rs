@@ -167,6 +167,18 @@ impl LeaseDaemon {
     }
 }
 
+/// Panics unless the process has five capabilities, can get no other ones, and has a filter of system calls.
+pub fn assert_confined(pid: i32) {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    // SYS_ADMIN, NET_ADMIN, NET_RAW, NET_BIND_SERVICE, SYS_PTRACE.
+    for wanted in ["CapPrm:\t0000000000283400", "CapEff:\t0000000000283400", "CapBnd:\t0000000000283400"] {
+        assert!(status.contains(wanted), "{wanted}: {status}");
+    }
+    for wanted in ["CapInh:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+        assert!(status.contains(wanted), "{wanted}: {status}");
+    }
+}
+
 /// A server for a container of the host, and the daemon: what a call of the plugin needs.
 pub fn dhcp_servers(host: &Host, container: &Container) -> (Dnsmasq, LeaseDaemon) {
     dhcp_bridge(host);

@@ -8,7 +8,7 @@ use cnikit_process::Deadline;
 use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge, dhcp_site};
-use cnikit_tests::lease_daemon::LeaseDaemon;
+use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined};
 use cnikit_tests::subject;
 use cnikit_tests::world::ping;
 use nix::sys::signal::{Signal, kill};
@@ -253,6 +253,7 @@ fn of_many_adds_at_once_one_starts_the_daemon_which_outlives_it() {
     });
     let running = daemons(&host);
     let [pid] = running[..] else { panic!("{running:?}") };
+    assert_confined(pid);
     // A session of its own, a child of init, and only its socket of all that the plugins had open.
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap();
     let fields: Vec<&str> = stat.rsplit_once(") ").unwrap().1.split(' ').collect();

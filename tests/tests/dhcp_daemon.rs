@@ -13,7 +13,7 @@ use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseRecords, LeaseReply, LeaseR
 use cnikit_process::{Deadline, Env, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, Dnsmasq, connect, dhcp_bridge, dhcp_site};
-use cnikit_tests::lease_daemon::{LeaseDaemon, configure, order, owner};
+use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, configure, order, owner};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::udhcpd::udhcpd;
 
@@ -53,6 +53,7 @@ fn a_lease_is_got_checked_and_given_back() {
     let daemon = LeaseDaemon::start(&host, &[]);
     let container = container(&host, 1);
     container.sh("ip link set eth0 down");
+    assert_confined(daemon.pid().unwrap());
     let lease = daemon.add(&container, "one");
     assert!(container.sh("ip link show eth0").contains("mtu 1400"), "the MTU of the server");
     assert_eq!(daemon.add(&container, "one"), lease, "a second ADD reports the same lease");
@@ -244,19 +245,19 @@ fn a_lost_address_is_replaced_on_the_interface() {
 }
 
 #[test]
-fn thirty_orders_at_once_get_thirty_addresses_from_one_thread() {
+fn a_hundred_orders_at_once_get_a_hundred_addresses_from_one_thread() {
     let host = host();
     let server = Dnsmasq::start(&host, RANGE, &[]);
     let daemon = LeaseDaemon::start(&host, &[]);
-    let containers: Vec<Container> = (0..30).map(|number| container(&host, number)).collect();
+    let containers: Vec<Container> = (0..100).map(|number| container(&host, number)).collect();
     let mut addresses = thread::scope(|scope| {
         let add = |number: usize| daemon.add(&containers[number], &format!("c{number}")).address;
-        let threads: Vec<_> = (0..30).map(|number| scope.spawn(move || add(number))).collect();
+        let threads: Vec<_> = (0..100).map(|number| scope.spawn(move || add(number))).collect();
         threads.into_iter().map(|thread| thread.join().unwrap()).collect::<Vec<_>>()
     });
     addresses.sort();
     addresses.dedup();
-    assert_eq!((addresses.len(), server.leases().len(), daemon.list().len()), (30, 30, 30));
+    assert_eq!((addresses.len(), server.leases().len(), daemon.list().len()), (100, 100, 100));
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
     assert!(status.contains("Threads:\t1\n"), "{status}");
 }

@@ -30,6 +30,7 @@
 mod attachment;
 mod attachment6;
 mod clock;
+mod confinement;
 mod flags;
 mod held;
 mod interface;
@@ -125,7 +126,10 @@ fn start(flags: &flags::Flags) -> Result<DaemonEnd, String> {
     }
     let listener =
         if flags.is_inherited { Listener::of_stdin(&flags.settings.socket) } else { listen(&flags.settings) };
-    let ended = listener.and_then(|listener| serve_with(&flags.settings, listener, Some(signals)));
+    let ended = listener.and_then(|listener| {
+        confinement::confine()?;
+        serve_with(&flags.settings, listener, Some(signals))
+    });
     if let (Some(file), Ok(DaemonEnd::Signal)) = (&flags.pid_file, &ended) {
         let _ = std::fs::remove_file(file);
     }
