@@ -630,12 +630,19 @@ fn known() -> Vec<PluginKeys> {
     let tuning = Chained::<tuning::TuningPlugin>::SOURCES;
     let tuning_args = Chained::<tuning::TuningPlugin>::KNOWN_ARGS;
     let bandwidth = Chained::<bandwidth::BandwidthPlugin>::SOURCES;
+    let tap = InterfaceShape::<tap::TapPlugin>::SOURCES;
+    let tap_args = InterfaceShape::<tap::TapPlugin>::KNOWN_ARGS;
+    let host_device = InterfaceShape::<host_device::HostDevicePlugin>::SOURCES;
     let args = <host_local::HostLocalPlugin as IpamPlugin>::KNOWN_ARGS;
     let more = ["runtimeConfig.ipRanges", "runtimeConfig.ips", "args.cni.ips"].map(keys::Key::elsewhere);
     vec![
         of("bridge", keys::of_plugin::<bridge::BridgePlugin>(bridge, bridge_args)),
         of("ptp", keys::of_plugin::<ptp::PtpPlugin>(ptp, ptp_args)),
         of("loopback", keys::of_plugin::<loopback::LoopbackPlugin>(&[], None)),
+        of("vlan", keys::of_plugin::<vlan::VlanPlugin>(&[], None)),
+        of("dummy", keys::of_plugin::<dummy::DummyPlugin>(&[], None)),
+        of("tap", keys::of_plugin::<tap::TapPlugin>(tap, tap_args)),
+        of("host-device", keys::of_plugin::<host_device::HostDevicePlugin>(host_device, None)),
         of("sbr", keys::of_plugin::<sbr::SbrPlugin>(&[], None)),
         of("tuning", keys::of_plugin::<tuning::TuningPlugin>(tuning, tuning_args)),
         of("vrf", keys::of_plugin::<vrf::VrfPlugin>(&[], None)),

@@ -307,6 +307,17 @@ const DUMMY: Scenario = Scenario {
 const TAP: Scenario =
     Scenario { plugin: "tap", conf: concat!(r#"{"owner":1000,"multiQueue":true,"mtu":1400,"#, ipam!(), "}"), ..ONE };
 
+/// One end of a veth, which is down on the host as upstream leaves it after DEL. The other end is up.
+const HOST_DEVICE: Scenario = Scenario {
+    plugin: "host-device",
+    conf: concat!(r#"{"device":"device0","dataDir":"/run/DIR","#, ipam!(), "}"),
+    before: "ip link add device0 type veth peer name outer0; ip link set outer0 up",
+    steps: &[Add, Check, Del],
+    rows: &[Add, Check, Del],
+    proof: (Add, "! ip link show device0"),
+    ..ONE
+};
+
 macro_rules! tuning {
     ($dir:literal) => {
         concat!(
@@ -545,6 +556,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "vlan", ..VLAN },
     Scenario { name: "dummy", ..DUMMY },
     Scenario { name: "tap", ..TAP },
+    Scenario { name: "host-device", ..HOST_DEVICE },
     Scenario { name: "host-local, empty", ..HOST_LOCAL },
     Scenario { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scenario { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
@@ -681,6 +693,8 @@ pub(crate) const TARGETS: &[Target] = &[
     target("ptp, dual stack ADD", 500.0, 47.0),
     target("tuning ADD", 4.0, 3.0),
     target("sbr ADD", 5.0, 3.0),
+    target("vrf ADD", 5.0, 2.0),
+    target("bandwidth ADD", 5.0, 2.0),
     target("portmap, iptables, 1 port ADD and DEL", 5.0, 5.0),
     target("portmap, iptables, 10 ports ADD and DEL", 5.0, 8.5),
     target("portmap, iptables, 100 ports ADD and DEL", 5.0, 30.0),
@@ -695,6 +709,8 @@ pub(crate) const TARGETS: &[Target] = &[
     target("vlan ADD", 5.0, 2.0),
     target("dummy ADD", 5.0, 2.0),
     target("tap ADD", 5.0, 2.0),
+    target("host-device ADD", 1.5, 1.0),
+    target("host-device DEL", 1.2, 1.0),
     target("host-local, empty ADD", 4.0, 5.0),
     target("host-local, 10,000 taken ADD", 100.0, 48.0),
     target("host-local, 65,000 taken ADD", 500.0, 30.0),
