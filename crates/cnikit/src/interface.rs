@@ -296,7 +296,7 @@ fn example_addresses(
     };
     let (planned, addresses) = match found.plan() {
         Some(planned) => planned?,
-        None => (vec![format!("addresses from {name}")], documentation_address()),
+        None => (vec!["assigns the addresses".to_owned()], documentation_address()),
     };
     let mut steps: Vec<String> = planned.into_iter().map(|step| format!("{name}: {step}")).collect();
     let examples: Vec<String> = addresses.networks().iter().map(ToString::to_string).collect();
