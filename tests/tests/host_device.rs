@@ -285,8 +285,8 @@ fn a_device_of_a_container_or_none_at_all_is_refused_by_name() {
     assert!(code == 101 && text.contains("failed to move link br0: this kind of link cannot leave"), "{code} {text}");
 }
 
-/// tuning is behind it in the chain, and stores its settings in the same directory. A DEL may leave tuning out, or call it last:
-/// then the device is on the host already.
+/// tuning and sbr are behind it in the chain, and store their changes in the same directory. A DEL may leave them out, or call them
+/// last: then the device is on the host already.
 #[test]
 fn a_tuned_device_is_given_back_as_the_host_had_it() {
     for tuning_is_first in [true, false] {
@@ -294,11 +294,14 @@ fn a_tuned_device_is_given_back_as_the_host_had_it() {
         let keys = json!({"mac": "0a:00:00:00:00:07", "mtu": 1300, "promisc": true, "allmulti": true, "txQLen": 500,
             "sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1"}, "dataDir": "$DIR/devices"});
         let tuning = subject("tuning", keys).at(scene.host.dir());
+        let sbr = subject("sbr", json!({"dataDir": "$DIR/devices"})).at(scene.host.dir());
         let prev = |result: &Value| [("prevResult", result.clone())];
         let path = scene.container.path();
         let made = scene.add();
         let tuned = tuning.call(&scene.host, "ADD", "c-one", &path, &prev(&made)).ok();
-        for plugin in [&scene.named(), &tuning] {
+        sbr.call(&scene.host, "ADD", "c-one", &path, &prev(&tuned)).ok();
+        assert!(scene.container.sh("ip rule").contains("from 10.77.0.5 lookup 100"));
+        for plugin in [&scene.named(), &tuning, &sbr] {
             plugin.check(&scene.host, "c-one", &scene.container, &tuned).ok();
         }
         let link = scene.container.sh("ip -o -d link show eth0");
@@ -306,14 +309,17 @@ fn a_tuned_device_is_given_back_as_the_host_had_it() {
             assert!(link.contains(setting), "{setting}: {link}");
         }
         if tuning_is_first {
+            sbr.del(&scene.host, "c-one", &scene.container, &tuned);
             tuning.del(&scene.host, "c-one", &scene.container, &tuned);
         }
         scene.named().del(&scene.host, "c-one", &scene.container, &tuned);
         if !tuning_is_first {
-            let left = HostSnapshot::leftovers(&scene.host, &scene.before, &["file: devices/c-one_eth0.json = "]);
+            let left = HostSnapshot::leftovers(&scene.host, &scene.before, &["file: devices/c-one_eth0."]);
             assert!(left.is_none(), "without DEL of tuning: {left:?}");
             tuning.del(&scene.host, "c-one", &scene.container, &tuned);
+            sbr.del(&scene.host, "c-one", &scene.container, &tuned);
         }
+        assert!(!scene.container.sh("ip rule; ip -6 rule").contains("proto 203"));
         scene.assert_given_back(if tuning_is_first { "tuning first" } else { "tuning last" });
     }
 }

@@ -55,7 +55,7 @@ const fn cve(name: &'static str, row: Row) -> Row {
     Row { cve: Some(name), ..row }
 }
 
-pub(crate) const ROWS: [Row; 58] = [
+pub(crate) const ROWS: [Row; 61] = [
     row(
         1,
         &[OtherUser],
@@ -594,6 +594,36 @@ pub(crate) const ROWS: [Row; 58] = [
             "dhcp_daemon/requests_that_are_none_are_refused_and_harm_nothing",
         ]),
     ),
+    row(
+        59,
+        &[NetAdmin],
+        "rename, move on, re-tag, give away, delete or replace a device of the host, or put a link of the same name in its place",
+        By(&[
+            "host_device/whatever_the_container_did_to_it_the_host_has_it_back_as_it_was",
+            "host_device/a_link_that_the_container_put_in_its_place_is_not_taken",
+            "host_device/a_device_that_was_moved_on_does_not_make_del_fail",
+            "host_device/a_repeated_del_takes_no_link_that_the_container_made",
+            "ring/host_device::whatever_the_container_did_the_host_has_its_card_back",
+            "ring/host_device::a_card_that_was_moved_on_comes_back_when_that_namespace_ends",
+        ]),
+    ),
+    row(
+        60,
+        &[NetAdmin, Namespace],
+        "tables, priorities and VRFs of other programs where those of a plugin would be",
+        By(&[
+            "sbr/tables_and_priorities_of_other_programs_are_neither_taken_nor_removed",
+            "sbr/what_another_program_has_changed_since_stays",
+            "ring/vrf::a_table_that_something_uses_is_refused_by_name",
+            "ring/vrf::what_another_program_made_stays",
+        ]),
+    ),
+    row(
+        61,
+        &[Administrator],
+        "one dataDir for several plugins of a chain",
+        By(&["host_device/a_tuned_device_is_given_back_as_the_host_had_it"]),
+    ),
 ];
 
 /// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
@@ -658,6 +688,9 @@ row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan l
 56  - - - - - - - - - - - - - - - x - - -  no other makes a device with an owner
 57  - - x - - - - - - - - - - - - - - - -  no other listens to a server of the network
 58  - - x - - - - - - - - - - - - - - - -  no other has a daemon
+59  - - - - - - x - - - - - - - - - - - -  no other moves a device of the host
+60  - - - - - - - - - - - - - x - - - - x  no other makes routing tables
+61  - - - - - - x - - - - - - x - - x - -  vrf names its file as sbr does; the others have no such key, or are not in one chain with these
 ";
 
 /// The plugins that a row is about.
@@ -736,7 +769,7 @@ fn every_plugin_has_a_column_in_the_matrix() {
 #[test]
 fn every_row_has_its_number_and_every_actor_a_row() {
     let numbers: Vec<u8> = ROWS.iter().map(|row| row.number).collect();
-    assert_eq!(numbers, (1..=58).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=61).collect::<Vec<_>>());
     assert!(ROWS.iter().all(|row| !row.by.is_empty() && !row.experiment.is_empty()));
     assert!(ROWS.iter().filter_map(|row| row.cve).all(|name| name.starts_with("CVE-")));
     let actors: BTreeSet<Actor> = ROWS.iter().flat_map(|row| row.by).copied().collect();
