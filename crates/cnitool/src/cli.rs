@@ -135,7 +135,7 @@ pub(crate) enum Command {
         /// The plugin [default: network lists with any of our plugins]
         plugin: Option<String>,
     },
-    /// Inspect the node: configurations, plugins, attachments, forwarding, rules
+    /// Inspect the node: kernel, configurations, plugins, attachments, forwarding, rules
     #[command(after_help = "Example:\n  cnitool doctor")]
     Doctor(Doctor),
     /// Add, delete and list named network namespaces, as `ip netns`

@@ -17,7 +17,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Doctor;
 use crate::commands::ipam;
-use crate::commands::rules::program_output;
+use crate::commands::rules::{Rules, program_output};
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::namespace::PathInspector;
@@ -91,14 +91,17 @@ impl Report {
 /// Inspects the node, and prints one line for each finding.
 pub(crate) fn doctor(common: &Common, out: Output, args: &Doctor) -> Result {
     let mut report = Report::default();
+    kernel(&mut report);
     let lists = configurations(common, &mut report);
     plugin_directories(common, &mut report);
     networks(common, &lists, &mut report);
     let attachments = attachments(common, &mut report);
     host_links(&attachments, &mut report);
+    rules(&attachments, &mut report);
     addresses(common, args, &mut report);
     forwarding(&lists, &attachments, &mut report);
     forward_policy(&lists, &mut report);
+    backends(&mut report);
     let is_healthy = report.is_healthy();
     if out.json {
         let findings: Vec<Value> = report.0.iter().map(document).collect();
@@ -118,6 +121,57 @@ fn text(out: Output, finding: &Finding) -> String {
     let level = out.paint(&format!("{:8}", finding.level.word()), finding.level.tone());
     let hint = if finding.hint.is_empty() { String::new() } else { format!("        hint: {}\n", finding.hint) };
     format!("{level}{}: {}\n{hint}", finding.area, finding.text)
+}
+
+/// The oldest release of Linux that the plugins support.
+const OLDEST_KERNEL: (u32, u32) = (5, 4);
+
+/// The release of the kernel. Features that a network needs are checked by STATUS of its plugins.
+fn kernel(report: &mut Report) {
+    const AREA: &str = "kernel";
+    let Ok(text) = fs::read_to_string("/proc/sys/kernel/osrelease") else {
+        return report.warning(AREA, "its release cannot be read", "is /proc mounted?");
+    };
+    let release = text.trim();
+    match release_numbers(release) {
+        Some(numbers) if numbers < OLDEST_KERNEL => report.problem(
+            AREA,
+            format!("Linux {release} is older than {}.{}", OLDEST_KERNEL.0, OLDEST_KERNEL.1),
+            "the plugins need features of newer kernels: update it",
+        ),
+        _ => report.ok(AREA, format!("Linux {release}")),
+    }
+}
+
+/// The first two numbers of a release such as `6.12.5-amd64`.
+fn release_numbers(release: &str) -> Option<(u32, u32)> {
+    let mut numbers = release.split(|letter: char| !letter.is_ascii_digit());
+    Some((numbers.next()?.parse().ok()?, numbers.next()?.parse().ok()?))
+}
+
+/// The backend that rules get where the configuration names none: iptables if its program works, otherwise nftables.
+fn backends(report: &mut Report) {
+    const AREA: &str = "backends";
+    match program_output("iptables", &["--version"]) {
+        Ok(version) => report.ok(AREA, format!("{}, the default for rules", version.trim())),
+        Err(why) => report.ok(AREA, format!("nftables is used for rules, because iptables cannot be used: {why}")),
+    }
+}
+
+/// Rules of the host that name a container without a cached result.
+fn rules(attachments: &[AttachmentSummary], report: &mut Report) {
+    const AREA: &str = "rules";
+    let known: BTreeSet<&str> = attachments.iter().map(|one| one.container_id.as_str()).collect();
+    let mut rules = Rules::default();
+    let named = rules.containers();
+    let unknown: Vec<String> = named.iter().filter(|id| !known.contains(id.as_str())).cloned().collect();
+    if unknown.is_empty() {
+        report.ok(AREA, format!("rules of the host name {} containers, and all are known", named.len()));
+    } else {
+        let text = format!("rules name {} containers that are not known: {}", unknown.len(), first_of(&unknown));
+        let hint = "--cache-dir names the cache of another runtime; if a container is gone, its runtime's GC or DEL removes its rules";
+        report.warning(AREA, text, hint);
+    }
 }
 
 /// The directory of configurations: whether it has a default network, and which files cannot be read. Returns the readable ones.
@@ -395,6 +449,16 @@ mod tests {
                     table ip filter {\n\tchain FORWARD {\n\t\ttype filter hook forward priority 0; policy drop;\n\t}\n}\n";
         assert_eq!(dropping_chains(text), ["chain fwd of nftables table inet fw"]);
         assert_eq!(dropping_chains("table inet fw {\n\tchain fwd {\n\t}\n}\n"), [""; 0]);
+    }
+
+    #[test]
+    fn a_release_of_linux_is_compared_by_its_first_two_numbers() {
+        let cases =
+            [("6.12.95+deb12-amd64", Some((6, 12))), ("5.4", Some((5, 4))), ("4.19.0", Some((4, 19))), ("x", None)];
+        for (release, numbers) in cases {
+            assert_eq!(release_numbers(release), numbers, "{release}");
+        }
+        assert!(release_numbers("4.19.0").is_some_and(|numbers| numbers < OLDEST_KERNEL));
     }
 
     #[test]

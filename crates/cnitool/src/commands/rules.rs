@@ -38,6 +38,14 @@ impl Rules {
         lines.filter(|line| words.iter().any(|word| has_word(line, word))).cloned().collect()
     }
 
+    /// The containers that comments of rules name: `name: "NETWORK" id: "CONTAINER"`, as upstream's plugins and ours write them.
+    pub(crate) fn containers(&mut self) -> BTreeSet<String> {
+        if self.lines.is_none() {
+            self.lines = Some(self.read());
+        }
+        self.lines.iter().flatten().filter_map(|line| container_of(line)).map(str::to_owned).collect()
+    }
+
     /// The reasons for which rules could not be read, one sentence each.
     pub(crate) fn missing(&self) -> &[String] {
         &self.missing
@@ -142,6 +150,15 @@ fn is_part_of_word(letter: Option<char>) -> bool {
     letter.is_some_and(|letter| letter.is_alphanumeric() || ".:_".contains(letter))
 }
 
+/// The container that the comment of a rule names.
+fn container_of(line: &str) -> Option<&str> {
+    let (_, after_name) = line.split_once("name: ")?;
+    let (_, id) = after_name.split_once(" id: ")?;
+    let id = id.trim_start_matches(['\\', '"']);
+    let end = id.find(['\\', '"', ' ']).unwrap_or(id.len());
+    if end == 0 { None } else { Some(&id[..end]) }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -167,5 +184,17 @@ mod tests {
         let nft = "table ip nat {\n\tchain A {\n\t\tx\n\t}\n}\n\
                    table inet t {\n\tchain B {\n\t\tip saddr 10.1.2.3 masquerade\n\t}\n}\n";
         assert_eq!(nft_rules(nft, &known_tables), ["nft inet t B: ip saddr 10.1.2.3 masquerade"]);
+    }
+
+    #[test]
+    fn the_container_of_a_rule_is_found_in_its_comment() {
+        for (line, container) in [
+            (r#"-A POSTROUTING -m comment --comment "name: \"pods\" id: \"c-1\"" -j CNI-1"#, Some("c-1")),
+            (r#"ip saddr 10.1.0.2 comment "name: "pods" id: "c_2"" masquerade"#, Some("c_2")),
+            ("-A FORWARD -j ACCEPT", None),
+            (r#"comment "name: "pods" id: """#, None),
+        ] {
+            assert_eq!(container_of(line), container, "{line}");
+        }
     }
 }

@@ -52,13 +52,33 @@ fn a_healthy_node_has_no_finding() {
     assert_eq!(document["healthy"], true, "{document}");
     let areas: Vec<&str> =
         document["findings"].as_array().unwrap().iter().map(|finding| finding["area"].as_str().unwrap()).collect();
-    for area in
-        ["configurations", "plugins", "networks", "attachments", "links", "addresses", "forwarding", "packet filter"]
-    {
+    for area in [
+        "kernel",
+        "configurations",
+        "plugins",
+        "networks",
+        "attachments",
+        "links",
+        "rules",
+        "addresses",
+        "forwarding",
+        "packet filter",
+        "backends",
+    ] {
         assert!(areas.contains(&area), "{area}: {document}");
     }
     let (text, _) = bench.says(0, "doctor");
     assert!(text.lines().all(|line| line.starts_with("ok      ")), "{text}");
+}
+
+#[test]
+fn a_rule_of_an_unknown_container_is_found() {
+    let bench = bench();
+    let rule = r#"POSTROUTING -m comment --comment 'name: "net" id: "gone-1"' -j RETURN"#;
+    sh(&bench, &format!("iptables -t nat -A {rule}"));
+    finds(&bench, "warning", "rules", &["1 containers that are not known: gone-1", "GC or DEL"]);
+    sh(&bench, &format!("iptables -t nat -D {rule}"));
+    assert_eq!(bench.json("doctor")["healthy"], true);
 }
 
 #[test]
