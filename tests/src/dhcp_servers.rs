@@ -36,19 +36,31 @@ impl DhcpServer {
     /// Starts one for leases of so many seconds, of the addresses of 10.99.0.0/24 that end in these numbers. Its files stay in the
     /// host's directory, so the next one knows the leases of this one.
     pub fn start(host: &Host, maker: ServerMaker, seconds: u32, pool: [u8; 2]) -> DhcpServer {
-        let [first, last] = pool.map(|number| format!("10.99.0.{number}"));
+        let pool = pool.map(|number| format!("10.99.0.{number}"));
+        DhcpServer::start_in(host, maker, seconds, ["10.99.0.0", "24", "255.255.255.0"], &pool)
+    }
+
+    /// Starts one for leases of so many seconds, of the addresses from the first to the last of a subnet, which is written with the
+    /// length of its prefix and its mask.
+    pub fn start_in(
+        host: &Host,
+        maker: ServerMaker,
+        seconds: u32,
+        [subnet, prefix, mask]: [&str; 3],
+        [first, last]: &[String; 2],
+    ) -> DhcpServer {
         let leases = prepare(host, maker, "4").join("leases");
         let conf = match maker {
             ServerMaker::Kea => json!({"Dhcp4": {
                 "interfaces-config": {"interfaces": [DHCP_BRIDGE]},
                 "lease-database": {"type": "memfile", "name": leases, "lfc-interval": 0},
                 "valid-lifetime": seconds, "renew-timer": seconds / 2, "rebind-timer": seconds * 3 / 4,
-                "subnet4": [{"subnet": "10.99.0.0/24", "pools": [{"pool": format!("{first} - {last}")}],
+                "subnet4": [{"subnet": format!("{subnet}/{prefix}"), "pools": [{"pool": format!("{first} - {last}")}],
                     "option-data": [{"name": "routers", "data": DHCP_SERVER}]}]}})
             .to_string(),
             ServerMaker::Isc => format!(
                 "authoritative;\nping-check false;\ndefault-lease-time {seconds};\nmax-lease-time {seconds};\n\
-                 subnet 10.99.0.0 netmask 255.255.255.0 {{\n range {first} {last};\n option routers {DHCP_SERVER};\n}}\n"
+                 subnet {subnet} netmask {mask} {{\n range {first} {last};\n option routers {DHCP_SERVER};\n}}\n"
             ),
         };
         DhcpServer::run(host, maker, "4", &conf)

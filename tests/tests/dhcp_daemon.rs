@@ -12,7 +12,8 @@ use std::time::Duration;
 use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseRecords, LeaseReply, LeaseRequest, call};
 use cnikit_process::{Deadline, Env, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
-use cnikit_tests::dnsmasq::{DHCP_BRIDGE, Dnsmasq, connect, dhcp_bridge, dhcp_site};
+use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
+use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, connect, dhcp_bridge, dhcp_site};
 use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, configure, order, owner};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::udhcpd::udhcpd;
@@ -185,6 +186,24 @@ fn an_order_whose_caller_is_gone_is_given_up() {
 }
 
 #[test]
+fn an_order_whose_container_is_gone_is_given_up() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &["-timeout", "200ms"]);
+    let container = container(&host, 1);
+    let order = order(&container, "one");
+    let reply = thread::scope(|scope| {
+        let caller = scope.spawn(|| daemon.call(&LeaseRequest::Add(order)));
+        daemon.await_list("the order is there", |list| list.len() == 1);
+        // Killed while it waits for an offer: its namespace ends with it.
+        drop(container);
+        caller.join().unwrap()
+    });
+    assert!(matches!(&reply, LeaseReply::Failed { message } if message.ends_with("is gone")), "{reply:?}");
+    assert!(daemon.list().is_empty());
+    await_one_socket(&daemon);
+}
+
+#[test]
 fn an_order_that_cannot_be_served_says_why() {
     let host = host();
     let daemon = LeaseDaemon::start(&host, &[]);
@@ -260,6 +279,53 @@ fn a_hundred_orders_at_once_get_a_hundred_addresses_from_one_thread() {
     assert_eq!((addresses.len(), server.leases().len(), daemon.list().len()), (100, 100, 100));
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
     assert!(status.contains("Threads:\t1\n"), "{status}");
+}
+
+/// What a process has in memory, in kilobytes (`VmRSS`), and how many threads.
+fn memory(pid: i32) -> (u32, u32) {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let number = |key: &str| -> u32 {
+        let value = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
+        value.split_whitespace().next().unwrap().parse().unwrap()
+    };
+    (number("VmRSS:"), number("Threads:"))
+}
+
+/// The most memory that a lease may need, in kilobytes. The rest is the program, which is larger without optimization.
+const MOST_PER_LEASE: u32 = 8;
+
+/// Several owners on one interface are several clients, by their identifiers.
+#[test]
+fn a_thousand_leases_need_little_memory_and_one_thread() {
+    const LEASES: usize = 1_000;
+    let host = host();
+    host.sh(&format!(
+        "ip address del {DHCP_SERVER}/24 dev {DHCP_BRIDGE}; ip address add {DHCP_SERVER}/16 dev {DHCP_BRIDGE}"
+    ));
+    // dnsmasq would offer one address to all that ask at one time from one interface.
+    let pool = ["10.99.1.1", "10.99.8.250"].map(str::to_owned);
+    let _server = DhcpServer::start_in(&host, ServerMaker::Kea, 7_200, ["10.99.0.0", "16", "255.255.0.0"], &pool);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    daemon.add(&container, "c0");
+    let (first, _) = memory(daemon.pid().unwrap());
+    thread::scope(|scope| {
+        for part in 0..50 {
+            let (daemon, container) = (&daemon, &container);
+            scope.spawn(move || {
+                for number in (1..LEASES).skip(part).step_by(50) {
+                    daemon.add(container, &format!("c{number}"));
+                }
+            });
+        }
+    });
+    let leases = daemon.list().into_iter().filter_map(|one| one.lease.map(|lease| lease.address));
+    assert_eq!(leases.collect::<BTreeSet<_>>().len(), LEASES);
+    let (all, threads) = memory(daemon.pid().unwrap());
+    println!("resident: {first} kB with 1 lease, {all} kB with {LEASES} leases, {threads} threads");
+    assert_eq!(threads, 1);
+    let more = all.saturating_sub(first) / u32::try_from(LEASES).unwrap();
+    assert!(more <= MOST_PER_LEASE, "{first} kB with 1 lease, {all} kB with {LEASES} leases");
 }
 
 #[test]
@@ -551,6 +617,8 @@ while True:
     say(reply(xid, mac, bytes([53, 255]) + os.urandom(9)))
     say(reply(xid, mac, kind(6) + bytes([121, 3, 33, 1, 1])))
     say(reply(xid, mac, b"".join(bytes([random.randrange(1, 255), 1, 0]) for _ in range(400))))
+    say(reply(xid, mac, b"".join(bytes([random.randrange(1, 255), 0]) for _ in range(600))))
+    say(reply(xid, mac, b"".join(bytes([random.randrange(1, 255), 1, 0]) for _ in range(1500))))
     for _ in range(300): say(reply(os.urandom(4), mac, kind(2)))
 "#;
 

@@ -1,5 +1,5 @@
-//! The daemon reads packets of servers, and any host of a network can pretend to be one. Before it reads the first packet it gives up
-//! what it does not need: capabilities, programs with other rights, and most system calls.
+//! The daemon reads packets of servers, and any host of a network can pretend to be one. Before it reads the first packet it gives
+//! up what it does not need: capabilities, programs with other rights, and most system calls.
 
 use std::collections::BTreeMap;
 
