@@ -11,7 +11,7 @@ use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
 use cnikit_tests::guest::{Guest, MULTI_QUEUE, NO_PI, TAP, VNET_HDR, behind_eth0};
 use cnikit_tests::transcripts::scenes;
-use cnikit_tests::{HOST_LOCAL, dual_stack, subject, tap, upper};
+use cnikit_tests::{HOST_LOCAL, dual_stack, subject, tap, traced, upper};
 use serde_json::{Value, json};
 
 use crate::test::{Test, test};
@@ -29,6 +29,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_guest_and_the_container_exchange_packets needs Need::TUN),
     test!(guests_exchange_frames_over_a_bridge_in_the_container needs Need::TUN),
     test!(each_key_has_its_effect_with_every_other_one needs Need::TUN),
+    test!(no_program_is_started needs Need::TUN),
     test!(the_mac_is_that_of_the_source_with_the_highest_priority needs Need::TUN),
     test!(only_owner_and_group_attach needs Need::TUN),
     test!(what_the_owner_does_is_reported_and_stops_no_del needs Need::TUN),
@@ -217,6 +218,22 @@ fn each_key_has_its_effect_with_every_other_one() {
             subject.del(&host, "c-one", &container, &result);
             assert_eq!(container.links(), ["br0"]);
         }
+    }
+}
+
+/// Whatever the keys are: upstream starts ip(8) for some of them.
+fn no_program_is_started() {
+    for keys in
+        [json!({}), json!({"multiQueue": true, "owner": 1000, "group": 7, "mac": "0a:00:00:00:00:01", "mtu": 1400})]
+    {
+        let subject = subject("tap", keys.clone());
+        let (bin, calls) = traced(&subject, "execve");
+        let host = Host::new();
+        let container = host.container();
+        let traced = Subject { bin: bin.path().to_owned(), ..subject };
+        traced.add(&host, "c-one", &container);
+        let programs: Vec<String> = calls().into_iter().filter(|call| call.contains("execve(")).collect();
+        assert!(programs.len() == 1 && programs[0].contains("/tap\""), "{keys}: the plugin alone: {programs:?}");
     }
 }
 
