@@ -89,6 +89,35 @@ fn bridge_gets_address_routes_dns_and_mtu_of_the_server() {
 }
 
 #[test]
+fn the_tool_shows_the_lease_and_that_no_daemon_runs() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let plugin = on_bridge(&host).conf;
+    let list = json!({"cniVersion": "1.1.0", "name": "site", "plugins": [plugin]});
+    std::fs::create_dir(host.dir().join("net.d")).unwrap();
+    std::fs::write(host.dir().join("net.d/10-site.conflist"), list.to_string()).unwrap();
+    let tool = |line: &str| {
+        let (program, bin) = (cnikit_tests::program("cnitool"), cnikit_tests::bin());
+        let (program, bin, dir) = (program.display(), bin.display(), host.dir().display());
+        host.try_sh(&format!("{program} --conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {bin} {line}"))
+    };
+    let (is_added, said) = tool(&format!("--json add site {}", container.path()));
+    assert!(is_added, "{said}");
+    let lease = daemon.list()[0].lease.clone().unwrap();
+    let (_, shown) = tool("show");
+    assert!(shown.contains(&format!("{} of {DHCP_SERVER}, ", lease.address)) && shown.contains(" s left"), "{shown}");
+    daemon.kill();
+    let (_, shown) = tool("show");
+    assert!(shown.contains("unknown: no DHCP daemon listens on"), "{shown}");
+    let (is_healthy, said) = tool("doctor");
+    assert!(!is_healthy && said.contains("no DHCP daemon listens on"), "{said}");
+    let (is_deleted, said) = tool(&format!("del site {}", container.path()));
+    assert!(is_deleted, "{said}");
+}
+
+#[test]
 fn a_configured_mtu_is_not_replaced() {
     let host = host();
     let _server = Dnsmasq::start(&host, RANGE, &OPTIONS);

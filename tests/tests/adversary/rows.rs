@@ -649,7 +649,7 @@ row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan l
 17  - x - x - x x - x - x - x - - x - x -  the others start no plugin
 18  - x - - x - - - - - - x x - - - - - -  the others start no program
 19  - x - x x x x - x - x x x - - - - x -  the others start no program
-20  x x - x x x x x x x x x x x x x x x x  dhcp enters no namespace: its daemon does
+20  x x - x x x x x x x x x x x x x x x x  dhcp enters a namespace only with `v6` and `slaac`: that of its ADD; else its daemon does
 21  - - - - - - - - - - - - - - - - x - -  no other takes names of settings
 22  - - - - - - - - - - - - - - - - x - -  no other takes names of settings
 23  x x x x x x x - x x x x x x - x x x x  host-local and static enter no namespace

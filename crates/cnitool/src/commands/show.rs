@@ -1,7 +1,11 @@
 //! `show`: the attachments of one container, as they are now.
 
+use std::fmt::Write;
 use std::net::IpAddr;
+use std::path::Path;
+use std::time::Duration;
 
+use cnikit_dhcp_daemon::{LeaseOwner, LeaseReply, LeaseReport, LeaseRequest, SOCKET, call};
 use cnikit_libcni::CachedAttachment;
 use cnikit_netlink::{KernelRoute, Link, Netlink};
 use cnikit_netns::Netns;
@@ -34,6 +38,8 @@ struct Shown {
     bridge: Option<BridgeLink>,
     /// The rules of the host that name the container or one of its addresses.
     rules: Vec<String>,
+    /// Its leases of DHCP, a line each.
+    leases: Vec<String>,
 }
 
 /// The interface in the container.
@@ -131,7 +137,8 @@ impl Host {
         let peer = peer_index.and_then(|index| self.link(index)).or_else(|| self.tagged_link(&cached)).cloned();
         let bridge = peer.as_ref().and_then(|peer| self.bridge_of(peer));
         let rules = rules.of(&cached);
-        Shown { cached, path, inside, peer, bridge, rules }
+        let leases = leases(&cached);
+        Shown { cached, path, inside, peer, bridge, rules, leases }
     }
 
     fn link(&self, index: u32) -> Option<&Link> {
@@ -219,6 +226,7 @@ impl Shown {
             None => Value::Null,
         };
         document["rules"] = self.rules.clone().into();
+        document["leases"] = self.leases.clone().into();
         document["problems"] = self.cached.problems.clone().into();
         document
     }
@@ -246,6 +254,9 @@ impl Shown {
         if !self.rules.is_empty() {
             below.push(Branch::over("rules", self.rules.iter().cloned()));
         }
+        if !self.leases.is_empty() {
+            below.push(Branch::over("leases", self.leases.iter().cloned()));
+        }
         below.push(Branch::over("cached result", [cached.file.display().to_string()]));
         if !cached.problems.is_empty() {
             below.push(Branch::over("problems", cached.problems.iter().cloned()));
@@ -272,6 +283,57 @@ impl Shown {
         }
         Branch { text: format!("host end {}", link_text(peer)), below }
     }
+}
+
+/// How long the DHCP daemon may take to list its leases.
+const DAEMON: Duration = Duration::from_secs(5);
+
+/// The leases that the DHCP daemon has for an attachment, if its network uses dhcp; or why that is not known.
+fn leases(cached: &CachedAttachment) -> Vec<String> {
+    let Some(config) = &cached.config else { return Vec::new() };
+    let Ok(list) = serde_json::from_slice::<Value>(config) else { return Vec::new() };
+    let plugins = list["plugins"].as_array().cloned().unwrap_or_default();
+    let Some(plugin) = plugins.iter().find(|plugin| plugin["ipam"]["type"] == "dhcp") else { return Vec::new() };
+    let socket = plugin["ipam"]["daemonSocketPath"].as_str().filter(|path| !path.is_empty()).unwrap_or(SOCKET);
+    match call(Path::new(socket), &LeaseRequest::List, DAEMON) {
+        Ok(LeaseReply::Leases { leases }) => {
+            leases.iter().filter(|lease| is_of(lease, cached)).map(lease_text).collect()
+        }
+        Ok(other) => vec![format!("unknown: the DHCP daemon answers {other:?}")],
+        Err(error) => vec![format!("unknown: {error}")],
+    }
+}
+
+fn is_of(lease: &LeaseReport, cached: &CachedAttachment) -> bool {
+    let LeaseOwner { container, network, ifname } = &lease.owner;
+    (container, network, ifname) == (&cached.at.container_id, &cached.network, &cached.at.ifname)
+}
+
+/// Address, server, time left and state of a lease.
+fn lease_text(report: &LeaseReport) -> String {
+    let mut text = match (&report.lease, &report.lease6) {
+        (Some(lease), _) => format!("{} of {}", lease.address, lease.server),
+        (None, Some(lease)) => {
+            let addresses: Vec<String> = lease.addresses.iter().map(|one| one.address.to_string()).collect();
+            let mut server = String::new();
+            for byte in &lease.server {
+                let _ = write!(server, "{byte:02x}"); // writing to a text does not fail
+            }
+            format!("{} of the server {server}", addresses.join(", "))
+        }
+        (None, None) => "none at the moment".to_owned(),
+    };
+    if report.lease.is_some() || report.lease6.is_some() {
+        // Writing to a text does not fail.
+        let _ = match report.seconds_left {
+            Some(seconds) => write!(text, ", {seconds} s left"),
+            None => write!(text, ", for ever"),
+        };
+    }
+    if let Some(hindrance) = &report.hindrance {
+        let _ = write!(text, ": {hindrance}");
+    }
+    text
 }
 
 /// A link in a line.
