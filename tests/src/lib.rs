@@ -94,7 +94,7 @@ pub fn program(name: &str) -> PathBuf {
     build().join(name)
 }
 
-/// The plugins as they are installed: one binary, hard links.
+/// The plugins as they are built here: hard links to one binary, without launchers.
 pub fn bin() -> &'static Path {
     static BIN: OnceLock<PathBuf> = OnceLock::new();
     BIN.get_or_init(link_plugins)
@@ -138,8 +138,10 @@ fn copy_plugins() -> PathBuf {
     let dir = tempfile::tempdir_in(built()).unwrap().keep();
     // A program copies them: a child of another thread could inherit our file descriptor, and a file that is open for writing
     // cannot be executed.
-    let copied = Command::new("cp").args(NAMES.map(|name| installed().join(name))).arg(&dir).status();
-    assert!(copied.expect("cp can be started").success(), "the installed plugins cannot be copied");
+    for name in NAMES {
+        let copied = Command::new("cp").args([installed().join("cni-plugins"), dir.join(name)]).status();
+        assert!(copied.expect("cp can be started").success(), "the installed plugins cannot be copied");
+    }
     remove_at_exit(&dir);
     dir
 }

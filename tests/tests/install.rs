@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -39,8 +40,8 @@ impl Node {
 
     /// Runs the script with the binaries of these tests. Returns whether it succeeded, and its output.
     fn try_script(&self, uninstall: &[&str]) -> (bool, String) {
-        let mut script = Command::new(Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install"));
-        script.env("CNIKIT_BUILT", cnikit_tests::program("cni-plugins").parent().unwrap());
+        let mut script = Command::new(SCRIPT);
+        script.env("CNIKIT_BUILT", released());
         let printed = script.args(uninstall).arg(self.plugins()).arg(self.tools()).output().unwrap();
         let text = [printed.stdout, printed.stderr].concat();
         (printed.status.success(), String::from_utf8_lossy(&text).into_owned())
@@ -70,8 +71,12 @@ impl Node {
         files(self.dir.path())
     }
 
-    fn inode(&self, plugin: &str) -> u64 {
-        fs::metadata(self.plugins().join(plugin)).unwrap().ino()
+    fn content(&self, plugin: &str) -> Vec<u8> {
+        fs::read(self.plugins().join(plugin)).unwrap()
+    }
+
+    fn is_ours(&self, plugin: &str) -> bool {
+        self.content(plugin) == fs::read(released().join("cni-launcher")).unwrap()
     }
 
     fn version(&self, plugin: &str) -> String {
@@ -94,20 +99,135 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
     found
 }
 
+/// The directory of what the script installs: it builds that.
+fn released() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let printed = Command::new(SCRIPT).arg("--build").output().unwrap();
+        assert!(printed.status.success(), "{printed:?}");
+        PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim_end())
+    })
+}
+
+const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install");
+
 /// The VERSION output of upstream's packaged plugins.
 const FOREIGN: &str = "#!/bin/sh\necho '{\"cniVersion\":\"1.0.0\",\"supportedVersions\":[\"1.0.0\"]}'\n";
 
 #[test]
-fn every_plugin_is_a_hard_link_to_one_file() {
+fn every_plugin_is_a_file_of_its_own_that_executes_one_binary() {
     let node = Node::new();
     node.install();
     for plugin in NAMES {
-        assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}");
-        assert!(node.version(plugin).contains("cnikit"), "{plugin}");
+        assert_eq!(fs::symlink_metadata(node.plugins().join(plugin)).unwrap().nlink(), 1, "{plugin}");
+        assert!(
+            node.is_ours(plugin) && node.version(plugin).contains(&format!("CNI {plugin} plugin cnikit")),
+            "{plugin}"
+        );
     }
-    let names: Vec<_> = node.files().into_keys().collect();
-    assert_eq!(names.len(), NAMES.len() + 2, "{names:?}");
+    let files = node.files();
+    assert_eq!(files.len(), NAMES.len() + 2, "{:?}", files.keys());
     assert_eq!(fs::metadata(node.tools().join("cnitool")).unwrap().mode() & 0o7777, 0o755);
+    let size: usize =
+        files.iter().filter(|(path, _)| path.starts_with(node.plugins())).map(|(_, file)| file.3.len()).sum();
+    assert!(size <= 8 << 20, "{size} bytes");
+}
+
+/// How many programs bridge's STATUS executes, itself among them.
+fn executed_by_status(host: &Host, node: &Node) -> usize {
+    let conf =
+        r#"{"cniVersion":"1.1.0","name":"n","type":"bridge","ipam":{"type":"host-local","subnet":"10.99.0.0/24"}}"#;
+    let dir = node.plugins().display().to_string();
+    let line = format!(
+        "echo '{conf}' | CNI_COMMAND=STATUS CNI_PATH='{dir}' strace -f -qq -e trace=execve -o '{dir}/../trace' '{dir}/bridge' || true"
+    );
+    host.sh(&line);
+    let trace = fs::read_to_string(node.plugins().join("../trace")).unwrap();
+    trace.lines().filter(|line| line.contains("execve(") && line.ends_with("= 0")).count()
+}
+
+#[test]
+fn an_ipam_plugin_is_called_in_the_same_process_only_if_its_launcher_leads_to_the_same_program() {
+    let (host, node, other) = (Host::new(), Node::new(), Node::new());
+    [&node, &other].iter().for_each(|node| drop(node.install()));
+    assert_eq!(executed_by_status(&host, &node), 2, "a launcher and the program");
+    let ipam = node.plugins().join("host-local");
+    fs::remove_file(&ipam).unwrap();
+    std::os::unix::fs::symlink(other.plugins().join("host-local"), &ipam).unwrap();
+    assert_eq!(executed_by_status(&host, &node), 4, "the other node's launcher and its program are executed too");
+    replace(&node, "host-local", "#!/bin/sh\necho '{\"says\":\"host-local\"}'\n");
+    assert!(executed_by_status(&host, &node) > 2, "a program of another maker is executed");
+}
+
+/// A way to write a file over another: a shell line, which `$1`, the new file, and `$2`, the plugin's, are given to.
+const WRITERS: [(&str, &str); 7] = [
+    ("cp", "cp \"$1\" \"$2\""),
+    ("cp -f", "cp -f \"$1\" \"$2\""),
+    ("cp --remove-destination", "cp --remove-destination \"$1\" \"$2\""),
+    ("install", "install -m 0755 \"$1\" \"$2\""),
+    ("tar", "tar -C \"${1%/*}\" -c --transform \"s|.*|${2##*/}|\" \"${1##*/}\" | tar -C \"${2%/*}\" -x"),
+    ("mv", "cp \"$1\" \"$2.new\" && mv -f \"$2.new\" \"$2\""),
+    ("a shell's redirection", "cat \"$1\" >\"$2\""),
+];
+
+/// The DaemonSets of flannel, Calico and others copy plugins into the directory when they start.
+#[test]
+fn an_installer_that_writes_over_one_plugin_leaves_the_others_as_they_were() {
+    let node = Node::new();
+    node.install();
+    let new = node.dir.path().join("new");
+    fs::copy("/usr/lib/cni/bridge", &new).expect("the packaged reference is installed");
+    for (name, line) in WRITERS {
+        for plugin in NAMES {
+            let before = node.files();
+            let target = node.plugins().join(plugin);
+            let printed = Command::new("sh").args(["-ec", line, "sh"]).args([&new, &target]).output().unwrap();
+            assert!(printed.status.success(), "{name} over {plugin}: {printed:?}");
+            assert_eq!(fs::read(&target).unwrap(), fs::read(&new).unwrap(), "{name} over {plugin}");
+            let others = |mut files: BTreeMap<PathBuf, _>| (files.remove(&target).is_some(), files);
+            assert!(others(node.files()) == others(before), "{name} over {plugin} changed another file");
+            let printed = node.install();
+            assert!(
+                printed.contains(&format!("kept {}", target.display())) && node.is_ours(plugin),
+                "{name}: {printed}"
+            );
+        }
+    }
+}
+
+/// Sixty-four containers start, again and again, while flannel's and portmap's files are written over. None of theirs fails.
+#[test]
+fn containers_start_while_an_installer_writes_over_other_plugins() {
+    let node = Node::new();
+    node.install();
+    let new = node.dir.path().join("new");
+    fs::copy("/usr/lib/cni/bridge", &new).expect("the packaged reference is installed");
+    let host = Host::new();
+    let subject =
+        Subject::new(&node.plugins(), "bridge", json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/20"}}));
+    let started = thread::scope(|scope| {
+        let containers: Vec<_> = (0..64)
+            .map(|number| {
+                let (host, subject) = (&host, &subject);
+                scope.spawn(move || {
+                    let container = subject.container(host);
+                    subject.call(host, "ADD", &format!("c-{number}"), &container.path(), &[]).ok();
+                })
+            })
+            .collect();
+        for (name, line) in WRITERS.into_iter().cycle() {
+            for plugin in ["flannel", "portmap", "dhcp", "loopback"] {
+                let target = node.plugins().join(plugin);
+                let printed = Command::new("sh").args(["-ec", line, "sh"]).args([&new, &target]).output().unwrap();
+                assert!(printed.status.success(), "{name} over {plugin}: {printed:?}");
+            }
+            if containers.iter().all(thread::ScopedJoinHandle::is_finished) {
+                break;
+            }
+        }
+        containers.into_iter().filter_map(|one| one.join().ok()).count()
+    });
+    assert_eq!(started, 64);
 }
 
 #[test]
@@ -131,24 +251,20 @@ fn replaced_files_are_saved_and_restored_by_uninstallation() {
     let before = node.files();
     let printed = node.install();
     assert!(printed.contains("kept") && printed.contains("bridge"), "{printed}");
-    assert_eq!(node.inode("bridge"), node.inode("cni-plugins"));
-    assert_eq!(node.inode("ptp"), node.inode("cni-plugins"));
+    assert!(node.is_ours("bridge") && node.is_ours("ptp"));
     node.install();
     node.uninstall();
     assert_eq!(node.files(), before);
 }
 
 #[test]
-fn a_second_installation_changes_nothing_but_the_inode() {
+fn a_second_installation_touches_no_file() {
     let node = Node::new();
     node.give("cni bin/bridge", FOREIGN);
     node.install();
-    let what = |node: &Node| -> Vec<_> {
-        node.files().into_iter().map(|(path, (_, mode, _, content))| (path, mode, content)).collect()
-    };
-    let first = what(&node);
+    let first = node.files();
     let printed = node.install();
-    assert!(what(&node) == first, "a file came, went or changed");
+    assert!(node.files() == first, "a file came, went or changed");
     assert!(!printed.contains("kept"), "{printed}");
 }
 
@@ -159,7 +275,7 @@ fn files_put_over_ours_survive_installation_and_uninstallation() {
     node.install();
     replace(&node, "bridge", "a newer one of another");
     node.install();
-    assert_eq!(node.inode("bridge"), node.inode("cni-plugins"));
+    assert!(node.is_ours("bridge"));
     replace(&node, "host-local", "this one too");
     node.uninstall();
     let content = |name: &str| fs::read_to_string(node.plugins().join(name)).unwrap();
@@ -182,16 +298,19 @@ fn an_installation_that_was_killed_half_way_is_completed_by_the_next() {
     node.give("cni bin/bridge", FOREIGN);
     let before = node.files();
     node.install();
-    // The state that a kill between two renames leaves: some names are links to the next file already, one is a temporary name.
+    // What a kill between two renames leaves of an upgrade from 0.1, whose plugins were hard links: some names are links to its old
+    // file, some to its next, some are launchers, one is a temporary name.
     let path = |name: &str| node.plugins().join(name);
     fs::copy(path("cni-plugins"), path(".cnikit-next")).unwrap();
-    fs::remove_file(path("ptp")).unwrap();
-    fs::hard_link(path(".cnikit-next"), path("ptp")).unwrap();
+    for (plugin, file) in [("ptp", ".cnikit-next"), ("macvlan", "cni-plugins")] {
+        fs::remove_file(path(plugin)).unwrap();
+        fs::hard_link(path(file), path(plugin)).unwrap();
+    }
     fs::hard_link(path(".cnikit-next"), path(".cnikit-tmp-bridge")).unwrap();
     fs::write(path(".cnikit-tmp-abcdefgh"), "half a file").unwrap();
     let printed = node.install();
     assert!(!printed.contains("kept"), "our own file was taken for another's: {printed}");
-    NAMES.iter().for_each(|plugin| assert_eq!(node.inode(plugin), node.inode("cni-plugins"), "{plugin}"));
+    NAMES.iter().for_each(|plugin| assert!(node.is_ours(plugin), "{plugin}"));
     node.uninstall();
     assert_eq!(node.files(), before);
 }
@@ -200,14 +319,11 @@ fn an_installation_that_was_killed_half_way_is_completed_by_the_next() {
 fn a_full_disk_leaves_what_was_there() {
     let node = Node::new();
     let plugins = node.plugins();
-    let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install");
-    let built = cnikit_tests::program("cni-plugins");
     let line = format!(
-        "mount -t tmpfs -o size=512k none '{plugins}' && echo old >'{plugins}/bridge' && ! CNIKIT_BUILT='{built}' '{script}' \
+        "mount -t tmpfs -o size=512k none '{plugins}' && echo old >'{plugins}/bridge' && ! CNIKIT_BUILT='{built}' '{SCRIPT}' \
          '{plugins}' '{tools}' >&2 && ls -A '{plugins}' && cat '{plugins}/bridge'",
         plugins = plugins.display(),
-        built = built.parent().unwrap().display(),
-        script = script.display(),
+        built = released().display(),
         tools = node.tools().display(),
     );
     let printed = Command::new("unshare").args(["--mount", "sh", "-c", &line]).output().unwrap();

@@ -44,7 +44,7 @@ pub(crate) fn by_hand(name: &str, example: &str) -> ExitCode {
 pub(crate) fn of_many(plugins: Plugins) -> ExitCode {
     let names: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
     let list = names.join("\n");
-    let how = "Call it by a plugin's name (a hard link), or name the plugin as the first argument.";
+    let how = "Call it by a plugin's name (its launcher, or a link), or name the plugin as the first argument.";
     let written = if asked(["--list", "-l"]) {
         writeln!(std::io::stdout(), "{list}")
     } else if asked(["--version", "-V"]) {
@@ -66,7 +66,9 @@ fn line(name: &str) -> String {
 
 fn text(name: &str, example: &str) -> String {
     // The plugin is named by its path, because iproute2 has a program `bridge` too.
-    let path = std::env::current_exe().unwrap_or_else(|_| Path::new("/opt/cni/bin").join(name));
+    let program = std::env::current_exe().unwrap_or_else(|_| Path::new("/opt/cni/bin").join(name));
+    let launcher = program.with_file_name(name);
+    let path = if launcher.is_file() { launcher } else { program };
     let is_named = path.file_name().is_some_and(|file| file == name);
     let call = if is_named { path.display().to_string() } else { format!("{} {name}", path.display()) };
     let versions: Vec<&str> = Version::ALL.iter().map(|version| version.as_str()).collect();

@@ -1,11 +1,16 @@
 //! Delegates: plugins that a plugin runs, such as its IPAM plugin.
 
 use std::fmt;
+use std::fs::File;
+use std::io::Read;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use cnikit_invoke as invoke;
+use cnikit_launcher::{MAX_LENGTH, PROGRAM, is_launcher};
 use cnikit_process::Deadline;
 use cnikit_types::{CniError, CniResult, NetConf, Version, document};
+use nix::fcntl::OFlag;
 
 use crate::entry::{Entry, Plugins};
 use crate::error::{Error, Result, code};
@@ -22,8 +27,8 @@ const DUPLICATE: &str = "duplicate allocation is not allowed";
 
 /// A plugin that was found, with the input for it.
 ///
-/// A plugin that is this very file (same device and inode) is called in this process, with a journal and an error object of its
-/// own; any other is executed. It gets the same environment except for `CNI_COMMAND`, and the same stdin, byte for byte, unless it
+/// A plugin that is this program under another name (a link to it, or a launcher of it) is called in this process, with a journal
+/// and an error object of its own; any other is executed. It gets the same environment except for `CNI_COMMAND`, and the same stdin, byte for byte, unless it
 /// has a configuration of its own.
 #[derive(Clone, Debug)]
 pub struct Delegate {
@@ -111,7 +116,7 @@ impl Call {
         let path = invoke::find(name, &input.path)?;
         check_not_writable(&path, &input)?;
         let how = match self.plugins.iter().find(|entry| entry.name == name) {
-            Some(entry) if is_this_very_file(&path) => How::Here(entry),
+            Some(entry) if leads_to_this_program(&path) => How::Here(entry),
             _ => How::There(path),
         };
         Ok(Delegate { name: name.to_owned(), how, input, plugins: self.plugins, version: self.version })
@@ -329,9 +334,18 @@ fn is_taken(error: &Error) -> bool {
     error.code == code::CONFLICT || holds_already(error)
 }
 
-/// Whether a path has the device and inode of this process's program: hard links and symbolic links do, a copy does not.
-fn is_this_very_file(path: &Path) -> bool {
-    use std::os::unix::fs::MetadataExt;
+/// Whether to execute a path is to execute this process's program: the path is a link to it, or a launcher beside it.
+fn leads_to_this_program(path: &Path) -> bool {
     let identity = |path: &Path| path.metadata().map(|file| (file.dev(), file.ino())).ok();
-    identity(path).is_some_and(|file| identity(Path::new("/proc/self/exe")) == Some(file))
+    let Some(own) = identity(Path::new("/proc/self/exe")) else { return false };
+    identity(path) == Some(own) || identity(&path.with_file_name(PROGRAM)) == Some(own) && is_launcher_file(path)
+}
+
+/// Whether a path is a launcher, and not a symbolic link to one, which would execute what is beside its target.
+fn is_launcher_file(path: &Path) -> bool {
+    let flags = OFlag::O_NOFOLLOW | OFlag::O_NONBLOCK;
+    let Ok(mut file) = File::options().read(true).custom_flags(flags.bits()).open(path) else { return false };
+    let mut content = Vec::new();
+    let is_short = file.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_LENGTH);
+    is_short && file.read_to_end(&mut content).is_ok() && is_launcher(&content)
 }
