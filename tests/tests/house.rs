@@ -11,7 +11,7 @@ use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
-const ROWS: [(&str, u8); 25] = [
+const ROWS: [(&str, u8); 26] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -20,6 +20,7 @@ const ROWS: [(&str, u8); 25] = [
     ("crates/tun", 1),
     ("crates/invoke", 1),
     ("crates/firewalld", 1),
+    ("crates/launcher", 1),
     ("crates/reservations", 1),
     ("crates/nftables", 2),
     ("crates/conntrack", 2),

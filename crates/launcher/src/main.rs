@@ -1,6 +1,6 @@
 //! The launcher: executes `cni-plugins` in its own directory, with the arguments and the environment that it has.
 //!
-//! It uses the C library only, because a node has one for each plugin, and the standard library's start would take longer than the rest.
+//! It uses the C library only: a node has one for each plugin, and the standard library's start would take longer than the rest.
 #![no_main]
 #![expect(unsafe_code, reason = "main(3), readlink(2), getauxval(3), execve(2) and write(2) by their C interface")]
 

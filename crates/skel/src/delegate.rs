@@ -28,8 +28,8 @@ const DUPLICATE: &str = "duplicate allocation is not allowed";
 /// A plugin that was found, with the input for it.
 ///
 /// A plugin that is this program under another name (a link to it, or a launcher of it) is called in this process, with a journal
-/// and an error object of its own; any other is executed. It gets the same environment except for `CNI_COMMAND`, and the same stdin, byte for byte, unless it
-/// has a configuration of its own.
+/// and an error object of its own; any other is executed. It gets the same environment except for `CNI_COMMAND`, and the same
+/// stdin, byte for byte, unless it has a configuration of its own.
 #[derive(Clone, Debug)]
 pub struct Delegate {
     name: String,
