@@ -170,7 +170,7 @@ const WRITERS: [(&str, &str); 7] = [
     ("a shell's redirection", "cat \"$1\" >\"$2\""),
 ];
 
-/// The DaemonSets of flannel, Calico and others copy plugins into the directory when they start.
+/// The installers of flannel, Calico and others copy plugins into the directory when they start.
 #[test]
 fn an_installer_that_writes_over_one_plugin_leaves_the_others_as_they_were() {
     let node = Node::new();
