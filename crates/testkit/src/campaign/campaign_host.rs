@@ -68,6 +68,8 @@ pub(super) struct Attempt<'a> {
     path: String,
     /// The valid attachments of a GC.
     valid: Vec<String>,
+    /// Whether the disturbed call is the first of a program: the C library asks for memory, and has nobody to tell that there is none.
+    starting: bool,
 }
 
 /// The outcome of a try.
@@ -214,7 +216,16 @@ impl<'a> Attempt<'a> {
         let path =
             own.as_ref().map_or_else(|| campaign_host.container.path(), |own| format!("{}-that-is-gone", own.path()));
         let valid = [OTHER].into_iter().chain(before.iter().map(|turn| turn.id.as_str())).map(str::to_owned).collect();
-        Attempt { campaign_host, disturbed, id, own, second: campaign_host.second(disturbed.verb), path, valid }
+        Attempt {
+            campaign_host,
+            disturbed,
+            id,
+            own,
+            second: campaign_host.second(disturbed.verb),
+            path,
+            valid,
+            starting: false,
+        }
     }
 
     fn container(&self) -> &Container {
@@ -234,6 +245,8 @@ impl<'a> Attempt<'a> {
             campaign_host.traced_call(disturbed.verb, &called, &limits, |call| verdict(disturbed, call, sent, later))
         });
         let (process, place, _) = disturbed.at;
+        let before = place.checked_sub(1).and_then(|before| trace.at(process, before));
+        self.starting = before.is_none_or(|number| i64::from(number) == libc::SYS_execve);
         let hit = match disturbed.disturbance {
             Disturbance::Limit(_) => true,
             Disturbance::Signal(_, after) if !after.is_zero() => sent.load(Ordering::Relaxed),
@@ -251,11 +264,11 @@ impl<'a> Attempt<'a> {
 
     /// Whether the plugin died because this try refused memory to it.
     fn died_of_refused_memory(&self, output: &CallOutput) -> bool {
-        let (process, place, number) = self.disturbed.at;
+        let (process, _, number) = self.disturbed.at;
         let refused = matches!(self.disturbed.disturbance, Disturbance::Errno(_))
             && process == 0
             && MEMORY.contains(&number.into());
-        refused && (output.exit == -(Signal::SIGABRT as i32) || place == 0 && output.exit < 0)
+        refused && (output.exit == -(Signal::SIGABRT as i32) || self.starting && output.exit < 0)
     }
 
     fn afterwards(&self, output: &CallOutput) {
