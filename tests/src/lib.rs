@@ -121,6 +121,17 @@ pub fn installed() -> &'static Path {
     })
 }
 
+/// The directory of what `scripts/install` installs, and builds here.
+pub fn released() -> &'static Path {
+    static BUILT: OnceLock<PathBuf> = OnceLock::new();
+    BUILT.get_or_init(|| {
+        let printed =
+            Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install")).arg("--build").output().unwrap();
+        assert!(printed.status.success(), "{printed:?}");
+        PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim_end())
+    })
+}
+
 /// Installs the plugins in `bin` of a directory, which may exist, and cnitool in `tool`.
 fn install_into(dir: &Path) {
     let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));

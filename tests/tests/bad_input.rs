@@ -960,7 +960,7 @@ fn values_of_dhcp() -> Vec<Bad> {
         of("/ipam/request/0/option", json!("-1"), 7, "ipam.request[0].option: \"-1\" is no option"),
         of("/ipam/daemon", json!("always"), 7, "ipam.daemon: \"always\" is not \"auto\""),
         of("/ipam/families", json!(["v5"]), 7, "ipam.families: \"v5\" is not \"v4\", \"v6\" or \"slaac\""),
-        of("/ipam/families", json!("v6"), 7, "ipam.families"),
+        of("/ipam/families", json!("v6"), 6, "ipam.families: expected a list"),
         of("/ipam/priority", json!(-1), 7, "ipam.priority"),
         of("/ipam/timeout", json!(1_u64 << 32), 7, "ipam.timeout"),
         bad(DHCP, "ADD", NONE, 100, "no DHCP daemon listens on"),
@@ -1041,7 +1041,8 @@ fn an_invalid_call_has_its_code_and_one_document_and_makes_nothing() {
 
 /// The refusals that no schema expresses, by their texts: relations between values, the state of the host, what another plugin
 /// reads, and the names of chains.
-const NOT_IN_THE_SCHEMA: [&str; 50] = [
+const NOT_IN_THE_SCHEMA: [&str; 51] = [
+    "ipam.families: \"v5\" is not",
     "selinuxContext",
     "is no option",
     "the DHCP client writes option",

@@ -77,12 +77,12 @@ fn a_plugin_that_gives_an_address_twice_is_found() {
 #[test]
 fn a_stopped_soak_is_resumed_only_with_the_same_plugins() {
     let host = Host::new();
-    let plugin = installed().join("host-local");
+    let plugin = installed().join("cni-plugins");
     let bin = host.dir().join("bin");
     let state = host.dir().join("soak.json");
     // A program copies it: a child of another thread could inherit our file descriptor, and a file that is open for writing cannot
     // be executed.
-    host.sh(&format!("mkdir '{0}' && cp '{1}' '{0}'", bin.display(), plugin.display()));
+    host.sh(&format!("mkdir '{0}' && cp '{1}' '{0}/host-local'", bin.display(), plugin.display()));
     let soak = |time_limit| Soak {
         subjects: vec![(Subject::new(&bin, "host-local", json!({"ipam": dual_stack()})), 1)],
         operations: 4000,

@@ -7,13 +7,12 @@ use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cnikit_testkit::{Host, Subject};
-use cnikit_tests::NAMES;
+use cnikit_tests::{NAMES, released};
 use serde_json::json;
 use tempfile::TempDir;
 
@@ -97,16 +96,6 @@ fn files(dir: &Path) -> BTreeMap<PathBuf, (u64, u32, i64, Vec<u8>)> {
         }
     }
     found
-}
-
-/// The directory of what the script installs: it builds that.
-fn released() -> &'static Path {
-    static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| {
-        let printed = Command::new(SCRIPT).arg("--build").output().unwrap();
-        assert!(printed.status.success(), "{printed:?}");
-        PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim_end())
-    })
 }
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install");

@@ -392,10 +392,9 @@ fn an_installation_waits_for_no_other_user() {
     let tool = dir.path().join("tool");
     [&bin, &tool].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());
     let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../scripts/install");
-    let built = cnikit_tests::program("cnitool");
     let line = format!(
         "CNIKIT_BUILT={} timeout 100 {} {} {}",
-        built.parent().unwrap().display(),
+        cnikit_tests::released().display(),
         script.display(),
         bin.display(),
         tool.display()
