@@ -68,7 +68,7 @@ pub(super) struct Attempt<'a> {
     path: String,
     /// The valid attachments of a GC.
     valid: Vec<String>,
-    /// Whether the disturbed call is the first of a program: the C library asks for memory, and has nobody to tell that there is none.
+    /// Whether the disturbed call is the first of a program: the C library asks for memory, and cannot report that there is none.
     starting: bool,
 }
 
