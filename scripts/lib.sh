@@ -70,8 +70,10 @@ install_missing() {
         command -v sudo >/dev/null || die "not root, and no sudo: please install ${missing[*]}"
         sudo=sudo
     fi
-    $sudo apt-get update -qq
-    $sudo env DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
+    # Another installation, of an unattended upgrade for one, holds dpkg's lock for minutes at most.
+    $sudo apt-get -o DPkg::Lock::Timeout=600 update -qq
+    $sudo env DEBIAN_FRONTEND=noninteractive \
+        apt-get -o DPkg::Lock::Timeout=600 install -y -qq --no-install-recommends "${missing[@]}" >/dev/null
 }
 
 # namespaces: unshare's flags for a network, mounts and, where the machine allows it, processes of our own; as root of a
