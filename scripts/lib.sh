@@ -128,6 +128,45 @@ private_below() {
     rmdir "$real"
 }
 
+# crate_tool NAME VERSION [CARGO'S FLAGS...]: sets $tool to the directory of a program of crates.io. It is compiled once a machine, without
+# optimisation: it runs for seconds. crates.io says which sources its lock file means.
+crate_tool() {
+    local home=$CACHE/$1-$2 new
+    tool=$home/bin
+    [ -x "$tool/$1" ] && return
+    say "building: $1 $2"
+    need_cache
+    new=$(mktemp -d "$CACHE/$1-XXXXXX")
+    # From another directory: this one's .cargo/config.toml is about plugins.
+    (cd / && CARGO_PROFILE_DEV_DEBUG=0 cargo install --quiet --locked --debug --no-track --version "$2" --root "$new" \
+        --target-dir "$new/target" "${@:3}" "$1") || { rm -rf "$new" && return 1; }
+    rm -rf "$new/target" "$home"
+    strip "$new/bin/$1" 2>/dev/null || :
+    mv -T "$new" "$home"
+}
+
+# workspace_version: the version that all crates have.
+workspace_version() { sed -n '/^\[workspace.package\]/,/^$/s/^version = "\(.*\)"/\1/p' "${BASH_SOURCE[0]%/*}/../Cargo.toml"; }
+
+# source_date, source_revision: of the commit that is built, for files that are the same whenever they are made.
+source_date() { echo "${SOURCE_DATE_EPOCH:-$(of_commit %ct || echo 0)}"; }
+source_revision() { of_commit %H || echo unknown; }
+of_commit() {
+    local top
+    top=$(realpath "${BASH_SOURCE[0]%/*}/..")
+    git -c safe.directory="$top" -C "$top" log -1 --format="$1" 2>/dev/null
+}
+
+# pack_tar DIR OUT [FIRST...]: all files below a directory, FIRST before the others, as root's and of the time of the commit; two files
+# with the same content stay two.
+pack_tar() {
+    (cd "$1" && { for file in "${@:3}"; do echo "./$file"; done && find . -mindepth 1 | LC_ALL=C sort; } |
+        awk '!seen[$0]++' >"$2.list" &&
+        tar --create --file "$2" --format=ustar --no-recursion --hard-dereference --owner=0 --group=0 --numeric-owner \
+            --mode=u=rwX,go=rX --mtime="@$(source_date)" --files-from "$2.list")
+    rm "$2.list"
+}
+
 # with_evidence COMMAND...: runs it, and shows the lines of its campaigns (tried, survived, found) once more at its end.
 # CNIKIT_EVIDENCE names a file that gets them too, after those of other runs.
 with_evidence() {
@@ -169,9 +208,10 @@ need_cache() {
 
 listed=' ' # the suites whose lists are here
 # ask_archive SUITE [src]: $options let apt ask for another suite of the archive that this machine installs from, or for its
-# sources; the lists are fetched once for all packages, for they are much larger than any of them.
+# sources; the lists are fetched once for all packages, for they are much larger than any of them. foreign=ARCH asks for the packages of
+# another architecture.
 ask_archive() {
-    local suite=$1 kind=deb${2:+-$2} lists="$CACHE/apt/$1${2:+-$2}" uri
+    local suite=$1 kind=deb${2:+-$2} lists="$CACHE/apt/$1${2:+-$2}${foreign:+-$foreign}" uri
     uri=$(. /etc/os-release; apt-get indextargets --format '$(REPO_URI) $(RELEASE)' 'Created-By: Packages' |
         awk -v own="$VERSION_CODENAME" '$2 == own { print $1; exit }')
     [ -n "$uri" ] || die "no archive of $suite is known here: no source of this machine is Debian's own release"
@@ -180,9 +220,10 @@ ask_archive() {
     echo "$kind $uri $suite main" >"$lists/sources.list"
     options=(-o Dir::Etc::SourceList="$lists/sources.list" -o Dir::Etc::SourceParts=/dev/null
         -o Dir::State::Lists="$lists/lists" -o Dir::State::Status=/dev/null -o APT::Sandbox::User=root -q=2)
-    if [[ $listed != *" $suite$kind "* ]]; then
+    [ -z "${foreign:-}" ] || options+=(-o APT::Architecture="$foreign" -o APT::Architectures="$foreign")
+    if [[ $listed != *" $lists "* ]]; then
         apt-get "${options[@]}" update
-        listed+="$suite$kind "
+        listed+="$lists "
     fi
 }
 
@@ -307,4 +348,52 @@ build_to_measure() {
         bench=$of_target/harness/cnikit-bench
     fi
     CNIKIT_BUILT=$built scripts/install "$1/bin" "$1/tool" >/dev/null
+}
+
+# Debian of arm64, in $CACHE/arm64: what the plugins and scripts/life call, unpacked and not configured; and its kernel.
+unpack_arm64() {
+    local foreign=arm64 dir=$CACHE/arm64 name options
+    unpack_deb bookworm-backports linux-image-arm64 "$CACHE/kernel-arm64" meta
+    [ ! -e "$dir/.complete" ] || return 0
+    ask_archive bookworm
+    say "unpacking: Debian's programs for arm64"
+    rm -rf "$dir" "$dir.new"
+    mkdir -p "$dir.new"/{debs/partial,dev,proc,sys,run,tmp,var/lib,mnt}
+    apt-get "${options[@]}" -o Dir::Cache::archives="$dir.new/debs" -o Debug::NoLocking=true --download-only --no-install-recommends -y \
+        install bash busybox-static conntrack coreutils diffutils dnsmasq-base findutils grep iproute2 iptables iputils-ping kmod mount \
+        nftables procps sed tar util-linux
+    for name in "$dir.new"/debs/*.deb; do dpkg-deb -x "$name" "$dir.new"; done
+    rm -r "$dir.new/debs"
+    # What the installation of iptables does.
+    for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
+        ln -s xtables-nft-multi "$dir.new/usr/sbin/$name"
+    done
+    touch "$dir.new/.complete"
+    mv "$dir.new" "$dir"
+}
+
+# A small Debian, in $CACHE/debian: packages are installed in copies of it. $CACHE/debian-packages has the plugins of upstream as
+# packages of this release and of the newest.
+need_debian_root() { need debootstrap debootstrap; }
+unpack_debian_root() {
+    local dir=$CACHE/debian packages=$CACHE/debian-packages suite options
+    need_cache
+    if [ ! -e "$dir/.complete" ]; then
+        ask_archive bookworm
+        say "unpacking: a Debian of bookworm"
+        rm -rf "$dir" "$dir.new"
+        # shellcheck disable=SC2154 # ask_archive sets it
+        debootstrap --variant=minbase bookworm "$dir.new" "$(awk '{ print $2 }' "$CACHE/apt/bookworm/sources.list")" >"$CACHE/debian.log" 2>&1 ||
+            die "debootstrap failed: $(tail -n 3 "$CACHE/debian.log")"
+        rm -rf "$dir.new"/var/cache/apt/archives/*.deb "$dir.new"/var/lib/apt/lists/* "$CACHE/debian.log"
+        touch "$dir.new/.complete"
+        mv "$dir.new" "$dir"
+    fi
+    for suite in bookworm sid; do
+        [ ! -e "$packages/$suite.deb" ] || continue
+        ask_archive "$suite"
+        mkdir -p "$packages/new"
+        (cd "$packages/new" && apt-get "${options[@]}" download containernetworking-plugins && mv ./*.deb "../$suite.deb")
+        rmdir "$packages/new"
+    done
 }
