@@ -121,7 +121,7 @@ impl DhcpServer {
         fs::read_to_string(self.dir.join("leases")).unwrap_or_default()
     }
 
-    /// Whether its file says that nobody has this address now: what it says of it last.
+    /// Whether the last entry of this address in its file says that it is free.
     pub fn is_free(&self, address: &str) -> bool {
         let text = self.leases();
         match self.maker {
@@ -141,7 +141,7 @@ impl DhcpServer {
         }
     }
 
-    /// Waits until nobody has this address.
+    /// Waits until this address is free.
     pub fn await_free(&self, address: &str) {
         let deadline = Deadline::after(START);
         while !self.is_free(address) {

@@ -6,12 +6,12 @@
 #![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
 
 pub mod attached;
+pub mod campaign_subjects;
 pub mod chain;
 pub mod dhcp_servers;
 pub mod dnsmasq;
 pub mod docs;
 pub mod guest;
-pub mod harmed;
 pub mod lease_daemon;
 pub mod mixed;
 pub mod running_server;
@@ -257,17 +257,17 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (masquerading("bridge", "iptables"), 2), // programs that wait for each other
         (masquerading("ptp", "nftables"), 4),
         (of("host-local", json!({"ipam": dual_stack()})), 2),
-        (harmed::on_master(), 2),
-        (harmed::tuning(), 2),
-        (harmed::limited(), 1),
+        (campaign_subjects::on_master(), 2),
+        (campaign_subjects::tuning(), 2),
+        (campaign_subjects::limited(), 1),
         (Subject { bin: installed().to_owned(), ..tap() }, 1),
         (crowded_host_device(installed()), 1),
-        (harmed::crowded_source_routing(installed()), 2),
-        (harmed::delegating("in one process"), 2),
-        (harmed::crowded_ports(installed(), "nftables"), 1),
-        (harmed::crowded_ports(installed(), "iptables"), 1),
-        (harmed::crowded_firewall(installed(), "nftables"), 1),
-        (harmed::crowded_firewall(installed(), "iptables"), 1),
+        (campaign_subjects::crowded_source_routing(installed()), 2),
+        (campaign_subjects::delegating("in one process"), 2),
+        (campaign_subjects::crowded_ports(installed(), "nftables"), 1),
+        (campaign_subjects::crowded_ports(installed(), "iptables"), 1),
+        (campaign_subjects::crowded_firewall(installed(), "nftables"), 1),
+        (campaign_subjects::crowded_firewall(installed(), "iptables"), 1),
     ]
 }
 

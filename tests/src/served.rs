@@ -3,7 +3,7 @@
 use cnikit_testkit::Subject;
 use serde_json::json;
 
-use crate::harmed::{firewall, publishing, shaped, source_routing, tuned, vrf_member};
+use crate::campaign_subjects::{firewall, publishing, shaped, source_routing, tuned, vrf_member};
 use crate::{
     MASTER, bin, bridge, crowded_host_device, dual_stack, dummy, flannel, ipvlan, lost_host_device, macvlan, ptp,
     subject, tap, vlan, written_down,

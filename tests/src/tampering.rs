@@ -167,7 +167,7 @@ pub const PTP: [Thing; 9] = [
     ),
 ];
 
-/// The settings that tuning changes ([`tuned`](crate::harmed::tuned)). The last tampering removes the others with it.
+/// The settings that tuning changes ([`tuned`](crate::campaign_subjects::tuned)). The last tampering removes the others with it.
 pub const TUNING: [Tampering; 9] = [
     Tampering::inside(
         "ip link set eth0 address 0a:00:00:00:00:03",
@@ -186,7 +186,7 @@ pub const TUNING: [Tampering; 9] = [
     Tampering::inside("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
-/// What vrf makes, as [`vrf_member`](crate::harmed::vrf_member) says.
+/// What vrf makes, as [`vrf_member`](crate::campaign_subjects::vrf_member) says.
 pub const VRF: [Tampering; 8] = [
     Tampering::inside("ip link set eth0 nomaster", "failed to find eth0 associated to vrf red"),
     Tampering::inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24, found ["),
@@ -201,7 +201,7 @@ pub const VRF: [Tampering; 8] = [
     Tampering::inside("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
-/// What sbr changes, as [`source_routing`](crate::harmed::source_routing) says; the last takes the others with it.
+/// What sbr changes, as [`source_routing`](crate::campaign_subjects::source_routing) says; the last takes the others with it.
 pub const SOURCE_ROUTING: [Tampering; 6] = [
     Tampering::inside(
         "ip rule del from 10.77.0.2",
@@ -223,7 +223,7 @@ pub const SOURCE_ROUTING: [Tampering; 6] = [
     Tampering::inside("ip link del eth0", "interface eth0: wanted in the container, found none"),
 ];
 
-/// The limits of bandwidth ([`shaped`](crate::harmed::shaped)).
+/// The limits of bandwidth ([`shaped`](crate::campaign_subjects::shaped)).
 pub const BANDWIDTH: [Tampering; 7] = [
     Tampering::on_host("tc qdisc del dev $(ip -o link | grep -o 'pairend[0-9]*') root", "wanted tbf, found none"),
     Tampering::on_host(
@@ -249,7 +249,7 @@ pub const BANDWIDTH: [Tampering; 7] = [
     ),
 ];
 
-/// The rules that portmap makes with nftables ([`publishing`](crate::harmed::publishing)).
+/// The rules that portmap makes with nftables ([`publishing`](crate::campaign_subjects::publishing)).
 pub const PORTS: [Tampering; 8] = [
     Tampering::on_host("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
     Tampering::on_host(
@@ -273,7 +273,7 @@ pub const PORTS: [Tampering; 8] = [
     Tampering::on_host("echo 0 > /proc/sys/net/ipv4/conf/toward0/route_localnet", "route_localnet: wanted 1, found 0"),
 ];
 
-/// The rules that firewall makes with iptables ([`firewall`](crate::harmed::firewall)). The last tampering removes the others with
+/// The rules that firewall makes with iptables ([`firewall`](crate::campaign_subjects::firewall)). The last tampering removes the others with
 /// it.
 pub const FIREWALL: [Tampering; 14] = [
     Tampering::on_host(
@@ -421,12 +421,12 @@ pub const NOT_COMPARED: [(&str, &str); 21] = [
     ("host link $END linkinfo info_slave_data *", "the kernel's, with every port of a bridge"),
     ("host link $END promiscuity = *", "the kernel's, with every port of a bridge"),
     ("host link $END allmulti = *", "the kernel's, with every port of a bridge"),
-    ("host link cni0 mtu = *", "said only when the bridge is made: whoever made it decides, and it is shared"),
+    ("host link cni0 mtu = *", "set only when the bridge is made: its maker decides, and it is shared"),
     ("host sysctl */cni0/mtu:1400", "as above"),
     ("host link cni0 tso_max_size = *", "the kernel's, from the ports"),
     ("host link cni0 linkinfo info_data no_linklocal_learn = 1", "compared where macspoofchk is on, which needs it"),
     ("host sysctl */accept_dad:0", "only hastens what ADD waits for"),
-    ("host sysctl /proc/sys/net/ipv6/conf/cni0/autoconf:0", "of a bridge that somebody else made it is its owner's"),
+    ("host sysctl /proc/sys/net/ipv6/conf/cni0/autoconf:0", "of a bridge of another program it is that program's"),
     ("host file * leases*", "host-local's own: made again, or only a hint where to look first"),
     ("host file leases/testnet/last_reserved_ip.*", "only a hint where to look first"),
     ("host ip*tables *", "tables, chains and policies that every rule brings along"),

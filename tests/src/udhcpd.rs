@@ -8,8 +8,8 @@ use cnikit_testkit::Host;
 use crate::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER};
 use crate::running_server::RunningServer;
 
-/// Starts one for leases of so many seconds of the addresses from 10.99.0.10 to 10.99.0.20. A client asks again, so nobody has to
-/// wait until it serves.
+/// Starts one for leases of so many seconds of the addresses from 10.99.0.10 to 10.99.0.20. A client asks again, so a test does
+/// not have to wait until it serves.
 pub fn udhcpd(host: &Host, seconds: u32) -> RunningServer {
     let dir = host.dir().join("udhcpd");
     fs::create_dir_all(&dir).unwrap();

@@ -177,7 +177,7 @@ pub fn no_link_event_of_it_is_seen_on_the_host(subject: &Subject) {
             host.sh("ip link add first0 type bridge; ip link del first0");
             host.dir().join("begun").exists()
         };
-        assert!((0..1000).any(heard), "nobody listens");
+        assert!((0..1000).any(heard), "the monitor does not listen");
         let result = subject.add(&host, "c-one", &container);
         subject.del(&host, "c-one", &container, &result);
         host.sh("ip link add seen0 type bridge");
@@ -226,7 +226,7 @@ pub fn foreign_links_on_the_master_stay(subject: &Subject) {
     // An interface without a mark of ours is upstream's unless a record says otherwise.
     let marks = [
         (":".to_owned(), false),
-        ("ip link set eth0 alias somebody".to_owned(), false),
+        ("ip link set eth0 alias foreign".to_owned(), false),
         (marked("testnet", "c-other"), true),
         (marked("another", "c-one"), true),
         ("ip link set eth0 group 7".to_owned(), true),
@@ -278,7 +278,7 @@ const NAMED: &str = r#"unshare --mount sh -euc '
         sed "s/\"[$]NUMBER\"/$vlan/" $dir/$3 >$dir/stdin
         CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/$plugin <$dir/stdin >/dev/null
     }
-    all="lost-one lost-two valid other stranger"
+    all="lost-one lost-two valid other foreign"
     for name in $all; do ip netns add $name; done
     call ADD lost-one conf; call ADD lost-two conf; call ADD valid conf; call ADD other conf-of-another
     $foreign
@@ -300,10 +300,10 @@ pub fn gc_removes_invalid_links_in_named_namespaces(subject: &Subject) {
     let bin = subject.bin.display();
     let dir = host.dir().display();
     let plugin = &subject.plugin;
-    let foreign = foreign_link(&subject, "/run/netns/stranger");
+    let foreign = foreign_link(&subject, "/run/netns/foreign");
     let set = format!("export bin='{bin}' dir='{dir}' plugin='{plugin}' foreign='{foreign}'");
     let output = host.sh(&format!("{set}; {NAMED}"));
-    assert_eq!(output, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nstranger 1\n");
+    assert_eq!(output, "lost-one 0\nlost-two 0\nvalid 1\nother 1\nforeign 1\n");
     let leases = host.sh(&format!("ls {dir}/leases/testnet | grep -c '^10[.]'"));
     assert_eq!(leases.trim(), "1", "only the valid one's address is still taken");
 }

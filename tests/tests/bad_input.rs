@@ -1311,7 +1311,7 @@ fn an_answer_that_cannot_be_written_is_a_failed_add_that_leaves_nothing() {
     let inside = HostSnapshot::inside(&scene.container);
     let ways = [
         ("full", "", ">/dev/full"),
-        ("a pipe that nobody reads", "trap '' PIPE; while echo x; do :; done 2>/dev/null;", ""),
+        ("a pipe that is not read", "trap '' PIPE; while echo x; do :; done 2>/dev/null;", ""),
     ];
     for (n, (stdout, before, redirection)) in ways.into_iter().enumerate() {
         for plugin in ["bridge", "ptp", "host-local"] {

@@ -13,7 +13,7 @@ use cnikit_netns::Netns;
 use cnikit_process::Deadline;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::bin;
-use cnikit_tests::harmed::shaped;
+use cnikit_tests::campaign_subjects::shaped;
 use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::world::UNTIL_DETECTED;
 use nix::sys::socket::{setsockopt, sockopt};

@@ -122,7 +122,7 @@ fn bad_files() -> Vec<Bad> {
 fn in_time<T: Send + 'static>(what: &str, work: impl FnOnce() -> T + Send + 'static) -> T {
     let (send, receive) = std::sync::mpsc::channel();
     thread::spawn(move || send.send(work()));
-    receive.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("{what}: nobody comes back"))
+    receive.recv_timeout(TIMEOUT).unwrap_or_else(|_| panic!("{what}: no call returns in time"))
 }
 
 fn selector(dir: &Path, rule: SelectionPolicy) -> NetworkSelector {

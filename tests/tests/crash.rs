@@ -1,7 +1,7 @@
 //! A power cut: everything that was never synced is lost.
 
 use cnikit_testkit::{Subject, crash};
-use cnikit_tests::harmed::tuning;
+use cnikit_tests::campaign_subjects::tuning;
 use cnikit_tests::{crowded_host_device, flannel, installed, script, subnet_env, subnet_file};
 use serde_json::{Value, json};
 

@@ -138,7 +138,7 @@ fn a_file_of_a_later_release_refuses_add_and_check_and_a_del_passes_over_it() {
         assert!(code == 100 && text.contains(&why) && text.contains("a later release wrote it"), "{code} {text}");
     }
     subject.call(&host, "DEL", "c-one", "", &[]).ok();
-    assert_eq!(called(&subject), ["ADD c-one eth0"], "nobody knows what the delegate was given");
+    assert_eq!(called(&subject), ["ADD c-one eth0"], "the delegate's configuration is not known");
     assert_eq!(fs::read_to_string(&file).unwrap(), later);
 }
 

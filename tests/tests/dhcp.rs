@@ -401,7 +401,7 @@ struct Model {
     containers: Vec<Container>,
     results: Vec<Option<Value>>,
     daemon: Option<LeaseDaemon>,
-    /// The ADDs during which the daemon was killed: the server may have given them leases that nobody knows.
+    /// The ADDs during which the daemon was killed: the server may have given them leases that are in no record.
     killed: usize,
 }
 
@@ -517,7 +517,7 @@ fn no_lease_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again()
     model.audit();
     (0..CONTAINERS).for_each(|number| model.del(number));
     assert!(model.daemon.as_ref().unwrap().list().is_empty() && has_no_record(&model.host));
-    server.await_leases("all leases that anybody knows are given back", |leases| leases.len() <= model.killed);
+    server.await_leases("all leases with a record are given back", |leases| leases.len() <= model.killed);
     let line = SummaryLine::new("kill the DHCP daemon", "calls").with_seed();
     SummaryLine { tried: calls, of: MOST_CALLS, ..line }.print();
 }

@@ -329,7 +329,7 @@ fn a_thousand_leases_need_little_memory_and_one_thread() {
 }
 
 #[test]
-fn only_root_is_served_and_a_stranger_on_the_socket_is_named() {
+fn only_root_is_served_and_another_program_on_the_socket_is_named() {
     let host = host();
     let daemon = LeaseDaemon::start(&host, &[]);
     let socket = host.dir().join("dhcp.sock");

@@ -208,7 +208,7 @@ fn of_plugin(error: &Value) -> Vec<String> {
     lines
 }
 
-/// Words that `CONTRIBUTING.md` replaces by others.
+/// Words that no error text has: plainer ones exist.
 const AVOIDED: [&str; 12] = [
     "somebody",
     "nobody",

@@ -1,7 +1,7 @@
 //! Every system call fails once, with each error that it plausibly returns.
 
 use cnikit_testkit::{Host, errno};
-use cnikit_tests::each_harmed;
+use cnikit_tests::each_subject;
 
 /// So many failures of a verb, in the short form.
 const FAILURES: usize = 2;
@@ -16,7 +16,7 @@ macro_rules! faults {
         }
     )+};
 }
-each_harmed!(faults);
+each_subject!(faults);
 
 /// If a fault makes `/run` unusable, plugins put their lock files in `/var/lib/cnikit`: not on the machine, but in a directory that
 /// is removed with the mount namespace of the test program. The rest of `/var/lib` is the machine's.

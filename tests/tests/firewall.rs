@@ -13,8 +13,8 @@ use cnikit_process::Deadline;
 use cnikit_testkit::life::{SHARED, Tampering};
 use cnikit_testkit::parallel::{for_each, while_repeating};
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, firewalld, life};
+use cnikit_tests::campaign_subjects::firewall;
 use cnikit_tests::chain::{RELEASES, stays_true};
-use cnikit_tests::harmed::firewall;
 use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::way::Way::{self, IptablesLegacy, IptablesNft, Nftables};
 use cnikit_tests::way::{PROGRAMS, noting, on_path, script, started};
@@ -744,7 +744,7 @@ fn del_reaches_the_half_that_is_not_chosen_any_more_and_succeeds_without_program
         let env = [("CNI_PATH", bin().to_str().unwrap()), ("PATH", "/usr/bin:/bin")];
         let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         Subject { bin: bare, env, ..net.firewall.clone() }.del(&host, "c-one", &one.container, &one.result);
-        assert!(net.names(&one), "nobody could remove it");
+        assert!(net.names(&one), "no program could remove it");
         let dir = other.directory();
         on_path(&net.firewall, dir.path()).call(&host, "DEL", "c-one", "", &[]).ok();
         assert!(!net.names(&one), "{way:?}: {}", net.rules());

@@ -5,7 +5,7 @@ use std::time::Duration;
 use cnikit_testkit::campaign::runs_all_cases;
 use cnikit_testkit::soak::Soak;
 use cnikit_testkit::{Host, Subject, flood};
-use cnikit_tests::harmed::{INTERFACE, interface_of_others};
+use cnikit_tests::campaign_subjects::{INTERFACE, interface_result};
 use cnikit_tests::{dual_stack, flooded, installed, script};
 use serde_json::{Value, json};
 
@@ -42,7 +42,7 @@ fn a_plugin_that_forgets_what_a_kill_left_is_found() {
 fn a_chained_plugin_that_restores_nothing_is_found() {
     let text = r#"[ $CNI_COMMAND != ADD ] || { nsenter --net="$CNI_NETNS" ip link set eth0 mtu 1400 && echo '{}'; }"#;
     let (_bin, subject) = script(text, json!({}));
-    flood::random_calls(&subject.after(INTERFACE, interface_of_others()), 300);
+    flood::random_calls(&subject.after(INTERFACE, interface_result()), 300);
 }
 
 #[test]

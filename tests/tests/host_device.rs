@@ -19,7 +19,7 @@ fn an_attachment_leaves_no_trace_and_the_host_has_its_device_back() {
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     [host_device(bin()), layer2()].iter().for_each(life::survives_incomplete_dels);
 }
 

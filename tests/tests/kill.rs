@@ -3,7 +3,7 @@
 use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::syscall_trace::{self, SyscallVerdict};
 use cnikit_testkit::{Container, Host, kill};
-use cnikit_tests::{bin, each_harmed, script, subject};
+use cnikit_tests::{bin, each_subject, script, subject};
 use serde_json::json;
 
 /// So many calls of a verb, in the short form.
@@ -44,7 +44,7 @@ macro_rules! limits {
     };
 }
 
-each_harmed!(kills);
+each_subject!(kills);
 
 /// The environment of an ADD of loopback.
 fn environment(container: &Container) -> Vec<(String, String)> {

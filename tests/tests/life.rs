@@ -2,7 +2,7 @@
 
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::harmed::{crowded_source_routing, firewall, publishing, shaped, source_routing, tuned};
+use cnikit_tests::campaign_subjects::{crowded_source_routing, firewall, publishing, shaped, source_routing, tuned};
 use cnikit_tests::tampering::{
     BANDWIDTH, BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES,
     OF_HOST_DEVICE, PORTS, PTP, SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
@@ -59,52 +59,52 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_bridge() {
+fn del_succeeds_with_incomplete_input_of_bridge() {
     life::survives_incomplete_dels(&bridge());
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_a_bridge_without_layer_3() {
+fn del_succeeds_with_incomplete_input_of_a_bridge_without_layer_3() {
     life::survives_incomplete_dels(&layer2());
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_static() {
+fn del_succeeds_with_incomplete_input_of_static() {
     life::survives_incomplete_dels(&addresses_written_down());
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_flannel() {
+fn del_succeeds_with_incomplete_input_of_flannel() {
     life::survives_incomplete_dels(&flannel());
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_ptp() {
+fn del_succeeds_with_incomplete_input_of_ptp() {
     life::survives_incomplete_dels(&ptp());
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_tuning_and_gives_everything_back() {
+fn del_succeeds_with_incomplete_input_of_tuning_and_gives_everything_back() {
     life::survives_incomplete_dels(&tuned(bin()));
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_sbr_and_gives_everything_back() {
+fn del_succeeds_with_incomplete_input_of_sbr_and_gives_everything_back() {
     life::survives_incomplete_dels(&source_routing(bin()));
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_bandwidth() {
+fn del_succeeds_with_incomplete_input_of_bandwidth() {
     life::survives_incomplete_dels(&shaped(bin()));
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_firewall() {
+fn del_succeeds_with_incomplete_input_of_firewall() {
     ["iptables", "nftables"].iter().for_each(|backend| life::survives_incomplete_dels(&firewall(bin(), backend)));
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form_of_portmap() {
+fn del_succeeds_with_incomplete_input_of_portmap() {
     ["iptables", "nftables"].iter().for_each(|backend| life::survives_incomplete_dels(&publishing(bin(), backend)));
 }
 
@@ -239,11 +239,11 @@ fn no_kind_of_resource_is_forgotten() {
     let kinds = cnikit_resources::ALL.iter().chain(&cnikit::rules::ALL).map(|kind| kind.name);
     let elsewhere = [IN_THE_RING.as_slice(), &WITHOUT_A_HOST_END, &OF_HOST_DEVICE].concat();
     let forgotten: Vec<&str> = kinds.filter(|kind| !is_compared(kind) && !elsewhere.contains(kind)).collect();
-    assert!(forgotten.is_empty(), "nobody tampers with these kinds: {forgotten:?}");
+    assert!(forgotten.is_empty(), "no tampering changes these kinds: {forgotten:?}");
 }
 
 #[test]
-#[should_panic(expected = "nobody tampers with")]
+#[should_panic(expected = "no tampering changes")]
 fn a_resource_without_tampering_is_found() {
     let some: Vec<Tampering> = LAYER2[..2].iter().map(|thing| thing.by).collect();
     life::names_tampering_of_all(&layer2().called("bridge of layer 2, meant to be found out"), &some);

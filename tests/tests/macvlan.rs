@@ -13,7 +13,7 @@ use std::thread;
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
-use cnikit_tests::harmed::interface_of_others;
+use cnikit_tests::campaign_subjects::interface_result;
 use cnikit_tests::upper::{self, DETECTION, FIRST, GATEWAYS, Lan, SECOND};
 use cnikit_tests::world::{once_within, ping, ping_briefly};
 use cnikit_tests::{HOST_LOCAL, MASTER, dual_stack, macvlan, routed, subject};
@@ -23,8 +23,8 @@ use test::{Here, Test, test};
 
 const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace_and_a_second_one_adds_nothing needs Need::MACVLAN),
-    test!(del_succeeds_in_every_poor_form needs Need::MACVLAN),
-    test!(del_succeeds_in_every_poor_form_without_layer_3 needs Need::MACVLAN),
+    test!(del_succeeds_with_incomplete_input needs Need::MACVLAN),
+    test!(del_succeeds_with_incomplete_input_without_layer_3 needs Need::MACVLAN),
     test!(a_fault_before_any_step_leaves_nothing needs Need::MACVLAN),
     test!(sixty_four_at_once_get_sixty_four_addresses needs Need::MACVLAN),
     test!(check_names_everything_that_was_tampered_with needs Need::MACVLAN),
@@ -87,11 +87,11 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
     [macvlan(), layer2(), detecting, alone].iter().for_each(life::leaves_no_trace);
 }
 
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     life::survives_incomplete_dels(&macvlan());
 }
 
-fn del_succeeds_in_every_poor_form_without_layer_3() {
+fn del_succeeds_with_incomplete_input_without_layer_3() {
     life::survives_incomplete_dels(&layer2().on(cnikit_tests::MASTER_OF_MACVLANS));
 }
 
@@ -446,7 +446,7 @@ fn a_link_that_is_not_the_attachments_stays() {
     made("0a:00:00:00:00:01");
     container.sh("ip link set eth0 group 7");
     del();
-    assert!(is_there(), "somebody's who is at work on it");
+    assert!(is_there(), "of a program that is at work on it");
     container.sh("ip link set eth0 group 0");
     del();
     assert!(!is_there(), "the reference's");
@@ -469,7 +469,7 @@ fn tuned(host: &Host, keys: &Value) -> (Container, Subject) {
         ip link add link ve0 name eth0 address 0a:00:00:00:00:01 mtu 9000 type macvlan";
     let mut keys = keys.clone();
     keys["dataDir"] = "$DIR/tuning".into();
-    let subject = subject("tuning", keys).after(line, interface_of_others()).at(host.dir());
+    let subject = subject("tuning", keys).after(line, interface_result()).at(host.dir());
     (subject.container(host), subject)
 }
 

@@ -67,7 +67,7 @@ fn an_attachment_leaves_no_trace_and_a_second_one_adds_nothing() {
 }
 
 #[test]
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     for (_, subject, _programs) in each(&WAYS) {
         life::survives_incomplete_dels(&subject);
     }
@@ -166,7 +166,7 @@ fn a_repeated_add_changes_nothing_and_replaces_stale_rules() {
         let subject = subject.at(host.dir());
         let result = subject.add(&host, "c-one", &container);
         let before = lines(way, &host);
-        // The container is gone without a DEL, its address is another's, and the next of that id gets a third.
+        // The container is gone without a DEL, its address is another container's, and the next of that id gets a third.
         container.sh("ip link del eth0");
         fs::remove_dir_all(host.dir().join("leases")).unwrap();
         subject.add(&host, "c-other", &host.container());
@@ -715,7 +715,7 @@ fn a_network_of_ipv4_needs_no_ip6tables() {
 }
 
 #[test]
-fn a_poor_path_does_not_hide_iptables() {
+fn an_empty_path_does_not_hide_iptables() {
     let host = Host::new();
     let container = Host::new().container();
     let subject = Subject { env: vec![("PATH".into(), String::new())], ..bridge().at(host.dir()) };

@@ -6,7 +6,7 @@ use cnikit_testkit::campaign::runs_all_cases;
 use cnikit_testkit::mixed::{interleaved, replaced};
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, HostSnapshot, Subject};
-use cnikit_tests::harmed::{connected, crowded_firewall, crowded_ports};
+use cnikit_tests::campaign_subjects::{connected, crowded_firewall, crowded_ports};
 use cnikit_tests::mixed::{self, Row, UpstreamRelease};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
 use cnikit_tests::{
@@ -281,7 +281,7 @@ fn random_calls_of_our_tap_and_upstreams_leave_nothing() {
     interleave(release, &ours);
 }
 
-/// Not among the others either: a device has nobody at its other end.
+/// Not among the others either: a device has no program at its other end.
 #[test]
 fn random_calls_of_our_host_device_and_upstreams_leave_nothing() {
     let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});

@@ -281,7 +281,7 @@ fn a_port_of_another_container_is_refused_or_stays_there() {
             assert!(text.contains(word), "{backend}: {text}");
         }
         assert_eq!(node.ruleset(), before, "{backend}");
-        // Another protocol and another port are another's.
+        // Another container has another protocol and another port.
         node.publish(&portmap(backend, &[mapping(8080, 80, "udp"), mapping(8090, 80, "tcp")]), &two);
         node.call(&both, "DEL", &two).ok();
         assert_eq!(node.ruleset(), before, "{backend}");
@@ -371,7 +371,7 @@ fn conditions_are_the_containers_own() {
         node.publish(&web(backend).with("conditionsV4", world), &one);
         assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8080)), None, "{backend}");
         let v4 = |family: &Subject| family.with("conditionsV6", words(&["ip6 saddr fd00:1::1"], &["-s", "fd00:1::1"]));
-        // Under other conditions the same port is another's.
+        // Under other conditions another container has the same port.
         node.publish(&v4(&web(backend).with("conditionsV4", rest)).with("hostPortTaken", json!("firstWins")), &two);
         reaches(node.world.netns(), UPLINK[0], 8080, "one");
         reaches(node.host.netns(), UPLINK[0], 8080, "two");

@@ -12,7 +12,7 @@ use std::process::ExitCode;
 use cnikit_testkit::mixed::replaced;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::harmed::{connected, crowded_firewall, masquerading, spoof_checking_bridge};
+use cnikit_tests::campaign_subjects::{connected, crowded_firewall, masquerading, spoof_checking_bridge};
 use cnikit_tests::{MASTER_OF_MACVLANS, bin, flannel, macvlan, program};
 use libtest_mimic::{Arguments, Completion, Trial};
 use serde_json::{Value, json};

@@ -2,7 +2,7 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::harmed::{ROUTED_INTERFACE, addressed, routed_interface};
+use cnikit_tests::campaign_subjects::{ROUTED_INTERFACE, addressed, routed_interface};
 use cnikit_tests::subject;
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once, undisturbed, world};
 use serde_json::{Value, json};

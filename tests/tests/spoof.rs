@@ -45,7 +45,7 @@ mod life_of_it {
     use super::*;
 
     #[test]
-    fn del_succeeds_in_every_poor_form() {
+    fn del_succeeds_with_incomplete_input() {
         life::survives_incomplete_dels(&checked());
         life::survives_incomplete_dels(&layer2());
     }

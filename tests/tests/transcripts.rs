@@ -28,7 +28,7 @@ const DIFFERENCES: [(&str, &[u64], &str); 7] = [
     (
         "podman-4.3-ipv6",
         &[29],
-        "a port of ::1: the reference's rule leads nobody anywhere, for the kernel lets nothing from ::1 leave the host; ours says so",
+        "a port of ::1: the reference's rule has no effect, because the kernel lets nothing from ::1 leave the host; ours says so",
     ),
     (
         "podman-4.3-killed",

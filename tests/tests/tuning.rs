@@ -5,14 +5,14 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::harmed::{INTERFACE, interface_of_others, tuned};
+use cnikit_tests::campaign_subjects::{INTERFACE, interface_result, tuned};
 use cnikit_tests::{bin, subject, traced};
 use serde_json::{Value, json};
 
 /// tuning with these keys, behind a plugin that made `eth0`, on this host.
 fn tuning(host: &Host, mut keys: Value) -> Subject {
     keys["dataDir"] = "$DIR/tuning".into();
-    subject("tuning", keys).after(INTERFACE, interface_of_others()).at(host.dir())
+    subject("tuning", keys).after(INTERFACE, interface_result()).at(host.dir())
 }
 
 /// A host with a container that has an interface of another program, and the state of both before.
@@ -400,7 +400,7 @@ fn a_restarted_container_gets_its_own_values_back() {
     scene.add(keys.clone());
     scene.del(keys);
     scene.assert_given_back("after DEL");
-    assert!(former.sh("ip link show dev eth0").contains("mtu 1400"), "nobody asked for this one");
+    assert!(former.sh("ip link show dev eth0").contains("mtu 1400"), "this one was not to be restored");
 }
 
 #[test]
@@ -413,7 +413,7 @@ fn settings_saved_by_upstream_are_restored_on_their_interface_only() {
         scene.container.sh("ip link set eth0 address 0a:00:00:00:00:07 mtu 1400 promisc on");
     };
     keep();
-    let mut prev = interface_of_others();
+    let mut prev = interface_result();
     prev["interfaces"][1]["sandbox"] = scene.container.path().into();
     prev["interfaces"][1]["mac"] = "0a:00:00:00:00:55".into();
     let more = |prev: &Value| [("prevResult", prev.clone())];

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
-use cnikit_tests::harmed::{addressed, firewall, on_bridge_of_others, publishing};
+use cnikit_tests::campaign_subjects::{addressed, bridge_result, firewall, publishing};
 use cnikit_tests::way::{PROGRAMS, on_path, script};
 use cnikit_tests::{NAMES, bin, dual_stack, flannel, program, subject, written_down};
 use serde_json::{Value, json};
@@ -253,7 +253,7 @@ fn a_dry_run_needs_no_privilege_and_no_namespace_and_touches_nothing() {
     ["host-local", "bridge"].iter().for_each(|name| fs::hard_link(&binary, open.path().join(name)).unwrap());
     let before = HostSnapshot::of(&host);
     let published = publishing(bin(), "nftables").with("prevResult", of_an_absent_container(&addressed()));
-    let walled = firewall(bin(), "nftables").with("prevResult", of_an_absent_container(&on_bridge_of_others()));
+    let walled = firewall(bin(), "nftables").with("prevResult", of_an_absent_container(&bridge_result()));
     for (subject, words) in [
         (bridge(), vec!["host-local: reserve the next free address", "bridge cni0", "eth0", "gateway", "masquerade"]),
         (ptp(), vec!["host-local: reserve the next free address", "eth0", "route", "masquerade"]),

@@ -61,10 +61,10 @@ fn calls_at_once_are_counted_too() {
 fn a_directory_without_plugins_is_an_error() {
     let out = tempfile::tempdir().unwrap();
     let nothing = tempfile::tempdir().unwrap();
-    let peer = format!("nobody={}", nothing.path().display());
+    let peer = format!("empty={}", nothing.path().display());
     let ended = bench(out.path(), &["--exact", "bridge", "--rounds", "1", "--peer", &peer]);
     assert_eq!(ended.status.code(), Some(2));
-    assert!(String::from_utf8_lossy(&ended.stderr).contains("nobody: "), "{ended:?}");
+    assert!(String::from_utf8_lossy(&ended.stderr).contains("empty: "), "{ended:?}");
 }
 
 #[test]

@@ -149,7 +149,7 @@ impl Attachment {
         }
     }
 
-    /// There is a lease. The first one of an order is reported, and its address is given to the interface by whoever ordered it;
+    /// There is a lease. The first one of an order is reported, and its address is given to the interface by the caller who ordered it;
     /// later ones are given to it here.
     fn bound(&mut self, lease: Lease, now: Duration, records: &LeaseRecords) -> Step {
         let is_first = self.ordered.is_some();
@@ -187,7 +187,7 @@ impl Attachment {
         }
     }
 
-    /// Nobody waits for the order any more. If the interface had a lease before, the client goes on.
+    /// No caller waits for the order any more. If the interface had a lease before, the client goes on.
     fn expire(&mut self, now: Duration, message: String) -> Step {
         if self.lease.is_none() {
             return self.fail(now, message);

@@ -241,7 +241,7 @@ pub(crate) fn parse_request(line: &[u8]) -> Result<LeaseRequest, String> {
 /// Connects to the daemon.
 ///
 /// # Errors
-/// Nobody listens, or a program of another user.
+/// No process listens, or one of another user.
 pub(crate) fn connect(socket: &Path) -> Result<UnixStream, CallError> {
     let absent = |source| CallError::NotRunning { socket: socket.to_owned(), source };
     let stream = UnixStream::connect(socket).map_err(absent)?;

@@ -369,7 +369,7 @@ impl Server {
         }
     }
 
-    /// Removes the record of a lease that was given back or is nobody's.
+    /// Removes the record of a lease that was given back or has no owner.
     fn forget(&self, owner: &LeaseOwner, family: LeaseFamily) {
         if let Err(error) = self.records.remove(owner, family) {
             log(owner, format!("its record is not removed: {error}"));
@@ -433,7 +433,7 @@ impl Server {
         }
     }
 
-    /// The caller is gone. An order that nobody else waits for is given up: the lease would be nobody's.
+    /// The caller is gone. An order that no other caller waits for is given up: its lease would have no owner.
     fn abandon(&mut self, number: u64) {
         let Some(connection) = self.connections.remove(&number) else { return };
         let Some(key) = connection.waits_for else { return };
@@ -685,7 +685,7 @@ fn read_some(connection: &mut Connection) -> Input {
     }
 }
 
-/// Writes what is possible now. Returns whether nothing is left, or nobody reads it.
+/// Writes what is possible now. Returns whether nothing is left, or the caller no longer reads it.
 fn write_some(connection: &mut Connection) -> bool {
     while !connection.output.is_empty() {
         match connection.stream.write(&connection.output) {

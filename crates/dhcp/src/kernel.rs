@@ -22,7 +22,7 @@ const ACCEPT: Statement = (BPF_RET | BPF_K, u32::MAX, 0, 0);
 const DROP: Statement = (BPF_RET | BPF_K, 0, 0, 0);
 
 /// Accepts whole UDP datagrams to port 68 with a reply to this client (`op`, `hlen`, `chaddr`). Replies to other clients of the
-/// link, which servers may broadcast, wake nobody.
+/// link, which servers may broadcast, wake no process.
 pub(crate) fn reply_filter(mac: Mac) -> Vec<libc::sock_filter> {
     let [first @ .., fifth, sixth] = mac.0;
     let compare = BPF_JMP | BPF_JEQ | BPF_K;

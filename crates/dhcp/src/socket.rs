@@ -41,7 +41,7 @@ pub struct ArpSocket {
 }
 
 /// A UDP socket on port 68 of a client's address: the kernel finds the way to the server, and no reply of its is refused by the
-/// kernel as a datagram that nobody waits for. The replies are read from the [`LinkSocket`].
+/// kernel as a datagram to a closed port. The replies are read from the [`LinkSocket`].
 #[derive(Debug)]
 pub struct RoutedSocket {
     socket: UdpSocket,

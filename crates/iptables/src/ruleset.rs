@@ -283,7 +283,10 @@ mod tests {
             let ruleset = Ruleset::open(programs.clone(), &part).unwrap();
             assert!(ruleset.begin(&addition).unwrap().unwrap().finish().is_err(), "that needs one");
             ruleset.begin(&removals).unwrap().unwrap().finish().unwrap();
-            assert!(ruleset.begin(&removals).unwrap().unwrap().finish().is_err(), "by now others may have changed it");
+            assert!(
+                ruleset.begin(&removals).unwrap().unwrap().finish().is_err(),
+                "by now another program may have changed it"
+            );
             let left = Ruleset::open(programs, &part).unwrap();
             (left.table().clone(), left.table().has_chain("GOES"))
         });

@@ -222,7 +222,7 @@ fn drift(files: &Files, owner: &Owner, missing: &[IpAddr]) -> Error {
     let mut texts = Vec::new();
     for address in missing {
         let found = match files.read(*address) {
-            Ok(None) => "nobody's".to_owned(),
+            Ok(None) => "not reserved".to_owned(),
             Ok(Some((Content::Of(other), _))) => format!("held by {other}"),
             _ => "not readable".to_owned(),
         };

@@ -58,7 +58,7 @@ fn an_add_and_a_del_take_as_long_among_65_000_as_alone() {
     }
     fs::write(scene.dir().join("last_reserved_ip.0"), at(65_001)).unwrap();
     let began = Instant::now();
-    scene.del("nobody");
+    scene.del("unknown");
     let reading = began.elapsed();
     let full = pace(&scene);
     println!("median ADD and DEL alone {empty:?}, among 65,000 {full:?}; reading them all {reading:?}");

@@ -173,7 +173,11 @@ fn a_container_gets_its_address_of_an_earlier_boot_again() {
     scene.reboot(NEXT_BOOT, Some(MACHINE));
     assert_eq!(scene.add("b", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.3/24");
     assert_eq!(scene.add("b", &[set("10.1.2.0/24")]).unwrap_err().kind, ErrorKind::HoldsAlready, "once");
-    assert_eq!(scene.add("d", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.5/24", "while any is free, nobody else gets it");
+    assert_eq!(
+        scene.add("d", &[set("10.1.2.0/24")]).unwrap(),
+        "10.1.2.5/24",
+        "while any is free, no other container gets it"
+    );
     assert_eq!(scene.text("10.1.2.3"), "b\r\neth0");
     assert_eq!((scene.del("a"), scene.del("b"), scene.del("c"), scene.del("d")), (1, 1, 1, 1));
 }
@@ -191,7 +195,7 @@ fn a_full_range_gives_only_addresses_of_an_earlier_boot() {
     let given: Vec<String> = ["n2", "n3"].iter().map(|name| scene.add(name, &sets).unwrap()).collect();
     assert_eq!(given, ["10.1.2.4/24", "10.1.2.2/24"], "in turn");
     assert_eq!(scene.add("n4", &sets).unwrap_err().kind, ErrorKind::Exhausted);
-    assert_eq!((scene.del("a"), scene.del("c")), (0, 0), "their late DEL frees nobody else's address");
+    assert_eq!((scene.del("a"), scene.del("c")), (0, 0), "their late DEL frees no other container's address");
     assert_eq!((scene.del("n1"), scene.del("n2"), scene.del("n3"), scene.del("b")), (1, 1, 1, 1));
 }
 
@@ -244,14 +248,14 @@ fn on_any_doubt_an_address_stays() {
     };
     let same = (BOOT, Some(MACHINE));
     let next = (NEXT_BOOT, Some(MACHINE));
-    let stranger = (NEXT_BOOT, Some(BOOT));
+    let foreign = (NEXT_BOOT, Some(BOOT));
     assert!(newcomer_after(next, nothing, nothing), "the proof");
     assert!(!newcomer_after(same, nothing, nothing), "the same boot");
-    assert!(!newcomer_after(stranger, nothing, nothing), "another machine's");
+    assert!(!newcomer_after(foreign, nothing, nothing), "another machine's");
     assert!(!newcomer_after((NEXT_BOOT, None), nothing, nothing), "no machine is known");
     assert!(!newcomer_after(("", None), nothing, nothing), "no boot is known");
     assert!(!newcomer_after(next, nothing, touch), "files made anew");
-    assert!(!newcomer_after(next, touch, nothing), "made by somebody of whom the index never knew");
+    assert!(!newcomer_after(next, touch, nothing), "made by an owner that was never in the index");
     let lose = |scene: &mut Scene| fs::remove_file(scene.index()).unwrap();
     assert!(!newcomer_after(next, nothing, lose), "the index is lost");
     let copy = |scene: &mut Scene| {

@@ -72,5 +72,5 @@ fn only_dead_reservations_are_reclaimed_and_lost_files_set_aside() {
     assert_eq!(texts_of(&scene.store.reclaim(is_dead).unwrap()), ["10.1.2.3 c2/eth0", "10.1.2.8 lost"]);
     assert_eq!(scene.reserved(), ["10.1.2.2", "10.1.2.4", "10.1.2.7"]);
     let all = scene.store.reclaim(|_| true).unwrap();
-    assert_eq!(texts_of(&all), ["10.1.2.2 c1/eth0", "10.1.2.4 c3/eth0"], "what names nobody stays");
+    assert_eq!(texts_of(&all), ["10.1.2.2 c1/eth0", "10.1.2.4 c3/eth0"], "a file without an owner stays");
 }

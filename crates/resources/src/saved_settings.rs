@@ -434,7 +434,11 @@ mod tests {
         let error = choose_file(&directory, &own).unwrap_err().to_string();
         assert!(error.contains(path.to_str().unwrap()) && error.contains("version 2"), "{error}");
         let other = tag("other", "c", "eth0");
-        assert_eq!(choose_file(&directory, &other).unwrap(), Some((names(&other)[1].clone(), None)), "it is another's");
+        assert_eq!(
+            choose_file(&directory, &other).unwrap(),
+            Some((names(&other)[1].clone(), None)),
+            "another attachment's"
+        );
         std::fs::write(&path, r#"{"cnikit":{"version":"2"}}"#).unwrap();
         assert_eq!(read(&directory, "c_eth0.json").unwrap(), StoredFile::Damaged);
     }

@@ -211,14 +211,13 @@ mod tests {
     fn a_finished_file_is_not_written_through_the_waiting_name_that_a_kill_left_to_it() {
         let above = tempfile::tempdir().unwrap();
         let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
-        let killed =
-            UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap().filled("a", b"somebody's").unwrap();
+        let killed = UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap().filled("a", b"other").unwrap();
         killed.try_link("a").unwrap();
         drop(killed);
         let next = UnnamedFile::with_temporary_name(&directory, "a", 0o600).unwrap();
-        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
-        assert!(next.filled("a", b"another's").unwrap().link("a").unwrap().is_none(), "taken");
-        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"somebody's");
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"other");
+        assert!(next.filled("a", b"third").unwrap().link("a").unwrap().is_none(), "taken");
+        assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"other");
         assert_eq!(names(above.path()), ["d"]);
     }
 }

@@ -50,7 +50,7 @@ pub struct NewTap {
     /// Several files may attach to it at the same time, each with a queue of its own. It cannot be changed later.
     #[doc(alias = "IFF_MULTI_QUEUE")]
     pub multi_queue: bool,
-    /// Frames have a `virtio_net_hdr` in front of them. Whoever attaches to the device chooses this anew.
+    /// Frames have a `virtio_net_hdr` in front of them. Each program that attaches to the device chooses this anew.
     #[doc(alias = "IFF_VNET_HDR")]
     pub vnet_hdr: bool,
 }

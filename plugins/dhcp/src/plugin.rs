@@ -156,7 +156,7 @@ impl IpamPlugin for DhcpPlugin {
             let ifname = &at.tag.ifname;
             steps.push(format!("wait for an address of {ifname} by router advertisement, at most {seconds} s"));
         }
-        // Addresses for documentation (RFC 5737, RFC 3849): which ones there would be, nobody knows.
+        // Addresses for documentation (RFC 5737, RFC 3849): the server chooses the real ones.
         if families.v4 {
             ips.push(Ip { gateway: Some("192.0.2.1".parse()?), ..Ip::new("192.0.2.2/24".parse()?) });
         }

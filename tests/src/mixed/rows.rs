@@ -6,9 +6,9 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use super::UpstreamRelease;
-use crate::harmed::{
-    FIRST_VRF, INTERFACE, ROUTED_INTERFACE, TOWARD, addressed, interface_of_others, on_bridge_of_others,
-    result_of_pair, routed_interface,
+use crate::campaign_subjects::{
+    FIRST_VRF, INTERFACE, ROUTED_INTERFACE, TOWARD, addressed, bridge_result, interface_result, result_of_pair,
+    routed_interface,
 };
 use crate::{MASTER, dual_stack};
 
@@ -140,9 +140,9 @@ impl Row {
     /// The result of the plugins before a chained one, for a container whose namespace exists.
     pub(super) fn before(&self, netns: &str) -> Option<Value> {
         let answered = match self.plugin {
-            "firewall" => on_bridge_of_others(),
+            "firewall" => bridge_result(),
             "portmap" => addressed(),
-            "tuning" => interface_of_others(),
+            "tuning" => interface_result(),
             "bandwidth" => result_of_pair(),
             "sbr" | "vrf" => routed_interface(),
             _ => return None,

@@ -164,12 +164,12 @@ fn raw_frames_are_sent_unchanged_and_received() {
     let [here, there] = [mac("02:00:00:00:00:01"), mac("02:00:00:00:00:02")];
     let ear = Ear::of(two.netns());
     let own = Ear::of(one.netns());
-    let nobody = ([0; 6], "10.5.0.2");
+    let target = ([0; 6], "10.5.0.2");
     send(
         &one,
         "eth0",
         &[
-            ethernet(BROADCAST, here, &[], ARP, &arp(1, (here, "10.5.0.1"), nobody)),
+            ethernet(BROADCAST, here, &[], ARP, &arp(1, (here, "10.5.0.1"), target)),
             ethernet(there, here, &[], IPV4, &udp4(("10.5.0.1", 7), ("10.5.0.2", 7), b"plain")),
             ethernet(there, here, &[(DOT1AD, 5), (DOT1Q, 6)], IPV4, b"tagged"),
             ethernet(there, here, &[], IPV6, &icmpv6("fd05::1", "fd05::2", 128, b"echo")),

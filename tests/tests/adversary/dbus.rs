@@ -5,7 +5,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::time::{Duration, Instant};
 
 use cnikit_tests::bin;
-use cnikit_tests::harmed::firewall;
+use cnikit_tests::campaign_subjects::firewall;
 use serde_json::json;
 
 use crate::names::Scene;

@@ -137,16 +137,16 @@ mod gateway {
             let scene = Scene::of(&bridge(ipspoofchk));
             let own = scene.own.mac;
             let other = scene.of_victim.mac;
-            let nobody = ([0; 6], scene.of_victim.ipv4.as_str());
+            let victim = ([0; 6], scene.of_victim.ipv4.as_str());
             let packet = |what, packet| scene.to_victim(what, ARP, packet);
             let tagged = |what, tags: &[(u16, u16)], last: &str| {
-                let packet = arp(1, (own, last), nobody);
+                let packet = arp(1, (own, last), victim);
                 Sent { what, frame: ethernet(BROADCAST, own, tags, ARP, &packet), bytes: packet }
             };
             let frames = [
-                packet("a question in the gateway's name", arp(1, (own, GATEWAY), nobody)),
+                packet("a question in the gateway's name", arp(1, (own, GATEWAY), victim)),
                 packet("an answer in the gateway's name", arp(2, (own, GATEWAY), (other, &scene.of_victim.ipv4))),
-                packet("its own address at another MAC", arp(2, (other, &scene.own.ipv4), nobody)),
+                packet("its own address at another MAC", arp(2, (other, &scene.own.ipv4), victim)),
                 packet("a probe for the gateway's address", arp(1, (own, "0.0.0.0"), ([0; 6], GATEWAY))),
                 tagged("with a priority tag", &[(DOT1Q, 0)], "10.77.0.201"),
                 tagged("with a tag of 802.1ad", &[(DOT1AD, 0)], "10.77.0.202"),
@@ -435,7 +435,7 @@ mod life_of_it {
     }
 
     #[test]
-    fn an_attachment_leaves_no_trace_and_poor_dels_succeed() {
+    fn an_attachment_leaves_no_trace_and_incomplete_dels_succeed() {
         for subject in both() {
             life::leaves_no_trace(&subject);
             life::survives_incomplete_dels(&subject);

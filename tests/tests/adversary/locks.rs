@@ -232,7 +232,7 @@ fn without_a_lock_file_another_user_delays_a_call_by_seconds_only() {
     let plugins = seeing("mount -t tmpfs -o ro none /run; mount -t tmpfs -o ro none /var/lib");
     let log = host.dir().join("log");
     let chain = logging(Chain::at(host.dir()).run_by(plugins.path()), &log);
-    chain.lives(&host, "nobody holds anything");
+    chain.lives(&host, "no lock is held");
     let output = fs::read_to_string(&log).unwrap();
     assert!(output.contains("make directory /var/lib/cnikit") && !output.contains("is not locked"), "{output}");
     while_another_user_holds_all(&host, "--shared", &[], || {

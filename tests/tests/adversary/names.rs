@@ -5,8 +5,8 @@ use std::path::{Path, PathBuf};
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
+use cnikit_tests::campaign_subjects::{firewall, publishing};
 use cnikit_tests::dnsmasq::Dnsmasq;
-use cnikit_tests::harmed::{firewall, publishing};
 use cnikit_tests::lease_daemon::{LeaseDaemon, dhcp_servers};
 use cnikit_tests::served::served;
 use cnikit_tests::{bin, flannel, program};

@@ -160,7 +160,7 @@ fn a_del_with_the_victims_namespace_changes_nothing_of_it() {
         let pair = Pair::of(plugin);
         for more in [vec![("prevResult", pair.result.clone())], Vec::new()] {
             pair.subject.call(&pair.host, "DEL", "c-attacker", &pair.victim.path(), &more).ok();
-            pair.subject.call(&pair.host, "DEL", "c-nobody", &pair.victim.path(), &more).ok();
+            pair.subject.call(&pair.host, "DEL", "c-unknown", &pair.victim.path(), &more).ok();
         }
         HostSnapshot::inside(&pair.victim).assert_unchanged_since(&pair.inside, &[], plugin);
         let now = HostSnapshot::of(&pair.host);

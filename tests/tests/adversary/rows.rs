@@ -142,7 +142,7 @@ pub(crate) const ROWS: [Row; 61] = [
             "ip_spoofing::routed::the_host_passes_nothing_on_that_has_anothers_address",
             "ip_spoofing::a_port_with_the_key_gets_no_redirects",
             "ip_spoofing::usual_traffic_passes_with_macspoofchk_and_address_detection",
-            "ip_spoofing::an_attachment_leaves_no_trace_and_poor_dels_succeed",
+            "ip_spoofing::an_attachment_leaves_no_trace_and_incomplete_dels_succeed",
             "ip_spoofing::a_fault_before_any_step_leaves_nothing",
             "ip_spoofing::check_names_each_drift",
             "ip_spoofing::restore_restores_flushed_rules_and_gc_removes_stale_ones",
@@ -308,7 +308,7 @@ pub(crate) const ROWS: [Row; 61] = [
         "DEL is told another container's namespace",
         By(&[
             "namespaces::a_del_with_the_victims_namespace_changes_nothing_of_it",
-            "strangers/del_that_is_given_another_containers_namespace_leaves_that_one_running",
+            "foreign_objects/del_that_is_given_another_containers_namespace_leaves_that_one_running",
         ]),
     ),
     cve(
@@ -582,7 +582,7 @@ pub(crate) const ROWS: [Row; 61] = [
     row(
         57,
         &[Outside, NetRaw],
-        "as a DHCP server that nobody asked: garbage, wrong transaction ids and hardware addresses, 1,500 options, floods",
+        "as a DHCP server, without being asked: garbage, wrong transaction ids and hardware addresses, 1,500 options, floods",
         By(&["dhcp_daemon/a_rogue_server_keeps_no_container_from_its_lease"]),
     ),
     row(
@@ -590,7 +590,7 @@ pub(crate) const ROWS: [Row; 61] = [
         &[OtherUser],
         "call the DHCP daemon, send it what is no request, be the program at its socket",
         By(&[
-            "dhcp_daemon/only_root_is_served_and_a_stranger_on_the_socket_is_named",
+            "dhcp_daemon/only_root_is_served_and_another_program_on_the_socket_is_named",
             "dhcp_daemon/requests_that_are_none_are_refused_and_harm_nothing",
         ]),
     ),

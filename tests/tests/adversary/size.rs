@@ -405,7 +405,7 @@ fn as_many_reservations_as_an_older_version_made_are_freed_in_bounded_time() {
         fs::write(reserved.join("10.255.0.1"), if verb == "GC" { "large\r\neth1" } else { "other\r\neth0" }).unwrap();
         if has_index {
             // A DEL of a container without reservations builds the index.
-            node.call_of("nobody", "host-local", "DEL", conf.to_string().as_bytes()).0.ok();
+            node.call_of("unknown", "host-local", "DEL", conf.to_string().as_bytes()).0.ok();
         }
         let (output, took) = node.ask("host-local", verb, conf);
         output.ok();

@@ -110,7 +110,7 @@ fn a_cache_entry_that_is_a_link_or_a_fifo_is_not_followed() {
                 let output = scene.host.enter(|| format!("{:?}", runtime.del(list, &scene.at())));
                 let _ = send.send(output);
             });
-            receive.recv_timeout(Duration::from_secs(100)).unwrap_or_else(|_| panic!("{what}: nobody comes back"))
+            receive.recv_timeout(Duration::from_secs(100)).unwrap_or_else(|_| panic!("{what}: no call returns in time"))
         });
         assert!(!outcome.contains("a-secret"), "{what}: {outcome}");
         assert_eq!(fs::read_to_string(&secret).unwrap(), "root:a-secret:19000:0:99999:7:::\n", "{what}");

@@ -3,7 +3,7 @@
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, HostSnapshot, Subject, life};
 use cnikit_tests::bin;
-use cnikit_tests::harmed::shaped;
+use cnikit_tests::campaign_subjects::shaped;
 use serde_json::json;
 
 use crate::test::{Test, test};

@@ -2,8 +2,8 @@
 
 use cnikit_testkit::HostSnapshot;
 use cnikit_testkit::need::Need;
+use cnikit_tests::campaign_subjects::FIRST_VRF;
 use cnikit_tests::chain::stays_true;
-use cnikit_tests::harmed::FIRST_VRF;
 use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::upper::{GATEWAYS, Lan};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once};

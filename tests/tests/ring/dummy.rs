@@ -12,7 +12,7 @@ use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace needs Need::DUMMY),
-    test!(del_succeeds_in_every_poor_form needs Need::DUMMY),
+    test!(del_succeeds_with_incomplete_input needs Need::DUMMY),
     test!(sixty_four_at_once_get_sixty_four_addresses needs Need::DUMMY),
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::DUMMY),
     test!(a_fault_before_any_step_leaves_nothing needs Need::DUMMY),
@@ -41,7 +41,7 @@ fn an_attachment_leaves_no_trace() {
     [dummy(), layer2(), dummy().with("ipam", routed)].iter().for_each(life::leaves_no_trace);
 }
 
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     [dummy(), layer2()].iter().for_each(life::survives_incomplete_dels);
 }
 

@@ -14,7 +14,7 @@ use crate::test::{Test, test};
 pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace needs Need::IPVLAN),
     test!(a_chained_attachment_leaves_no_trace needs Need::IPVLAN),
-    test!(del_succeeds_in_every_poor_form needs Need::IPVLAN),
+    test!(del_succeeds_with_incomplete_input needs Need::IPVLAN),
     test!(eight_at_once_get_eight_addresses needs Need::IPVLAN),
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::IPVLAN),
     test!(it_is_killed_at_some_calls needs Need::IPVLAN),
@@ -64,7 +64,7 @@ fn a_chained_attachment_leaves_no_trace() {
     life::leaves_no_trace(&chained());
 }
 
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     life::survives_incomplete_dels(&ipvlan());
 }
 
@@ -332,7 +332,7 @@ fn a_link_that_is_not_the_attachments_stays() {
         container.sh("ip -o link").contains("eth0")
     };
     container.sh("ip address add 10.77.0.3/24 dev eth0");
-    assert!(stays(), "another's address");
+    assert!(stays(), "another container's address");
     container.sh("ip address add 10.77.0.2/24 dev eth0");
     assert!(!stays(), "the reference's");
 }

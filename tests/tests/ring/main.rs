@@ -14,7 +14,6 @@ mod dhcp;
 mod docs;
 mod dummy;
 mod firewall;
-mod harmed;
 mod host_device;
 mod hosts;
 mod ipvlan;
@@ -24,6 +23,7 @@ mod needs;
 mod tap;
 mod test;
 mod vlan;
+mod vlan_bridge_faults;
 mod vlan_plugin;
 mod vrf;
 
@@ -41,7 +41,7 @@ fn main() -> ExitCode {
         firewall::TESTS,
         host_device::TESTS,
         hosts::TESTS,
-        harmed::TESTS,
+        vlan_bridge_faults::TESTS,
         ipvlan::TESTS,
         life::TESTS,
         mixed::TESTS,

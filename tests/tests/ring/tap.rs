@@ -18,7 +18,7 @@ use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace needs Need::TUN),
-    test!(del_succeeds_in_every_poor_form needs Need::TUN),
+    test!(del_succeeds_with_incomplete_input needs Need::TUN),
     test!(sixty_four_at_once_get_sixty_four_addresses needs Need::TUN),
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::TUN),
     test!(a_fault_before_any_step_leaves_nothing needs Need::TUN),
@@ -62,7 +62,7 @@ fn an_attachment_leaves_no_trace() {
     [tap(), layer2(), tap().with("ipam", routed)].iter().for_each(life::leaves_no_trace);
 }
 
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     [tap(), layer2()].iter().for_each(life::survives_incomplete_dels);
 }
 

@@ -336,7 +336,7 @@ fn the_default_vlan_reaches_the_port_only_if_preserved() {
             one.sh("cat /sys/class/net/eth0/address 2>/dev/null; ip -o link show eth0 2>/dev/null | sed 's/.*ether //; s/ .*//'");
         sender.sh(&format!("ip neigh add 10.77.0.11 lladdr {} dev eth0", mac.lines().last().unwrap()));
         let before = echo_requests(&one);
-        assert!(!sender.try_sh(&ping_once("10.77.0.11")).0, "nobody answers in the default VLAN");
+        assert!(!sender.try_sh(&ping_once("10.77.0.11")).0, "no answer comes in the default VLAN");
         assert_eq!(echo_requests(&one) - before, u32::from(kept));
     }
 }

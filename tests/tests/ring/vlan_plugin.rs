@@ -16,7 +16,7 @@ use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace needs Need::VLAN),
-    test!(del_succeeds_in_every_poor_form needs Need::VLAN),
+    test!(del_succeeds_with_incomplete_input needs Need::VLAN),
     test!(sixty_four_at_once_get_sixty_four_addresses needs Need::VLAN),
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::VLAN),
     test!(a_fault_before_any_step_leaves_nothing needs Need::VLAN),
@@ -56,7 +56,7 @@ fn an_attachment_leaves_no_trace() {
     [vlan(), layer2(), all].iter().for_each(life::leaves_no_trace);
 }
 
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     life::survives_incomplete_dels(&vlans());
 }
 

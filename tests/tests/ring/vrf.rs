@@ -4,7 +4,7 @@ use cnikit_testkit::life;
 use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
-use cnikit_tests::harmed::{crowded_vrf_member, vrf_member};
+use cnikit_tests::campaign_subjects::{crowded_vrf_member, vrf_member};
 use cnikit_tests::tampering::VRF;
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once};
@@ -15,7 +15,7 @@ use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace needs Need::VRF),
-    test!(del_succeeds_in_every_poor_form needs Need::VRF),
+    test!(del_succeeds_with_incomplete_input needs Need::VRF),
     test!(check_names_what_was_tampered_with needs Need::VRF),
     test!(sixty_four_at_once_are_in_a_vrf_each needs Need::VRF),
     test!(no_flood_leaves_a_vrf_or_a_file needs Need::VRF),
@@ -34,7 +34,7 @@ fn an_attachment_leaves_no_trace() {
     life::leaves_no_trace(&vrf_member(bin()));
 }
 
-fn del_succeeds_in_every_poor_form() {
+fn del_succeeds_with_incomplete_input() {
     life::survives_incomplete_dels(&vrf_member(bin()));
 }
 

@@ -47,9 +47,9 @@ pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
 }
 
 const LEGEND: &str = "Times are from the start of the process to its end, in milliseconds: median (95th percentile). \
-    *Faster by* is against the faster of the others, with the span in which 95 of 100 such measurements would lie; `~` where \
+    *Faster by* is against the faster of the other sides, with the span in which 95 of 100 such measurements would lie; `~` where \
     the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
-    that it started, in MB: ours, and the least of the others'. System calls are those of one call of \
+    that it started, in MB: ours, and the least of the other sides. System calls are those of one call of \
     ours, with all that it starts; of several at once, their mean. In rows of cnitool each side's tool calls the plugins of that \
     side; upstream's tool is that of its newest release, whatever its plugins are. *Setup* is a program built on libcni that sets \
     all containers up at once.";

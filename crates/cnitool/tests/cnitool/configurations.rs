@@ -126,7 +126,7 @@ fn on_a_terminal_the_running_plugin_is_shown() {
         seen.contains("\r\x1b[Kwaiting for slower (STATUS, call 2): 1 s") && seen.ends_with("\r\x1b[K"),
         "{seen:?}"
     );
-    assert_eq!(bench.says(0, "status slow").1, "", "nobody sees it");
+    assert_eq!(bench.says(0, "status slow").1, "", "no terminal, so no progress");
 }
 
 #[test]

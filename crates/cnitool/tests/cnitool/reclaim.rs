@@ -109,7 +109,10 @@ fn reservations_of_an_earlier_boot_are_reclaimed() {
     // The earlier boot is a proof even if not all processes are visible.
     let document = bench.json("ipam reclaim --network net");
     assert_eq!(document["freed"][0]["address"], old.as_str());
-    assert!(!reserved(&bench, &old) && reserved(&bench, "10.94.0.9"), "nobody knows the other, which proves nothing");
+    assert!(
+        !reserved(&bench, &old) && reserved(&bench, "10.94.0.9"),
+        "no runtime knows the other, which proves nothing"
+    );
 }
 
 #[test]

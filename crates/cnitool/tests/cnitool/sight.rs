@@ -81,7 +81,7 @@ fn show_has_everything_from_the_namespace_to_the_rules_of_the_host() {
     }
     assert_eq!(bench.json("show")["attachments"].as_array().unwrap().len(), 2, "without an id all are shown");
     assert!(bench.says(1, "show cnitool-").1.contains("hint: write more of it"));
-    assert!(bench.says(1, "show nobody").1.contains("container id, namespace or address \"nobody\""));
+    assert!(bench.says(1, "show unknown").1.contains("container id, namespace or address \"unknown\""));
 }
 
 #[test]

@@ -93,7 +93,7 @@ fn the_next_container_is_reached(host: &str, [first, second]: [&str; 2]) {
     // The kernel tracks flows only if a rule needs it.
     net.host.nft("table inet any { chain c { type filter hook prerouting priority 0; ct state new accept; }; }");
     publish(&net.host, ipv6, None);
-    assert!(misses(&client, &one), "nobody has published the port yet");
+    assert!(misses(&client, &one), "no container has published the port yet");
     publish(&net.host, ipv6, Some(first));
     assert!(misses(&client, &one), "the flow is remembered as one to the host itself");
     assert_eq!(conntrack.forget_stale(&[udp(None, first)], &netlink).unwrap(), 1);

@@ -52,14 +52,18 @@ mod tests {
     }
 
     #[test]
-    fn a_conflict_is_whoever_has_the_address_or_probes_for_it() {
+    fn a_host_that_has_the_address_or_probes_for_it_is_a_conflict() {
         let (other, none) = (Ipv4Addr::new(10, 0, 0, 6), Ipv4Addr::UNSPECIFIED);
         let (request, reply) = (ArpOperation::REQUEST, ArpOperation::REPLY);
         assert_eq!(conflict(&packet(reply, THEIRS, ADDRESS, none), OURS, ADDRESS), Some(THEIRS));
         assert_eq!(conflict(&packet(request, THEIRS, ADDRESS, other), OURS, ADDRESS), Some(THEIRS));
         assert_eq!(conflict(&probe(THEIRS, ADDRESS), OURS, ADDRESS), Some(THEIRS));
         assert_eq!(conflict(&probe(OURS, ADDRESS), OURS, ADDRESS), None, "our own");
-        assert_eq!(conflict(&packet(request, THEIRS, other, ADDRESS), OURS, ADDRESS), None, "somebody looks for it");
+        assert_eq!(
+            conflict(&packet(request, THEIRS, other, ADDRESS), OURS, ADDRESS),
+            None,
+            "another host looks for it"
+        );
         assert_eq!(conflict(&packet(reply, THEIRS, other, ADDRESS), OURS, ADDRESS), None);
         assert_eq!(conflict(&packet(reply, THEIRS, none, ADDRESS), OURS, ADDRESS), None, "no probe");
         let whole = packet(reply, THEIRS, ADDRESS, none);

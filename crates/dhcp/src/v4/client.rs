@@ -331,7 +331,7 @@ impl Client {
     fn attempt(&mut self, now: Duration) {
         let most = self.settings.timing.requests;
         match &self.state {
-            // Somebody may wait for an address, and a server that does not know the lease is silent.
+            // A caller may wait for an address, and a server that does not know the lease is silent.
             State::Rebooting { in_use: false, .. } if self.exchange.sent >= most.min(FORMER_REQUESTS) => {
                 self.give_up(now);
                 return;

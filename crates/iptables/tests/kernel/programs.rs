@@ -199,7 +199,7 @@ fn only_our_chains_are_read_beside_many_others() {
     assert_eq!(own(&read(&host, &programs)), 0);
     host.sh("nft flush chain ip nat OTHERS; nft add rule ip nat OTHERS fib daddr type local accept");
     change(&host, &programs, &made()).unwrap();
-    assert_eq!(own(&read(&host, &programs)), 1, "however few the others' are");
+    assert_eq!(own(&read(&host, &programs)), 1, "however few rules the other chains have");
     host.sh("nft add rule ip nat POSTROUTING fib daddr type local accept");
     let whole = host.enter(|| Ruleset::open(programs.clone(), &part(CHAIN)).err());
     assert!(matches!(whole, Some(Error::Incompatible { table: NAT, .. })), "{whole:?}");

@@ -95,7 +95,7 @@ fn all_settings_change_in_one_message() {
     let (near, _) = pair(&netns, &netlink);
     let change = LinkChange {
         up: Some(true),
-        alias: Some("owned by nobody".to_owned()),
+        alias: Some("owned by no one".to_owned()),
         mtu: Some(1400),
         mac: Some("0a:00:00:00:00:07".parse().unwrap()),
         promiscuous: Some(true),
@@ -110,7 +110,7 @@ fn all_settings_change_in_one_message() {
     assert!(link.up && link.promiscuous && link.promiscuity == 1);
     assert_eq!((link.all_multicast, link.tx_queue_length), (true, 77));
     let seen = ip(&netns, "-d link show dev renamed");
-    assert!(seen.contains("alias owned by nobody") && seen.contains("PROMISC") && seen.contains("mtu 1400"), "{seen}");
+    assert!(seen.contains("alias owned by no one") && seen.contains("PROMISC") && seen.contains("mtu 1400"), "{seen}");
     assert!(seen.contains("ALLMULTI") && seen.contains("qlen 77"), "{seen}");
 }
 
@@ -187,7 +187,7 @@ fn a_link_is_cached_until_a_link_is_changed() {
     let (near, _) = pair(&netns, &netlink);
     let read = netlink.link("near").unwrap();
     ip(&netns, "link set dev near mtu 1300");
-    assert_eq!(netlink.recent_link("near").unwrap(), read, "what others changed is not seen");
+    assert_eq!(netlink.recent_link("near").unwrap(), read, "changes by other programs are not seen");
     assert_eq!(netlink.find_recent_link_at(near.index).unwrap(), Some(read));
     assert_eq!(netlink.find_recent_link("lo").unwrap().map(|link| link.index), Some(1), "one that was never read");
     assert_eq!(netlink.find_recent_link("eth9").unwrap(), None);

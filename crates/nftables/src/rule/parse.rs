@@ -129,7 +129,7 @@ mod tests {
         Match::read(&text.split(' ').map(str::to_owned).collect::<Vec<_>>())
     }
 
-    /// In the words in which nft(8) lists them, and in others for the same.
+    /// In the words in which nft(8) lists them, and in synonyms.
     #[test]
     fn parsed_matches_are_written_as_nft_lists_them() {
         for (text, shown) in [

@@ -8,7 +8,7 @@ use crate::host::Host;
 use crate::scene::{FRAME, frame, masquerade};
 
 fn rules(who: usize) -> Vec<Rule> {
-    let comment = format!("aa-{who:02}, somebody");
+    let comment = format!("aa-{who:02}, owner");
     let (ipv4, ipv6) = (format!("10.0.0.{}", who + 2), format!("fd00::{:x}", who + 2));
     vec![masquerade(&ipv4, "10.0.0.0/24", &comment), masquerade(&ipv6, "fd00::/64", &comment)]
 }

@@ -412,7 +412,7 @@ fn a_sweep_of_rules_that_were_saved_and_loaded_leaves_no_key() {
     let host = Host::new();
     for number in 1..3 {
         let owner = format!("n:{number}");
-        let comment = Some(format!("{owner} somebody"));
+        let comment = Some(format!("{owner} other"));
         let rules = [Rule { comment: comment.clone(), ..published(number, 80) }];
         host.nftables().replace(&frame(), OwnerFilter::Owned { owner, comment }, &rules).unwrap();
     }
@@ -600,7 +600,7 @@ fn a_batch_skips_owners_with_conflicting_keys() {
     for number in [3, 4, 5, 7] {
         assert_eq!(host.nftables().rules(&frame(), owned(number)).unwrap(), []);
     }
-    assert_eq!(made(&host, &wanted[4..6]), [BatchOutcome::Unchanged; 2], "whoever has it may keep it");
+    assert_eq!(made(&host, &wanted[4..6]), [BatchOutcome::Unchanged; 2], "an owner that has its rules keeps them");
     let mut joint = OwnersBatch::default();
     joint.add(frame(), owned(1), rules(1, 80), Some("used")).unwrap();
     let error = joint.add(frame(), owned(1), rules(1, 81), Some("used")).unwrap_err();

@@ -17,7 +17,7 @@ pub(crate) enum Verb {
     First,
     /// DEL with the result of the ADD, as runtimes send it first.
     Del,
-    /// DEL without result and namespace, as runtimes send it after they lost their state. Reports call it "poor DEL".
+    /// DEL without result and namespace, as runtimes send it after they lost their state. Reports call it "incomplete DEL".
     IncompleteDel,
     Gc,
 }
@@ -80,7 +80,7 @@ impl fmt::Display for Verb {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Verb::First => "first ADD",
-            Verb::IncompleteDel => "poor DEL",
+            Verb::IncompleteDel => "incomplete DEL",
             _ => self.command(),
         })
     }

@@ -118,7 +118,7 @@ pub fn survives_incomplete_dels(subject: &Subject) {
         let container = &containers[containers.len() - 1];
         let before = HostSnapshot::of(&host);
         let inside = subject.after.as_ref().map(|_| HostSnapshot::inside(container));
-        let result = subject.add(&host, "c-poor", container);
+        let result = subject.add(&host, "c-incomplete", container);
         let path = match incomplete.netns {
             NetnsValue::Same => container.path(),
             NetnsValue::Empty => String::new(),
@@ -129,7 +129,7 @@ pub fn survives_incomplete_dels(subject: &Subject) {
             NetnsValue::TheHosts => "/proc/self/ns/net".into(),
         };
         for _ in 0..2 {
-            let output = subject.call(&host, "DEL", "c-poor", &path, &(incomplete.more)(&result));
+            let output = subject.call(&host, "DEL", "c-incomplete", &path, &(incomplete.more)(&result));
             assert_eq!((output.exit, output.stdout.as_str()), (0, ""), "DEL {}: {}", incomplete.what, output.stderr);
         }
         HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, incomplete.what);
@@ -251,7 +251,7 @@ pub fn names_tampering_of_all(subject: &Subject, tamperings: &[Tampering]) {
     }
     let mut line = tampered.line(subject, tamperings);
     line.notes.push(format!("{} of {resources} resources of the plan drifted", resources - forgotten.len()));
-    tampered.found.extend(forgotten.iter().map(|one| format!("{}: nobody tampers with {one}", subject.title)));
+    tampered.found.extend(forgotten.iter().map(|one| format!("{}: no tampering changes {one}", subject.title)));
     line.found = tampered.found.len();
     line.print();
     assert_no_findings(&tampered.found);

@@ -1,4 +1,4 @@
-//! Whom the campaigns of kills and faults try.
+//! The plugins and configurations that the campaigns of kills and faults disturb.
 
 use std::path::Path;
 
@@ -10,9 +10,9 @@ use crate::{apart, bin, dual_stack, flannel, installed, macvlan, tap, written_do
 /// Calls the macro `$tests` for every subject, one line each: the name of its tests, the subject, and what is tried besides kills
 /// and faults (`moments` and `limits`). A new plugin is a new line.
 #[macro_export]
-macro_rules! each_harmed {
+macro_rules! each_subject {
     ($tests:ident) => {
-        $crate::each_harmed! { $tests:
+        $crate::each_subject! { $tests:
             loopback: alone("loopback"), moments, limits;
             host_local: alone("host-local"), moments, limits;
             static_ipam: alone("static"), moments, limits;
@@ -37,7 +37,7 @@ macro_rules! each_harmed {
         }
     };
     ($tests:ident: $($name:ident: $subject:ident($($argument:literal),*) $(, $more:ident)*;)+) => {
-        $tests! { $($name: $crate::harmed::$subject($($argument),*) $(, $more)*;)+ }
+        $tests! { $($name: $crate::campaign_subjects::$subject($($argument),*) $(, $more)*;)+ }
     };
 }
 
@@ -84,7 +84,7 @@ pub fn tuned(bin: &Path) -> Subject {
         "net.ipv4.ip_local_port_range": "20000 0x7530"});
     let conf = json!({"mac": "0A:00:00:00:00:07", "mtu": 1400, "promisc": true, "allmulti": true, "txQLen": 500,
         "sysctl": sysctl, "restoreSysctls": true, "dataDir": "$DIR/tuning"});
-    Subject::new(bin, "tuning", conf).after(INTERFACE, interface_of_others())
+    Subject::new(bin, "tuning", conf).after(INTERFACE, interface_result())
 }
 
 /// sbr with both families, and routes that it is to give back.
@@ -92,7 +92,7 @@ pub fn source_routed() -> Subject {
     source_routing(installed())
 }
 
-/// The same of these plugins. Nobody is there to be a gateway, so none is in the result.
+/// The same of these plugins. No host could be a gateway, so none is in the result.
 pub fn source_routing(bin: &Path) -> Subject {
     let conf = json!({"dataDir": "$DIR/sbr", "gateways": ["10.77.0.1", "fd00:77::1"]});
     Subject::new(bin, "sbr", conf).after(ROUTED_INTERFACE, addressed())
@@ -175,12 +175,12 @@ pub fn crowded_ports(bin: &Path, backend: &str) -> Subject {
         |port: u16, protocol: &str| json!({"hostPort": "$NUMBER", "containerPort": port, "protocol": protocol});
     let mappings = json!({"portMappings": [mapping(80, "tcp"), mapping(53, "udp")]});
     let conf = json!({"backend": backend, "hostPortTaken": "firstWins", "runtimeConfig": mappings});
-    among_others(&Subject::new(bin, "portmap", conf), backend)
+    crowded(&Subject::new(bin, "portmap", conf), backend)
 }
 
 /// A firewall that cuts containers off from each other, likewise.
 pub fn crowded_firewall(bin: &Path, backend: &str) -> Subject {
-    among_others(&Subject::new(bin, "firewall", json!({"backend": backend, "ingressPolicy": "isolated"})), backend)
+    crowded(&Subject::new(bin, "firewall", json!({"backend": backend, "ingressPolicy": "isolated"})), backend)
 }
 
 /// The same with an interface that is a real port of a bridge. Its host end is removed with the container.
@@ -190,10 +190,10 @@ pub fn connected(subject: &Subject) -> Subject {
     subject
 }
 
-fn among_others(subject: &Subject, backend: &str) -> Subject {
+fn crowded(subject: &Subject, backend: &str) -> Subject {
     let subject = subject.called(&format!("{} {backend}", subject.plugin)).on(CROWDED);
     let subject = if backend == "iptables" { subject.background(WRITING) } else { subject };
-    subject.after(&format!("{INTERFACE} && {ADDRESSES}"), on_bridge_of_crowds())
+    subject.after(&format!("{INTERFACE} && {ADDRESSES}"), crowded_bridge_result())
 }
 
 /// A bridge of another program with room for many containers, and chains of an operator.
@@ -218,8 +218,8 @@ const ADDRESSES: &str = "ip address add 10.77.$PLACE/16 dev eth0 && ip address a
     timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::$NUMBER; do sleep 0.02; done'";
 
 /// The result of bridge in that case.
-fn on_bridge_of_crowds() -> Value {
-    let mut result = on_bridge_of_others();
+fn crowded_bridge_result() -> Value {
+    let mut result = bridge_result();
     result["ips"] = json!([{"address": "10.77.$PLACE/16", "gateway": "10.77.0.1", "interface": 2},
         {"address": "fd00:77::$NUMBER/64", "gateway": "fd00:77::1", "interface": 2}]);
     result
@@ -242,7 +242,7 @@ pub const ROUTED_INTERFACE: &str = "ip link add eth0 address 0a:00:00:00:00:01 t
     ip route add default via fd00:77::1 && ip route add fd09::/64 via fe80::9 dev eth0 metric 8";
 
 /// The result of that plugin.
-pub fn interface_of_others() -> Value {
+pub fn interface_result() -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [
         {"name": "eth0", "mac": "0a:00:00:00:00:02"},
         {"name": "eth0", "mac": "0a:00:00:00:00:01", "mtu": 1500, "sandbox": "$NETNS"}]})
@@ -250,7 +250,7 @@ pub fn interface_of_others() -> Value {
 
 /// The same with an address of each family.
 pub fn addressed() -> Value {
-    let mut result = interface_of_others();
+    let mut result = interface_result();
     result["ips"] = json!([{"address": "10.77.0.2/24", "interface": 1}, {"address": "fd00:77::2/64", "interface": 1}]);
     result
 }
@@ -273,11 +273,11 @@ pub fn firewalled(backend: &str) -> Subject {
 pub fn firewall(bin: &Path, backend: &str) -> Subject {
     let conf = json!({"backend": backend, "ingressPolicy": "isolated"});
     let subject = Subject::new(bin, "firewall", conf).called(&format!("firewall {backend}"));
-    subject.after(INTERFACE, on_bridge_of_others()).on("ip link add cni0 type bridge")
+    subject.after(INTERFACE, bridge_result()).on("ip link add cni0 type bridge")
 }
 
 /// The result of bridge. No address is a gateway.
-pub fn on_bridge_of_others() -> Value {
+pub fn bridge_result() -> Value {
     json!({"cniVersion": "1.1.0", "interfaces": [{"name": "cni0"}, {"name": "peer0"}, {"name": "eth0", "sandbox": "$NETNS"}],
         "ips": [{"address": "10.77.0.2/24", "interface": 2},
                 {"address": "fd00:77::2/64", "interface": 2}]})

@@ -2,7 +2,7 @@
 
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{errno, kill};
-use cnikit_tests::harmed::vlan_bridge;
+use cnikit_tests::campaign_subjects::vlan_bridge;
 
 use crate::test::{Test, test};
 

@@ -9,7 +9,7 @@ use cnikit::resources::{alias, veth};
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::harmed::{firewall, publishing};
+use cnikit_tests::campaign_subjects::{firewall, publishing};
 use cnikit_tests::way::{Way, on_path, script};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed};
 use cnikit_tests::{bin, dual_stack, subject};
@@ -426,7 +426,7 @@ fn del_leaves_a_foreign_pair_with_the_same_indexes() {
     for (from, name, to) in [(&host, "vb", &b), (&third, "va", &a)] {
         from.sh(&format!("ip link add {name} index 100 type veth peer name eth0 index 7 netns {}", to.path()));
     }
-    bridge().at(host.dir()).call(&host, "DEL", "c-nobody", &a.path(), &[]).ok();
+    bridge().at(host.dir()).call(&host, "DEL", "c-unknown", &a.path(), &[]).ok();
     for container in [&a, &b] {
         container.sh("ip link show dev eth0");
     }

@@ -1,7 +1,7 @@
 //! Recorded requests of real runtimes, modified, for their plugin and for every other one.
 
 use cnikit_testkit::transcripts::survives;
-use cnikit_tests::harmed::{INTERFACE, firewall, interface_of_others, publishing, shaped, source_routing};
+use cnikit_tests::campaign_subjects::{INTERFACE, firewall, interface_result, publishing, shaped, source_routing};
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{MASTER_OF_MACVLANS, bin, crowded_host_device, script, subject};
 use serde_json::json;
@@ -9,7 +9,7 @@ use serde_json::json;
 /// So many scenes of each kind, in the short form.
 const SCENES: usize = 1;
 
-macro_rules! twisted {
+macro_rules! modified_requests {
     ($($name:ident: $subject:expr;)+) => {$(
         #[test]
         fn $name() {
@@ -18,7 +18,7 @@ macro_rules! twisted {
     )+};
 }
 
-twisted! {
+modified_requests! {
     loopback: subject("loopback", json!({}));
     bridge: subject("bridge", json!({}));
     ptp: subject("ptp", json!({}));
@@ -28,7 +28,7 @@ twisted! {
     flannel: subject("flannel", json!({}));
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));
-    tuning: subject("tuning", json!({})).after(INTERFACE, interface_of_others());
+    tuning: subject("tuning", json!({})).after(INTERFACE, interface_result());
     sbr: source_routing(bin());
     bandwidth: shaped(bin());
     portmap_with_nftables: publishing(bin(), "nftables");
