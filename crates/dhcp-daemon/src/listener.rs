@@ -78,7 +78,8 @@ impl Listener {
         start(&socket).inspect_err(|_| drop(directory.remove(&name)))
     }
 
-    /// Binds the socket. A daemon of ours that listens there ends and passes it on; a socket on which no process listens is replaced.
+    /// Binds the socket. A daemon of ours that listens there ends and passes it on; a socket that no process listens on is
+    /// replaced.
     pub(crate) fn bind(path: &Path) -> Result<Listener, String> {
         let failed = |error: &dyn std::fmt::Display| format!("listen on {}: {error}", path.display());
         let (directory, name) = open_directory(path)?;
