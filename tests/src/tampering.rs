@@ -273,8 +273,8 @@ pub const PORTS: [Tampering; 8] = [
     Tampering::on_host("echo 0 > /proc/sys/net/ipv4/conf/toward0/route_localnet", "route_localnet: wanted 1, found 0"),
 ];
 
-/// The rules that firewall makes with iptables ([`firewall`](crate::campaign_subjects::firewall)). The last tampering removes the others with
-/// it.
+/// The rules that firewall makes with iptables ([`firewall`](crate::campaign_subjects::firewall)). The last tampering removes the
+/// others with it.
 pub const FIREWALL: [Tampering; 14] = [
     Tampering::on_host(
         "iptables -D FORWARD -m comment --comment 'CNI firewall plugin rules' -j CNI-FORWARD",

@@ -149,8 +149,8 @@ impl Attachment {
         }
     }
 
-    /// There is a lease. The first one of an order is reported, and its address is given to the interface by the caller who ordered it;
-    /// later ones are given to it here.
+    /// There is a lease. The first one of an order is reported, and its caller gives the address to the interface; later ones are
+    /// given to it here.
     fn bound(&mut self, lease: Lease, now: Duration, records: &LeaseRecords) -> Step {
         let is_first = self.ordered.is_some();
         if is_first && lease.parameters.prefix.is_none() {

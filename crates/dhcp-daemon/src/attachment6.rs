@@ -125,8 +125,8 @@ impl Attachment6 {
         }
     }
 
-    /// There is a lease. The first one of an order is reported, and its addresses are given to the interface by the caller who ordered it;
-    /// later ones are given to it here.
+    /// There is a lease. The first one of an order is reported, and its caller gives the addresses to the interface; later ones are
+    /// given to it here.
     fn bound(&mut self, lease: Lease6, records: &LeaseRecords) -> Step {
         let is_first = self.ordered.take().is_some();
         self.lease = Some(lease.clone());
