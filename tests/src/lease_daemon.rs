@@ -2,7 +2,7 @@
 
 use std::ffi::OsString;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease, client_id};
@@ -54,15 +54,21 @@ impl LeaseDaemon {
 
     /// Starts one by another program, which gets the daemon's command line after these arguments.
     pub fn begin_by(host: &Host, starter: &[String], flags: &[&str]) -> LeaseDaemon {
+        let records = host.dir().join("dhcp-leases").display().to_string();
+        let flags = [&["-datadir", records.as_str()], flags].concat();
+        LeaseDaemon::begin_in(host, crate::bin(), starter, &flags)
+    }
+
+    /// Starts the one of this directory of plugins by another program. Unlike ours, upstream's has no directory of records.
+    pub fn begin_in(host: &Host, bin: &Path, starter: &[String], flags: &[&str]) -> LeaseDaemon {
         let dir = host.dir().join("dhcp");
         fs::create_dir_all(&dir).unwrap();
         let number = fs::read_dir(&dir).unwrap().count();
         let pid_file = dir.join(format!("pid-{number}"));
         let socket = host.dir().join("dhcp.sock");
         let mut line: Vec<OsString> = starter.iter().map(OsString::from).collect();
-        line.extend([crate::bin().join("dhcp").into(), "daemon".into()]);
+        line.extend([bin.join("dhcp").into(), "daemon".into()]);
         line.extend(["-pidfile".into(), pid_file.clone().into(), "-socketpath".into(), socket.clone().into()]);
-        line.extend(["-datadir".into(), host.dir().join("dhcp-leases").into()]);
         line.extend(flags.iter().map(Into::into));
         let first = line.remove(0);
         let program = Program {
@@ -148,7 +154,7 @@ impl LeaseDaemon {
         let request = LeaseRequest::Check {
             owner: owner(id),
             netns: container.path(),
-            reported: networks.collect(),
+            reported: Some(networks.collect()),
             families: vec![LeaseFamily::V4],
         };
         match self.call(&request) {

@@ -4,11 +4,12 @@
 use std::time::Duration;
 
 use cnikit_dhcp_daemon::{LeaseFamily, LeaseReport};
-use cnikit_process::Deadline;
+use cnikit_process::{Deadline, Env, Program, find_program};
 use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP6_OPTIONS, DHCP6_SERVER, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
 use cnikit_tests::lease_daemon::LeaseDaemon;
+use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::subject;
 use cnikit_tests::world::ping;
 use serde_json::{Value, json};
@@ -102,6 +103,104 @@ fn bridge_has_leases_of_both_families() {
 fn macvlan_has_leases_of_both_families() {
     let host = host();
     both_families_live(&host, &on_macvlan(&host, &["v6", "v4"]));
+}
+
+#[test]
+fn a_device_of_the_host_has_leases_of_both_families() {
+    let host = host();
+    host.sh(&format!("ip link add dev0 type veth peer name dport && ip link set dport master {DHCP_BRIDGE} up"));
+    let keys = json!({"device": "dev0", "dataDir": host.dir().join("devices")});
+    both_families_live(&host, &on(&host, "host-device", &keys, &["v4", "v6"]));
+    assert!(host.sh("ip -o link show dev0").contains("dev0"), "it is back");
+}
+
+/// Answers whatever a client multicasts: with garbage, with other numbers and clients, without end, and with good offers of
+/// addresses that no interface may get.
+const ROGUE6: &str = r#"
+import os, random, socket, struct
+s = socket.socket(socket.AF_INET6, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.bind(("::", 547))
+index = socket.if_nametoindex("rogue0")
+group = socket.inet_pton(socket.AF_INET6, "ff02::1:2")
+s.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_JOIN_GROUP, group + struct.pack("@I", index))
+option = lambda code, value: struct.pack("!HH", code, len(value)) + value
+while True:
+    asked, client = s.recvfrom(2000)
+    if len(asked) < 4: continue
+    found, at = {}, 4
+    while at + 4 <= len(asked):
+        code, length = struct.unpack("!HH", asked[at:at + 4])
+        found.setdefault(code, asked[at + 4:at + 4 + length])
+        at += 4 + length
+    duid, iaid = found.get(1, b""), found.get(3, bytes(4))[:4]
+    def say(data):
+        try: s.sendto(data, client)
+        except OSError: pass
+    address = lambda text, valid=9: option(5, socket.inet_pton(socket.AF_INET6, text) + struct.pack("!II", 9, valid))
+    def reply(kind, xid, duid, inside, more=b"", server=b"\0\3rogue"):
+        ia = option(3, iaid + struct.pack("!II", 4, 6) + inside)
+        return bytes([kind]) + xid + option(1, duid) + option(2, server) + ia + more
+    xid, other = asked[1:4], os.urandom(3)
+    kind = 2 if asked[0] == 1 else 7
+    say(os.urandom(random.randrange(900)))
+    say(reply(kind, other, duid, address("fd00:66::1")))
+    say(reply(kind, xid, duid[:-1] + b"x", address("fd00:66::2")))
+    say(reply(kind, xid, b"", address("fd00:66::3")))
+    say(reply(kind, xid, duid, address("fd00:66::4"), server=bytes(200)))
+    say(reply(kind, xid, duid, b"".join(address(text) for text in ("::1", "ff02::1", "fe80::1", "::ffff:10.0.0.1", "::"))))
+    say(reply(kind, xid, duid, address("fd00:66::5", 0)))
+    say(reply(kind, xid, duid, b"\0\5\xff\xff"))
+    say(bytes([10]) + asked[1:])
+    say(reply(kind, xid, duid, b"", b"".join(option(random.randrange(100, 999), b"x") for _ in range(1500))))
+    say(bytes([kind]) + xid + b"".join(option(random.randrange(999), b"") for _ in range(1500)))
+    for _ in range(100): say(reply(kind, os.urandom(3), duid, address("fd00:66::6")))
+"#;
+
+#[test]
+fn a_rogue_server_of_ipv6_keeps_no_container_from_its_lease_and_writes_nowhere_else() {
+    let host = host();
+    let rogue = host.container();
+    host.sh(&format!("ip link add rport type veth peer name rogue0 netns {}", rogue.path()));
+    host.sh(&format!("ip link set rport master {DHCP_BRIDGE} up"));
+    rogue.sh("ip link set rogue0 up");
+    let script = host.dir().join("rogue.py");
+    std::fs::write(&script, ROGUE6).unwrap();
+    let program = Program {
+        path: find_program("nsenter").unwrap(),
+        args: vec![format!("--net={}", rogue.path()).into(), "python3".into(), script.into()],
+        env: Env::Clean(&[]),
+        stdin: Vec::new(),
+        limit: 1 << 20,
+        grace: Duration::from_secs(1),
+    };
+    let rogue_server = RunningServer::start(&host, program);
+    rogue.sh("timeout 30 sh -c 'until ss -Hlun | grep -q :547; do sleep 0.05; done'");
+    let server = DhcpServer::start6(&host, ServerMaker::Kea, 600, [0x10, 0x20]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let other = host.container();
+    let bridge = on_bridge(&host, &["v6"]);
+    bridge.add(&host, "c-other", &other);
+    let before = (host.sh("ip -6 -o address show"), other.sh("ip -6 -o address show; ip -6 route"));
+    let container = host.container();
+    let result = bridge.add(&host, "c-one", &container);
+    let [address] = &addresses(&result)[..] else { panic!("{result}") };
+    assert!(address.starts_with("fd00:99::"), "{result}");
+    assert!(!rogue_server.has_ended(), "it attacked to the end");
+    let found = addresses_of(&container);
+    assert!(found.contains(address.as_str()) && found.lines().count() == 1, "{found}");
+    assert!(!container.sh("ip -6 route; cat /proc/net/if_inet6").contains("fd000066"), "nothing of the rogue's");
+    let own =
+        |text: &str| -> Vec<String> { text.lines().filter(|line| !line.contains("veth")).map(str::to_owned).collect() };
+    assert_eq!(own(&host.sh("ip -6 -o address show")), own(&before.0));
+    assert_eq!(other.sh("ip -6 -o address show; ip -6 route"), before.1);
+    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
+    assert!(status.contains("Threads:\t1\n"), "{status}");
+    bridge.check(&host, "c-one", &container, &result).ok();
+    bridge.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
+    server.await_free(address.strip_suffix("/128").unwrap());
+    let received = host.sh("awk '$1 == \"rport:\" {print $3}' /proc/net/dev");
+    assert!(received.trim().parse::<u32>().unwrap() > 300, "{received}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::net::{Ipv6Addr, SocketAddrV6, UdpSocket};
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
-use cnikit_dhcp::v6::{ALL_SERVERS, Client6, Client6Event, Client6Settings, Lease6, Lease6Loss};
+use cnikit_dhcp::v6::{ALL_SERVERS, Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, Transmit6};
 use cnikit_netlink::Netlink;
 use cnikit_testkit::{Container, Host};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
@@ -74,7 +74,9 @@ impl Station {
     fn event(&mut self) -> Client6Event {
         let end = Instant::now() + SOON;
         loop {
-            while let Some(payload) = self.client.transmit() {
+            while let Some(sent) = self.client.transmit() {
+                // The tests of the daemon are about duplicates of addresses.
+                let Transmit6::Message(payload) = sent else { continue };
                 let to = SocketAddrV6::new(ALL_SERVERS, SERVER_PORT, 0, self.index);
                 self.socket.send_to(&payload, to).unwrap();
             }

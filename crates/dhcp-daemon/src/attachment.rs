@@ -74,8 +74,7 @@ impl Attachment {
         until: Duration,
     ) -> Attachment {
         let LeaseOrder { owner, options, mtu, priority, .. } = order;
-        let mut attachment = Attachment::new(owner, place, Terms { options, mtu, priority }, behaviour);
-        attachment.uplink = uplink;
+        let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
         let now = clock::now();
         match former {
             None => attachment.client.start(now, None),
@@ -89,8 +88,7 @@ impl Attachment {
     /// Goes on with a lease of the disk (INIT-REBOOT). `has_address`: the interface has its address.
     pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour) -> Attachment {
         let Record { owner, place, uplink, options, mtu, priority, lease, .. } = record;
-        let mut attachment = Attachment::new(owner, place, Terms { options, mtu, priority }, behaviour);
-        attachment.uplink = uplink;
+        let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
         attachment.client.reboot(clock::now(), lease.clone(), has_address);
         attachment.lease = Some(lease);
         attachment
@@ -102,13 +100,19 @@ impl Attachment {
         Attachment::resume(record, false, behaviour).release(clock::now());
     }
 
-    fn new(owner: LeaseOwner, place: Place, terms: Terms, behaviour: Behaviour) -> Attachment {
+    fn new(
+        owner: LeaseOwner,
+        (place, uplink): (Place, Option<Uplink>),
+        terms: Terms,
+        behaviour: Behaviour,
+    ) -> Attachment {
         let Behaviour { timing, broadcast } = behaviour;
+        let broadcast = broadcast || uplink.as_ref().is_some_and(|uplink| uplink.is_ipvlan);
         let settings = ClientSettings { mac: place.mac, options: terms.options.clone(), timing, broadcast };
         Attachment {
             owner,
             place,
-            uplink: None,
+            uplink,
             terms,
             // Where the kernel has no random numbers, nothing works.
             client: Client::new(settings, || getrandom::u32().unwrap_or_default()),
@@ -138,6 +142,7 @@ impl Attachment {
                 let why = match reason {
                     LossReason::Expired => "no server renewed it in time".to_owned(),
                     LossReason::Refused { server, message } => format!("{server} refused to renew it {message}"),
+                    LossReason::InUse { by } => format!("{by} uses it too, and answered after the lease was reported"),
                 };
                 log(&self.owner, format!("{} is lost: {why}", lease.address));
                 self.lease = Some(lease);
@@ -155,6 +160,10 @@ impl Attachment {
         let is_first = self.ordered.is_some();
         if is_first && lease.parameters.prefix.is_none() {
             return self.fail(now, "DHCP option Subnet Mask not found in DHCPACK".to_owned());
+        }
+        if self.lease.as_ref().is_some_and(|former| former.address != lease.address) {
+            // If that was lost at once, whoever ordered it may have configured it later.
+            self.change("take the former address from the interface", interface::remove_address);
         }
         self.lease = Some(lease.clone());
         if let Err(why) = self.store(records) {
@@ -288,13 +297,14 @@ impl Attachment {
 
     fn send_one(&mut self, netns: &Netns, packet: &Transmit) -> cnikit_dhcp::Result<()> {
         let Place { link: name, index, mac, .. } = &self.place;
-        if let Some(address) = self.client.probed()
-            && self.arp.is_none()
-        {
-            self.arp = Some(ArpSocket::open(netns, name, *index, address)?);
-        }
-        if self.link.is_none() {
-            self.link = Some(LinkSocket::open(netns, name, *index, *mac)?);
+        match (packet, self.client.probed()) {
+            (Transmit::Arp(_), Some(address)) if self.arp.is_none() => {
+                self.arp = Some(ArpSocket::open(netns, name, *index, address)?);
+            }
+            (Transmit::Packet { .. } | Transmit::Datagram { .. }, _) if self.link.is_none() => {
+                self.link = Some(LinkSocket::open(netns, name, *index, *mac)?);
+            }
+            _ => {}
         }
         match (packet, &self.link, &self.arp) {
             (Transmit::Packet { to, packet }, Some(link), _) => link.send(*to, packet),
@@ -349,7 +359,7 @@ impl HeldLease for Attachment {
         }
     }
 
-    fn differences(&self, reported: &[IpNetwork], now: Duration) -> Result<Vec<String>, String> {
+    fn differences(&self, reported: Option<&[IpNetwork]>, now: Duration) -> Result<Vec<String>, String> {
         let Some(record) = self.record().filter(|_| self.client.lease().is_some()) else {
             let why = self.hindrance(now).unwrap_or_default();
             return Ok(vec![format!("{} has no lease at the moment: {why}", self.place.link)]);
@@ -370,6 +380,8 @@ impl HeldLease for Attachment {
         sooner(self.ordered);
         if self.link.is_some() {
             sooner(Some(self.listening));
+        }
+        if self.link.is_some() || self.arp.is_some() {
             sooner(self.client.closed_until(now));
         }
         deadline

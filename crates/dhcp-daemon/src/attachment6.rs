@@ -3,8 +3,9 @@
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use cnikit_dhcp::MulticastSocket;
-use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, multicast_packet};
+use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, Transmit6, multicast_packet};
+use cnikit_dhcp::{MulticastSocket, NeighborSocket};
+use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
@@ -29,6 +30,7 @@ pub(crate) struct Attachment6 {
     /// The last lease that the client had.
     lease: Option<Lease6>,
     socket: Option<MulticastSocket>,
+    neighbors: Option<NeighborSocket>,
     /// Until when the socket is open.
     listening: Duration,
     ordered: Option<Duration>,
@@ -69,8 +71,19 @@ impl Attachment6 {
     fn new(owner: LeaseOwner, place: Place, uplink: Option<Uplink>, settings: Client6Settings) -> Attachment6 {
         // Where the kernel has no random numbers, nothing works.
         let client = Client6::new(settings.clone(), || getrandom::u32().unwrap_or_default());
-        let (lease, socket, listening) = (None, None, Duration::ZERO);
-        Attachment6 { owner, place, uplink, settings, client, lease, socket, listening, ordered: None, before: None }
+        Attachment6 {
+            owner,
+            place,
+            uplink,
+            settings,
+            client,
+            lease: None,
+            socket: None,
+            neighbors: None,
+            listening: Duration::ZERO,
+            ordered: None,
+            before: None,
+        }
     }
 
     /// What keeps it from having a lease, or from renewing it.
@@ -114,12 +127,18 @@ impl Attachment6 {
                 let why = match reason {
                     Lease6Loss::Expired => "no server renewed it in time".to_owned(),
                     Lease6Loss::Refused { status } => format!("the server refused to renew it: {status}"),
+                    Lease6Loss::InUse { address, by } => {
+                        format!("{by} uses {address} too, and answered after the lease was reported")
+                    }
                 };
                 log(&self.owner, format!("{} is lost: {why}", interface::addresses_text(&lease)));
                 self.change("take the addresses from the interface", |netns, place| {
                     interface::configure6(netns, place, &[], &interface::networks6(&lease))
                 });
                 self.lease = Some(lease);
+            }
+            Client6Event::Declined { address, by } => {
+                log(&self.owner, format!("{address} is declined: {by} already uses it"));
             }
             Client6Event::Released => step.is_over = true,
         }
@@ -129,6 +148,10 @@ impl Attachment6 {
     /// given to it here.
     fn bound(&mut self, lease: Lease6, records: &LeaseRecords) -> Step {
         let is_first = self.ordered.take().is_some();
+        let wanted = interface::networks6(&lease);
+        // If they were lost at once, whoever ordered them may have configured them later.
+        let mut former = self.lease.as_ref().map(interface::networks6).unwrap_or_default();
+        former.retain(|address| !wanted.contains(address));
         self.lease = Some(lease.clone());
         if let Err(why) = self.store(records) {
             if is_first {
@@ -139,7 +162,7 @@ impl Attachment6 {
         if !is_first {
             log(&self.owner, format!("it has {} now", interface::addresses_text(&lease)));
             self.change("configure the interface", |netns, place| {
-                interface::configure6(netns, place, &interface::networks6(&lease), &[])
+                interface::configure6(netns, place, &wanted, &former)
             });
         }
         Step { reply: Some(LeaseReply::Lease6 { lease: Box::new(lease), is_new: is_first }), is_over: false }
@@ -196,31 +219,56 @@ impl Attachment6 {
     }
 
     /// What the client wants to send.
-    fn payloads(&mut self) -> Vec<Vec<u8>> {
+    fn packets(&mut self) -> Vec<Transmit6> {
         std::iter::from_fn(|| self.client.transmit()).collect()
     }
 
-    /// Sends the messages by the interface. `false`: the namespace or the interface is gone.
-    fn deliver(&mut self, payloads: &[Vec<u8>], now: Duration) -> bool {
-        if payloads.is_empty() {
-            return true;
-        }
-        self.listening = now + LISTENING;
-        if self.socket.is_none() {
-            match self.open() {
-                Ok(Some(socket)) => self.socket = Some(socket),
-                Ok(None) => return false,
-                Err(why) => log(&self.owner, why),
+    /// Sends the packets by the interface. `false`: the namespace or the interface is gone.
+    fn deliver(&mut self, packets: &[Transmit6], now: Duration) -> bool {
+        for packet in packets {
+            match self.open_for(packet, now) {
+                Ok(true) => {}
+                Ok(false) => return false,
+                Err(why) => {
+                    log(&self.owner, why);
+                    continue;
+                }
             }
-        }
-        for payload in payloads {
-            match self.socket.as_ref().map(|socket| socket.send(payload)) {
-                Some(Err(error)) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) => return false,
-                Some(Err(error)) => log(&self.owner, error),
-                Some(Ok(())) | None => {}
+            let sent = match (packet, &self.socket, &self.neighbors) {
+                (Transmit6::Message(payload), Some(socket), _) => socket.send(payload),
+                (Transmit6::Packet { to, packet }, _, Some(neighbors)) => neighbors.send(*to, packet),
+                _ => Ok(()),
+            };
+            match sent {
+                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) => return false,
+                Err(error) => log(&self.owner, error),
+                Ok(()) => {}
             }
         }
         true
+    }
+
+    /// Opens the socket for this packet, unless it is open. `false`: the namespace or the interface is gone.
+    fn open_for(&mut self, packet: &Transmit6, now: Duration) -> Result<bool, String> {
+        let probed = self.client.probed().map(interface::addresses6).unwrap_or_default();
+        match packet {
+            Transmit6::Message(_) => {
+                self.listening = now + LISTENING;
+                if self.socket.is_none() {
+                    let Some(socket) = self.open()? else { return Ok(false) };
+                    self.socket = Some(socket);
+                }
+            }
+            Transmit6::Packet { .. } => {
+                if self.neighbors.as_ref().is_none_or(|socket| socket.addresses() != probed) {
+                    let Some(netns) = interface::reopen(&self.place)? else { return Ok(false) };
+                    let Place { link, index, mac, .. } = &self.place;
+                    let socket = NeighborSocket::open(&netns, link, *index, *mac, probed);
+                    self.neighbors = Some(socket.map_err(|error| error.to_string())?);
+                }
+            }
+        }
+        Ok(true)
     }
 
     /// The socket on the link-local address; `None` if the namespace or the interface is gone.
@@ -271,7 +319,7 @@ impl HeldLease for Attachment6 {
         }
     }
 
-    fn differences(&self, reported: &[IpNetwork], now: Duration) -> Result<Vec<String>, String> {
+    fn differences(&self, reported: Option<&[IpNetwork]>, now: Duration) -> Result<Vec<String>, String> {
         let Some(lease) = self.client.lease() else {
             let why = self.hindrance(now).unwrap_or_default();
             return Ok(vec![format!("{} has no lease of IPv6 at the moment: {why}", self.place.link)]);
@@ -285,7 +333,10 @@ impl HeldLease for Attachment6 {
     fn deadline(&self, now: Duration) -> Option<Duration> {
         let mut times = vec![self.client.deadline(), self.ordered, self.before.as_ref().map(|(due, _)| *due)];
         if self.socket.is_some() {
-            times.extend([Some(self.listening), self.client.closed_until(now)]);
+            times.push(Some(self.listening));
+        }
+        if self.socket.is_some() || self.neighbors.is_some() {
+            times.push(self.client.closed_until(now));
         }
         times.into_iter().flatten().min()
     }
@@ -294,7 +345,8 @@ impl HeldLease for Attachment6 {
         if self.client.closed_until(now).is_some() {
             return Vec::new();
         }
-        self.socket.iter().map(AsFd::as_fd).collect()
+        let sockets = [self.socket.as_ref().map(AsFd::as_fd), self.neighbors.as_ref().map(AsFd::as_fd)];
+        sockets.into_iter().flatten().collect()
     }
 
     fn receive(&mut self, now: Duration) {
@@ -302,6 +354,13 @@ impl HeldLease for Attachment6 {
             match self.socket.as_ref().map(MulticastSocket::receive) {
                 Some(Ok(Some(payload))) => self.client.receive(now, &payload),
                 Some(Err(_)) => self.socket = None, // the next message opens a new one
+                Some(Ok(None)) | None => break,
+            }
+        }
+        while self.client.closed_until(now).is_none() {
+            match self.neighbors.as_ref().map(NeighborSocket::receive) {
+                Some(Ok(Some((from, packet)))) => self.client.receive_neighbor(now, from, &packet),
+                Some(Err(_)) => self.neighbors = None,
                 Some(Ok(None)) | None => break,
             }
         }
@@ -331,8 +390,8 @@ impl HeldLease for Attachment6 {
                 Some(_) => Step { reply: Some(LeaseReply::Failed { message }), is_over: false },
             };
         }
-        let payloads = self.payloads();
-        is_there &= self.deliver(&payloads, now);
+        let packets = self.packets();
+        is_there &= self.deliver(&packets, now);
         if !is_there {
             self.release(now);
             step.is_over = true;
@@ -340,6 +399,9 @@ impl HeldLease for Attachment6 {
         }
         if !self.client.is_listening() || self.listening <= now && self.lease.is_some() {
             self.socket = None;
+        }
+        if self.client.probed().is_none() {
+            self.neighbors = None;
         }
         step
     }
@@ -350,22 +412,30 @@ impl HeldLease for Attachment6 {
         if !self.client.release(now) {
             return false;
         }
-        let payloads = self.payloads();
-        if self.deliver(&payloads, now) {
+        let packets = self.packets();
+        if self.deliver(&packets, now) {
             return true;
         }
         let gone = "its network namespace or interface is gone";
         match &self.uplink {
             None => log(&self.owner, format!("{gone}: the lease of IPv6 is not given back, and ends by itself")),
-            Some(uplink) => {
-                let packets: Vec<_> =
-                    payloads.iter().map(|payload| multicast_packet(self.place.mac, payload)).collect();
-                match uplink.send(&packets) {
-                    Ok(()) => log(&self.owner, format!("{gone}: the lease of IPv6 is given back by {}", uplink.link)),
-                    Err(why) => log(&self.owner, format!("{gone}, and the lease of IPv6 ends by itself: {why}")),
-                }
-            }
+            Some(uplink) => match uplink.send(&frames(packets, self.place.mac)) {
+                Ok(()) => log(&self.owner, format!("{gone}: the lease of IPv6 is given back by {}", uplink.link)),
+                Err(why) => log(&self.owner, format!("{gone}, and the lease of IPv6 ends by itself: {why}")),
+            },
         }
         false
     }
+}
+
+/// Each packet with the hardware address that it is sent to.
+fn frames(packets: Vec<Transmit6>, mac: Mac) -> Vec<(Mac, Vec<u8>)> {
+    let mut frames = Vec::new();
+    for packet in packets {
+        frames.push(match packet {
+            Transmit6::Message(payload) => multicast_packet(mac, &payload),
+            Transmit6::Packet { to, packet } => (to, packet),
+        });
+    }
+    frames
 }

@@ -46,8 +46,8 @@ pub(crate) trait HeldLease {
 
     fn report(&self, now: Duration) -> LeaseReport;
 
-    /// Each difference between the lease and the interface.
-    fn differences(&self, reported: &[IpNetwork], now: Duration) -> Result<Vec<String>, String>;
+    /// Each difference between the lease, the interface, and the addresses that its ADD reported, if they are known.
+    fn differences(&self, reported: Option<&[IpNetwork]>, now: Duration) -> Result<Vec<String>, String>;
 
     /// When the next step is due.
     fn deadline(&self, now: Duration) -> Option<Duration>;

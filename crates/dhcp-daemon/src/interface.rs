@@ -83,7 +83,11 @@ pub(crate) fn is_at(netns: &str, place: &Place) -> Result<bool, String> {
 }
 
 /// Each difference between the interface, the result of its ADD, of which these are the addresses, and the lease.
-pub(crate) fn differences(netns: &Netns, record: &Record, reported: &[IpNetwork]) -> Result<Vec<String>, String> {
+pub(crate) fn differences(
+    netns: &Netns,
+    record: &Record,
+    reported: Option<&[IpNetwork]>,
+) -> Result<Vec<String>, String> {
     let (place, lease) = (&record.place, &record.lease);
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
     let Some(link) = link(&netlink, place)? else {
@@ -98,7 +102,7 @@ pub(crate) fn differences(netns: &Netns, record: &Record, reported: &[IpNetwork]
     if !addresses.iter().any(|one| one.address == wanted) {
         differences.push(format!("{} does not have {wanted}, the address of the lease", link.name));
     }
-    if !reported.contains(&wanted) {
+    if reported.is_some_and(|reported| !reported.contains(&wanted)) {
         differences.push(format!("prevResult does not have {wanted}, the address of the lease of {}", link.name));
     }
     if let Some(mtu) = smaller_mtu(record, &link) {
@@ -242,6 +246,11 @@ pub(crate) fn networks6(lease: &Lease6) -> Vec<IpNetwork> {
     lease.addresses.iter().map(|one| IpNetwork::V6(Ipv6Network::from(one.address))).collect()
 }
 
+/// The addresses of a lease.
+pub(crate) fn addresses6(lease: &Lease6) -> Vec<Ipv6Addr> {
+    lease.addresses.iter().map(|one| one.address).collect()
+}
+
 /// The addresses of a lease as text.
 pub(crate) fn addresses_text(lease: &Lease6) -> String {
     let texts: Vec<String> = lease.addresses.iter().map(|one| one.address.to_string()).collect();
@@ -280,7 +289,7 @@ pub(crate) fn differences6(
     netns: &Netns,
     place: &Place,
     wanted: &[IpNetwork],
-    reported: &[IpNetwork],
+    reported: Option<&[IpNetwork]>,
 ) -> Result<Vec<String>, String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
     let Some(link) = link(&netlink, place)? else {
@@ -296,7 +305,7 @@ pub(crate) fn differences6(
             }
             Some(_) => {}
         }
-        if !reported.contains(address) {
+        if reported.is_some_and(|reported| !reported.contains(address)) {
             differences.push(format!("prevResult does not have {address}, an address of the lease of {}", link.name));
         }
     }

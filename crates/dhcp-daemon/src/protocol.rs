@@ -1,4 +1,7 @@
 //! The protocol of the daemon's socket, version 1: one line of JSON as request, one as reply, and then the connection ends.
+//!
+//! Plugin and daemon of different releases understand each other while the version is the same: a member that one of them does not
+//! know is ignored, and each member that is newer than the version has a default for one that does not send it.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -52,9 +55,11 @@ pub enum LeaseRequest {
         owner: LeaseOwner,
         /// The path of the namespace.
         netns: String,
-        /// The addresses of the result of the ADD.
-        reported: Vec<IpNetwork>,
-        /// The families that there have to be leases of.
+        /// The addresses of the result of the ADD; `None`: they are not compared.
+        #[serde(default)]
+        reported: Option<Vec<IpNetwork>>,
+        /// The families that there have to be leases of. Default: IPv4.
+        #[serde(default = "default_families")]
         families: Vec<LeaseFamily>,
     },
     /// Give back the leases of this network whose owners are not valid.
@@ -81,11 +86,14 @@ pub struct LeaseOrder {
     pub netns: String,
     /// What is sent to the server and asked for.
     pub options: ClientOptions,
-    /// Whether the interface gets the MTU that the server names, if it is smaller.
+    /// Whether the interface gets the MTU that the server names, if it is smaller. Default: yes.
+    #[serde(default = "yes")]
     pub mtu: bool,
     /// The metric of the lease's routes.
+    #[serde(default)]
     pub priority: Option<u32>,
-    /// How long the caller waits, in milliseconds.
+    /// How long the caller waits, in milliseconds. Default: [`LeaseOrder::TIMEOUT_MS`].
+    #[serde(default = "default_timeout")]
     pub timeout_ms: u64,
 }
 
@@ -96,7 +104,8 @@ pub struct Lease6Order {
     pub owner: LeaseOwner,
     /// The path of the namespace that has the interface.
     pub netns: String,
-    /// How long the caller waits, in milliseconds.
+    /// How long the caller waits, in milliseconds. Default: [`LeaseOrder::TIMEOUT_MS`].
+    #[serde(default = "default_timeout")]
     pub timeout_ms: u64,
 }
 
@@ -120,14 +129,16 @@ pub enum LeaseReply {
     Lease {
         /// Its parameters.
         lease: Box<Lease>,
-        /// Whether there was none before this order.
+        /// Whether there was none before this order. Default: yes.
+        #[serde(default = "yes")]
         is_new: bool,
     },
     /// The lease of IPv6 addresses.
     Lease6 {
         /// Its parameters.
         lease: Box<Lease6>,
-        /// Whether there was none before this order.
+        /// Whether there was none before this order. Default: yes.
+        #[serde(default = "yes")]
         is_new: bool,
     },
     /// All leases.
@@ -152,9 +163,11 @@ pub enum LeaseReply {
 pub struct LeaseReport {
     /// Whose.
     pub owner: LeaseOwner,
-    /// Of which family.
+    /// Of which family. Default: IPv4.
+    #[serde(default = "default_family")]
     pub family: LeaseFamily,
     /// The path of the namespace.
+    #[serde(default)]
     pub netns: String,
     /// The lease of IPv4, if it is of that family and there is one now.
     pub lease: Option<Lease>,
@@ -196,6 +209,27 @@ pub enum CallError {
     Broken(io::Error),
     /// The reply cannot be read.
     Unreadable(String),
+}
+
+fn yes() -> bool {
+    true
+}
+
+fn default_family() -> LeaseFamily {
+    LeaseFamily::V4
+}
+
+fn default_families() -> Vec<LeaseFamily> {
+    vec![default_family()]
+}
+
+fn default_timeout() -> u64 {
+    LeaseOrder::TIMEOUT_MS
+}
+
+impl LeaseOrder {
+    /// How long a caller waits that does not say so, in milliseconds.
+    pub const TIMEOUT_MS: u64 = 50_000;
 }
 
 impl LeaseOwner {
@@ -375,7 +409,7 @@ mod tests {
             LeaseRequest::Check {
                 owner: owner(),
                 netns,
-                reported: vec!["10.0.0.5/24".parse().unwrap()],
+                reported: Some(vec!["10.0.0.5/24".parse().unwrap()]),
                 families: vec![LeaseFamily::V4, LeaseFamily::V6],
             },
             LeaseRequest::Gc { network: "n".into(), valid: vec![("c".into(), "eth0".into())] },
@@ -387,6 +421,69 @@ mod tests {
             assert_eq!(line.iter().position(|byte| *byte == b'\n'), Some(line.len() - 1));
             assert_eq!(parse_request(&line), Ok(request));
         }
+    }
+
+    /// As another release of the same version may write it: without the members that came later, and with one that comes later.
+    #[test]
+    fn a_request_of_another_release_is_read() {
+        let options = ClientOptions::new(client_id(&owner().id()));
+        let owner_text = r#""owner":{"container":"c","network":"n","ifname":"eth0","later":1}"#;
+        let options_text = serde_json::to_string(&options).unwrap();
+        let order = format!(r#"{{{owner_text},"netns":"/n","options":{options_text},"later":[]}}"#);
+        let timeout_ms = LeaseOrder::TIMEOUT_MS;
+        let netns = "/n".to_owned();
+        let cases = [
+            (
+                format!(r#"{{"add":{order}}}"#),
+                LeaseRequest::Add(LeaseOrder {
+                    owner: owner(),
+                    netns: netns.clone(),
+                    options,
+                    mtu: true,
+                    priority: None,
+                    timeout_ms,
+                }),
+            ),
+            (
+                format!(r#"{{"add6":{order}}}"#),
+                LeaseRequest::Add6(Lease6Order { owner: owner(), netns: netns.clone(), timeout_ms }),
+            ),
+            (
+                format!(r#"{{"check":{{{owner_text},"netns":"/n"}}}}"#),
+                LeaseRequest::Check { owner: owner(), netns, reported: None, families: vec![LeaseFamily::V4] },
+            ),
+        ];
+        for (message, wanted) in cases {
+            let line = format!(r#"{{"version":1,"message":{message},"later":true}}"#);
+            assert_eq!(parse_request(line.as_bytes()).as_ref(), Ok(&wanted), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_reply_of_another_release_is_read() {
+        let lease = crate::record::tests::record("c").lease;
+        let mut text = serde_json::to_value(&lease).unwrap();
+        text["later"] = serde_json::json!({});
+        let parameters = text["parameters"].as_object_mut().unwrap();
+        parameters.retain(|name, _| name == "dns");
+        parameters.insert("later".to_owned(), serde_json::json!([1]));
+        let read = |message: serde_json::Value| {
+            let line = serde_json::json!({"version": 1, "message": message, "later": 1}).to_string();
+            parse_reply(line.as_bytes()).unwrap()
+        };
+        let wanted = LeaseReply::Lease { lease: Box::new(lease.clone()), is_new: true };
+        assert_eq!(read(serde_json::json!({"lease": {"lease": text, "later": 0}})), wanted);
+        let report = LeaseReport {
+            owner: owner(),
+            family: LeaseFamily::V4,
+            netns: String::new(),
+            lease: Some(lease),
+            lease6: None,
+            seconds_left: None,
+            hindrance: None,
+        };
+        let leases = serde_json::json!({"leases": {"leases": [{"owner": owner(), "lease": text, "later": 0}]}});
+        assert_eq!(read(leases), LeaseReply::Leases { leases: vec![report] });
     }
 
     #[test]

@@ -485,7 +485,7 @@ impl Server {
                 None => return,
             },
             LeaseRequest::Check { owner, netns, reported, families } => {
-                self.check(&owner, &netns, &reported, &families)
+                self.check(&owner, &netns, reported.as_deref(), &families)
             }
             LeaseRequest::Gc { network, valid } => {
                 self.collect_garbage(&network, &valid);
@@ -612,7 +612,13 @@ impl Server {
         is_awaited
     }
 
-    fn check(&self, owner: &LeaseOwner, netns: &str, reported: &[IpNetwork], families: &[LeaseFamily]) -> LeaseReply {
+    fn check(
+        &self,
+        owner: &LeaseOwner,
+        netns: &str,
+        reported: Option<&[IpNetwork]>,
+        families: &[LeaseFamily],
+    ) -> LeaseReply {
         let mut differences = Vec::new();
         for family in families {
             let Some(attachment) = self.attachments.get(&LeaseKey::new(owner, *family)) else {

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::size_of;
-use std::net::Ipv4Addr;
+use std::net::{Ipv4Addr, Ipv6Addr};
 use std::os::fd::{AsFd, AsRawFd};
 use std::ptr;
 
@@ -58,6 +58,33 @@ pub(crate) fn arp_filter(address: Ipv4Addr) -> Vec<libc::sock_filter> {
         ACCEPT,
         DROP,
     ])
+}
+
+/// Accepts neighbour solicitations and advertisements for these addresses, of which there are at most thirty.
+pub(crate) fn neighbor_filter(addresses: &[Ipv6Addr]) -> Vec<libc::sock_filter> {
+    let compare = BPF_JMP | BPF_JEQ | BPF_K;
+    let word = BPF_LD | BPF_W | BPF_ABS;
+    let mut program = vec![
+        (BPF_LD | BPF_B | BPF_ABS, 6, 0, 0),
+        (compare, 58, 1, 0), // ICMPv6
+        DROP,
+        (BPF_LD | BPF_B | BPF_ABS, 40, 0, 0),
+        (compare, 135, 2, 0), // a solicitation
+        (compare, 136, 1, 0), // an advertisement
+        DROP,
+    ];
+    for address in addresses {
+        // The target, a word at a time. If one differs, the rest of this address is skipped.
+        for (at, part) in address.octets().chunks_exact(4).enumerate() {
+            let (at, rest) = (u8::try_from(at).unwrap_or_default(), u32::try_from(at * 4).unwrap_or_default());
+            let value = u32::from_be_bytes(<[u8; 4]>::try_from(part).unwrap_or_default());
+            program.push((word, 48 + rest, 0, 0));
+            program.push((compare, value, 0, 7 - 2 * at));
+        }
+        program.push(ACCEPT);
+    }
+    program.push(DROP);
+    statements(&program)
 }
 
 fn statements(statements: &[Statement]) -> Vec<libc::sock_filter> {

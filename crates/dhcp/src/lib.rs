@@ -5,7 +5,8 @@
 //! - [`v4::Client`]: the state machine. It gets the time and packets, and answers with packets, a deadline and events.
 //! - [`v4::ClientOptions`]: what a client tells and asks for. [`v4::Lease`], [`v4::Parameters`]: what it gets.
 //! - [`v6::Client6`], [`v6::Lease6`]: the same for IPv6.
-//! - [`LinkSocket`], [`ArpSocket`], [`RoutedSocket`], [`MulticastSocket`]: the sockets, opened inside a network namespace.
+//! - [`LinkSocket`], [`ArpSocket`], [`RoutedSocket`], [`MulticastSocket`], [`NeighborSocket`]: the sockets, opened inside a
+//!   network namespace.
 //!
 //! Design decision: the client has no clock, no socket and no thread, so one event loop serves a thousand of them, and a test
 //! drives hours of a lease in a microsecond. Messages are encoded and decoded by dhcproto, packets by etherparse.
@@ -34,9 +35,11 @@
 mod error;
 mod exchange;
 mod kernel;
+mod probing;
 mod socket;
 pub mod v4;
 pub mod v6;
 
 pub use error::{Error, Result};
-pub use socket::{ArpSocket, LinkSocket, MulticastSocket, RoutedSocket, UplinkSocket, VlanTag};
+pub use probing::ProbeTiming;
+pub use socket::{ArpSocket, LinkSocket, MulticastSocket, NeighborSocket, RoutedSocket, UplinkSocket, VlanTag};

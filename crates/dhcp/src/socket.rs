@@ -40,6 +40,15 @@ pub struct ArpSocket {
     packets: PacketSocket,
 }
 
+/// A packet socket for one link that sends IPv6 packets to hardware addresses, and receives the packets of neighbour discovery of
+/// other hosts about some addresses.
+#[derive(Debug)]
+pub struct NeighborSocket {
+    packets: PacketSocket,
+    own: Mac,
+    addresses: Vec<Ipv6Addr>,
+}
+
 /// A UDP socket on port 68 of a client's address: the kernel finds the way to the server, and no reply of its is refused by the
 /// kernel as a datagram to a closed port. The replies are read from the [`LinkSocket`].
 #[derive(Debug)]
@@ -135,6 +144,43 @@ impl ArpSocket {
     /// As [`LinkSocket::receive`].
     pub fn receive(&self) -> Result<Option<Vec<u8>>> {
         Ok(self.packets.receive()?.map(|(_, packet)| packet))
+    }
+}
+
+impl NeighborSocket {
+    /// Opens a socket for the link with this name, index and hardware address, and for packets about these addresses.
+    ///
+    /// # Errors
+    /// As [`LinkSocket::open`].
+    pub fn open(netns: &Netns, link: &str, index: u32, own: Mac, addresses: Vec<Ipv6Addr>) -> Result<Self> {
+        let filter = kernel::neighbor_filter(&addresses);
+        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IPV6, filter)?, own, addresses })
+    }
+
+    /// The addresses whose packets it receives.
+    pub fn addresses(&self) -> &[Ipv6Addr] {
+        &self.addresses
+    }
+
+    /// Sends an IPv6 packet in a frame to this hardware address.
+    ///
+    /// # Errors
+    /// As [`LinkSocket::send`].
+    pub fn send(&self, to: Mac, packet: &[u8]) -> Result<()> {
+        self.packets.send(to, packet)
+    }
+
+    /// The next packet of another host, and the hardware address that it came from; `None` if there is none.
+    ///
+    /// # Errors
+    /// As [`LinkSocket::receive`].
+    pub fn receive(&self) -> Result<Option<(Mac, Vec<u8>)>> {
+        loop {
+            match self.packets.receive()? {
+                Some((from, _)) if from == self.own => {}
+                other => return Ok(other),
+            }
+        }
     }
 }
 
@@ -289,6 +335,12 @@ impl AsFd for LinkSocket {
 }
 
 impl AsFd for ArpSocket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.packets.socket.as_fd()
+    }
+}
+
+impl AsFd for NeighborSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.packets.socket.as_fd()
     }

@@ -18,7 +18,7 @@ fn seconds(seconds: u64) -> Duration {
 const HOUR: Duration = Duration::from_hours(1);
 
 #[test]
-fn discover_offer_request_ack_and_three_probes_make_a_lease() {
+fn discover_offer_request_ack_and_two_probes_make_a_lease() {
     let mut run = Run::started();
     let discover = run.message();
     assert_eq!(discover.kind(), MessageType::Discover);
@@ -41,17 +41,55 @@ fn discover_offer_request_ack_and_three_probes_make_a_lease() {
     run.reply(&SERVER.ack(&request));
     assert_eq!(run.client.probed(), Some(ADDRESS));
     assert_eq!(run.events(), []);
-    for _ in 0..3 {
+    let leased = run.now;
+    for _ in 0..2 {
         assert_eq!(run.arp().len(), 28);
         run.advance();
     }
+    assert!(run.now.saturating_sub(leased) <= Duration::from_millis(125), "no container waits for long");
     let [ClientEvent::Bound(lease)] = &run.events()[..] else { panic!("no lease") };
     assert_eq!((lease.address, lease.server, lease.server_mac), (ADDRESS, SERVER.id, SERVER.mac));
     assert_eq!(lease.parameters.prefix, Some(24));
     assert_eq!(run.client.lease(), Some(lease));
-    assert_eq!(run.client.deadline(), Some(lease.since + HOUR / 2));
     assert_eq!(run.client.hindrance(run.now), None);
     assert!(!run.client.is_listening());
+    // The last probe, while the address is in use.
+    let bound = run.now;
+    run.advance();
+    assert!(run.now >= bound + seconds(1) && run.now <= bound + seconds(2));
+    assert_eq!((run.arp().len(), run.client.probed()), (28, Some(ADDRESS)));
+    run.advance();
+    assert!(run.is_silent());
+    assert_eq!((run.client.probed(), run.client.deadline()), (None, Some(lease.since + HOUR / 2)));
+}
+
+#[test]
+fn an_address_is_given_up_if_another_host_answers_for_it_after_the_lease_was_reported() {
+    for is_early in [true, false] {
+        let mut run = Run::bound_and_watched(3_600);
+        let lease = run.client.lease().unwrap().clone();
+        let bound = run.now;
+        if !is_early {
+            run.advance();
+            run.arp();
+            run.now += Duration::from_millis(700);
+        }
+        run.arp_reply(OTHER.address);
+        run.arp_reply(ADDRESS);
+        assert!(run.is_silent());
+        run.advance();
+        assert!(run.now >= bound + seconds(1), "the caller configures it meanwhile");
+        let by = OTHER.mac;
+        let lost = ClientEvent::Lost { lease, reason: LossReason::InUse { by } };
+        assert_eq!(run.events(), [lost, ClientEvent::Declined { address: ADDRESS, by }]);
+        let decline = run.message();
+        assert_eq!((decline.kind(), decline.wanted()), (MessageType::Decline, Some(ADDRESS)));
+        assert_eq!((run.client.lease(), run.client.probed()), (None, None));
+        let declined = run.now;
+        run.advance();
+        assert_eq!(run.now.saturating_sub(declined), Timing::default().decline_wait);
+        assert_eq!(run.message().kind(), MessageType::Discover);
+    }
 }
 
 #[test]

@@ -4,7 +4,8 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, MAX_ADDRESSES, Reply6};
+use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, MAX_ADDRESSES, Reply6, Transmit6};
+use cnikit_netlink::Mac;
 use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, OptionCode, Status, StatusCode};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 use proptest::prelude::*;
@@ -12,6 +13,8 @@ use proptest::prelude::*;
 const DUID: [u8; 4] = [0, 4, 1, 2];
 const SERVER: [u8; 4] = [0, 3, 9, 9];
 const IAID: u32 = 77;
+/// The hardware address of another host.
+const OTHER: Mac = Mac([2, 0, 0, 0, 0, 9]);
 
 fn seconds(number: u64) -> Duration {
     Duration::from_secs(number)
@@ -32,7 +35,7 @@ fn client() -> Client6 {
 
 /// The next message of a client, which must be of this type and have its DUID and association.
 fn sent(client: &mut Client6, kind: MessageType) -> Message {
-    let payload = client.transmit().unwrap_or_else(|| panic!("no {kind:?} was sent"));
+    let Some(Transmit6::Message(payload)) = client.transmit() else { panic!("no {kind:?} was sent") };
     let message = Message::decode(&mut Decoder::new(&payload)).unwrap();
     assert_eq!(message.msg_type(), kind);
     assert_eq!(message.opts().get(OptionCode::ClientId), Some(&DhcpOption::ClientId(DUID.to_vec())));
@@ -97,15 +100,67 @@ impl Answer {
     }
 }
 
+/// The solicitations that are sent, by the last byte of their target.
+fn solicitations(client: &mut Client6) -> Vec<u8> {
+    let mut targets = Vec::new();
+    while let Some(sent) = client.transmit() {
+        let Transmit6::Packet { packet, .. } = sent else { panic!("{sent:?}") };
+        assert_eq!((packet[6], packet[40]), (58, 135), "ICMPv6, a neighbour solicitation");
+        targets.push(packet[63]);
+    }
+    targets.sort_unstable();
+    targets
+}
+
+/// The advertisement of a host that has the address.
+fn advertisement(address: Ipv6Addr) -> Vec<u8> {
+    let [mut header, mut message] = [vec![0; 40], vec![0; 24]];
+    (header[0], header[5], header[6], header[7]) = (0x60, 24, 58, 255);
+    header[8..24].copy_from_slice(&address.octets());
+    header[24..26].copy_from_slice(&[0xff, 2]);
+    message[0] = 136;
+    message[8..].copy_from_slice(&address.octets());
+    [header, message].concat()
+}
+
+/// Passes the solicitations that a lease waits for, and returns it.
+fn probed(client: &mut Client6, now: Duration) -> Lease6 {
+    let mut now = now;
+    loop {
+        if let Some(event) = client.event() {
+            let Client6Event::Bound(lease) = event else { panic!("{event:?}") };
+            return lease;
+        }
+        assert!(client.probed().is_some() && !solicitations(client).is_empty());
+        now = client.deadline().unwrap().max(now);
+        client.advance(now);
+    }
+}
+
+/// Passes the solicitations for addresses in use.
+fn watched(client: &mut Client6) {
+    while client.probed().is_some() {
+        client.advance(client.deadline().unwrap());
+        solicitations(client);
+    }
+}
+
 /// A client that got its lease at this time.
 fn bound(now: Duration) -> (Client6, Lease6) {
+    let (mut client, lease) = bound_and_watched(now);
+    watched(&mut client);
+    (client, lease)
+}
+
+/// The same, while its addresses are still probed for.
+fn bound_and_watched(now: Duration) -> (Client6, Lease6) {
     let mut client = client();
     client.start(now);
     let solicit = sent(&mut client, MessageType::Solicit);
     client.receive(now, &Answer::new(MessageType::Advertise).to(&solicit));
     let request = sent(&mut client, MessageType::Request);
     client.receive(now, &Answer::new(MessageType::Reply).to(&request));
-    let Some(Client6Event::Bound(lease)) = client.event() else { panic!("there is no lease") };
+    let lease = probed(&mut client, now);
     (client, lease)
 }
 
@@ -125,7 +180,8 @@ fn an_offer_is_requested_and_becomes_a_lease() {
     let servers = vec![address(1), Ipv6Addr::UNSPECIFIED];
     let reply = Answer { more: vec![DhcpOption::DomainNameServers(servers)], ..Answer::new(MessageType::Reply) };
     client.receive(seconds(12), &reply.to(&request));
-    let Some(Client6Event::Bound(lease)) = client.event() else { panic!("there is no lease") };
+    let lease = probed(&mut client, seconds(12));
+    watched(&mut client);
     assert_eq!((lease.addresses[0].address, &lease.dns[..]), (address(5), &[address(1)][..]));
     assert_eq!((lease.since, lease.renewal, lease.rebinding), (seconds(11), seconds(100), seconds(160)));
     assert_eq!((client.deadline(), client.is_listening()), (Some(seconds(111)), false));
@@ -142,7 +198,7 @@ fn two_messages_are_enough_for_a_server_that_commits_at_once() {
     assert_eq!(client.event(), None, "a reply to SOLICIT has to say that it commits");
     let rapid = Answer { more: vec![DhcpOption::RapidCommit], ..slow };
     client.receive(seconds(0), &rapid.to(&solicit));
-    assert!(matches!(client.event(), Some(Client6Event::Bound(_))));
+    probed(&mut client, seconds(0));
 }
 
 #[test]
@@ -196,7 +252,7 @@ fn a_lease_is_renewed_with_its_server_then_with_any_and_then_lost() {
         assert!(due <= renewed.expires_at().unwrap());
     }
     assert_eq!(client.lease(), None);
-    let last = std::iter::from_fn(|| client.transmit()).last().unwrap();
+    let Some(Transmit6::Message(last)) = std::iter::from_fn(|| client.transmit()).last() else { panic!() };
     assert_eq!(Message::decode(&mut Decoder::new(&last)).unwrap().msg_type(), MessageType::Solicit);
 }
 
@@ -256,14 +312,81 @@ fn a_release_is_repeated_until_it_is_confirmed_or_four_were_sent() {
 
 #[test]
 fn an_address_that_another_host_uses_is_declined() {
+    let mut client = client();
+    client.start(seconds(0));
+    let mut wait = Duration::ZERO;
+    for _ in 0..4 {
+        let solicit = sent(&mut client, MessageType::Solicit);
+        let two = vec![(address(5), 200, 300), (address(6), 200, 300)];
+        let more = vec![DhcpOption::RapidCommit];
+        client.receive(seconds(0), &Answer { addresses: two, more, ..Answer::new(MessageType::Reply) }.to(&solicit));
+        assert_eq!(solicitations(&mut client), [5, 6]);
+        client.receive_neighbor(seconds(0), OTHER, &advertisement(address(7)));
+        assert!(client.transmit().is_none() && client.event().is_none(), "that address is not of the lease");
+        client.receive_neighbor(seconds(0), OTHER, &advertisement(address(6)));
+        assert_eq!(client.event(), Some(Client6Event::Declined { address: address(6), by: OTHER }));
+        let decline = sent(&mut client, MessageType::Decline);
+        assert_eq!(decline.opts().get(OptionCode::ServerId), Some(&DhcpOption::ServerId(SERVER.to_vec())));
+        assert_eq!((addresses(&decline), client.lease()), (vec![address(6)], None));
+        let confirmed = Answer { addresses: Vec::new(), ..Answer::new(MessageType::Reply) };
+        client.receive(seconds(1), &confirmed.to(&decline));
+        let why = client.hindrance(seconds(1)).unwrap().to_string();
+        assert_eq!(why, "02:00:00:00:00:09 already uses fd00::6, which the server assigned; it was declined (DECLINE)");
+        // A server that assigns it again and again is asked less and less often.
+        let next = client.deadline().unwrap().saturating_sub(seconds(1));
+        assert!(next > wait * 3 / 2, "{next:?} after {wait:?}");
+        wait = next;
+        client.advance(client.deadline().unwrap());
+    }
+}
+
+#[test]
+fn addresses_are_given_up_if_another_host_answers_after_the_lease_was_reported() {
+    for is_early in [true, false] {
+        let (mut client, lease) = bound_and_watched(seconds(0));
+        if !is_early {
+            client.advance(client.deadline().unwrap());
+            assert_eq!(solicitations(&mut client), [5]);
+        }
+        client.receive_neighbor(seconds(1), OTHER, &advertisement(address(5)));
+        assert_eq!((client.event(), client.lease()), (None, Some(&lease)));
+        let due = client.deadline().unwrap();
+        assert!(due >= seconds(1), "the caller configures them meanwhile");
+        client.advance(due);
+        let (address, by) = (address(5), OTHER);
+        assert_eq!(client.event(), Some(Client6Event::Lost { lease, reason: Lease6Loss::InUse { address, by } }));
+        assert_eq!(client.event(), Some(Client6Event::Declined { address, by }));
+        assert_eq!(addresses(&sent(&mut client, MessageType::Decline)), [address]);
+        assert_eq!((client.lease(), client.probed()), (None, None));
+    }
+}
+
+#[test]
+fn an_address_that_a_renewal_brings_is_probed_for() {
     let (mut client, _) = bound(seconds(0));
-    client.decline(seconds(1), address(6));
-    assert!(client.transmit().is_none(), "that address is not of the lease");
-    client.decline(seconds(1), address(5));
-    let decline = sent(&mut client, MessageType::Decline);
-    assert_eq!((addresses(&decline), client.lease()), (vec![address(5)], None));
-    client.receive(seconds(1), &Answer { addresses: Vec::new(), ..Answer::new(MessageType::Reply) }.to(&decline));
-    sent(&mut client, MessageType::Solicit);
+    client.advance(seconds(100));
+    let renew = sent(&mut client, MessageType::Renew);
+    let other = Answer { addresses: vec![(address(8), 200, 300)], ..Answer::new(MessageType::Reply) };
+    client.receive(seconds(101), &other.to(&renew));
+    assert!(matches!(client.event(), Some(Client6Event::Renewed(_))));
+    client.advance(client.deadline().unwrap());
+    assert_eq!(solicitations(&mut client), [8]);
+    let (mut client, _) = bound(seconds(0));
+    client.advance(seconds(100));
+    let renew = sent(&mut client, MessageType::Renew);
+    client.receive(seconds(101), &Answer::new(MessageType::Reply).to(&renew));
+    assert_eq!(client.probed(), None, "the same address is not");
+}
+
+#[test]
+fn a_lease_whose_addresses_are_probed_for_is_given_back() {
+    let mut client = client();
+    client.start(seconds(0));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    let more = vec![DhcpOption::RapidCommit];
+    client.receive(seconds(0), &Answer { more, ..Answer::new(MessageType::Reply) }.to(&solicit));
+    assert!(client.release(seconds(0)));
+    sent(&mut client, MessageType::Release);
 }
 
 #[test]
@@ -334,7 +457,9 @@ fn a_server_cannot_make_a_client_renew_without_a_pause() {
         ..Answer::new(MessageType::Reply)
     };
     client.receive(seconds(0), &rapid.to(&solicit));
-    assert_eq!(client.deadline(), Some(seconds(1)));
+    let lease = probed(&mut client, seconds(0));
+    assert_eq!(lease.renewal_at(), Some(seconds(1)));
+    assert!(client.deadline().unwrap() >= seconds(1));
 }
 
 #[test]

@@ -104,7 +104,7 @@ fn one_life(seed: u64) {
         caller.take(&mut run);
         assert!(!run.client.lease().is_some_and(|lease| lease.has_expired(run.now)), "a lease that has ended");
     }
-    // A lease of a second has a few packets a second, and each probe is a fifth of one.
+    // A lease of a second has a few packets a second, and its first probes are a twentieth of one apart.
     let seconds = u32::try_from(run.now.saturating_sub(start).as_secs()).unwrap();
     assert!(caller.sent <= 12 + 7 * seconds, "{} packets in {seconds} s", caller.sent);
     assert!(run.client.release(run.now) || caller.lease.is_none());

@@ -102,7 +102,8 @@ impl IpamPlugin for DhcpPlugin {
         }
         if families.v4 || families.v6 {
             let (owner, netns) = (order.owner, order.netns);
-            let request = LeaseRequest::Check { owner, netns, reported, families: families.leased() };
+            let (reported, families) = (Some(reported), families.leased());
+            let request = LeaseRequest::Check { owner, netns, reported, families };
             match ask(&at.conf, &request, AT_ONCE)? {
                 LeaseReply::Done => {}
                 LeaseReply::Drift { differences: found } => differences.extend(found),

@@ -17,6 +17,7 @@ use super::request::Request;
 use super::timing::{Timing, renewal_wait};
 use super::{arp, frame};
 use crate::exchange::Exchange;
+use crate::probing::{Watch, WatchStep};
 
 /// The hardware address of every host on the link.
 const EVERYONE: Mac = Mac([0xff; 6]);
@@ -63,7 +64,7 @@ pub enum Transmit {
 /// Something that the caller acts upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClientEvent {
-    /// There is a lease, and no other host uses its address.
+    /// There is a lease, and no other host has answered for its address. If one does so in the next seconds, the lease is lost.
     Bound(Lease),
     /// The lease was renewed; its parameters may have changed, its address has not.
     Renewed(Lease),
@@ -123,6 +124,8 @@ pub struct Client {
     /// Refusals in a row.
     refusals: u32,
     setback: Option<Hindrance>,
+    /// While there is a lease: the probes for its address that follow, and the other host that answered one.
+    watch: Option<Watch<Mac>>,
     rate: RateLimit,
     outbox: VecDeque<Transmit>,
     events: VecDeque<ClientEvent>,
@@ -140,6 +143,7 @@ impl Client {
             began: Duration::ZERO,
             refusals: 0,
             setback: None,
+            watch: None,
             rate: RateLimit::default(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
@@ -215,14 +219,21 @@ impl Client {
         if !self.rate.admit(now) {
             return;
         }
-        let State::Probing { lease, .. } = &self.state else { return };
-        let Some(by) = arp::conflict(packet, self.settings.mac, lease.address) else { return };
-        let (address, server) = (lease.address, lease.server);
-        self.decline(now, address, server, by);
+        let Some(address) = self.probed() else { return };
+        let Some(by) = arp::conflict(packet, self.settings.mac, address) else { return };
+        if let Some(watch) = &mut self.watch {
+            watch.note(now, by);
+        } else if let State::Probing { lease, .. } = &self.state {
+            let server = lease.server;
+            self.decline(now, address, server, by);
+        }
     }
 
     /// Does what is due. It does nothing before the deadline.
     pub fn advance(&mut self, now: Duration) {
+        if self.watch.as_ref().is_some_and(|watch| watch.due <= now) {
+            self.step_watch(now);
+        }
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -247,7 +258,8 @@ impl Client {
 
     /// When [`Client::advance`] has to be called next; `None` if only a packet can change anything.
     pub fn deadline(&self) -> Option<Duration> {
-        self.deadline
+        let watch = self.watch.as_ref().map(|watch| watch.due);
+        self.deadline.into_iter().chain(watch).min()
     }
 
     /// Until when packets are ignored because too many came; `None` if they are handled. The caller need not read them until then.
@@ -281,6 +293,9 @@ impl Client {
     pub fn probed(&self) -> Option<Ipv4Addr> {
         match &self.state {
             State::Probing { lease, .. } => Some(lease.address),
+            State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease } if self.watch.is_some() => {
+                Some(lease.address)
+            }
             _ => None,
         }
     }
@@ -341,8 +356,8 @@ impl Client {
                 return;
             }
             State::Probing { sent, .. } => {
-                if *sent >= self.settings.timing.probes {
-                    self.finish_probing();
+                if *sent >= self.settings.timing.probing.awaited {
+                    self.finish_probing(now);
                 } else {
                     self.probe(now);
                 }
@@ -507,6 +522,7 @@ impl Client {
             (None, _) => reply.address,
         };
         let Reply { server, message, .. } = reply;
+        self.watch = None;
         self.setback = Some(Hindrance::Refused { server, address, message: message.clone() });
         if let Some(lease) = lost {
             self.began = now;
@@ -519,6 +535,7 @@ impl Client {
 
     fn lose(&mut self, now: Duration, lease: Lease, reason: LossReason) {
         let wanted = Some(lease.address);
+        self.watch = None;
         self.events.push_back(ClientEvent::Lost { lease, reason });
         self.start(now, wanted);
     }
@@ -531,6 +548,7 @@ impl Client {
     fn stop(&mut self) {
         self.state = State::Idle;
         self.deadline = None;
+        self.watch = None;
         self.outbox.clear();
     }
 
@@ -549,14 +567,39 @@ impl Client {
         self.deadline = Some(now + self.settings.timing.probe_wait(chance));
     }
 
-    /// No other host answered a probe.
-    fn finish_probing(&mut self) {
+    /// No other host answered a probe in time. Those that follow find a host that answers later.
+    fn finish_probing(&mut self, now: Duration) {
         if let State::Probing { lease, .. } = std::mem::replace(&mut self.state, State::Idle) {
             self.bind(lease);
+            if self.settings.timing.probing.later > 0 {
+                self.watch = Some(Watch::new(now, (self.random)()));
+            }
+        }
+    }
+
+    /// Sends the next probe for the address of the lease, or gives the address up.
+    fn step_watch(&mut self, now: Duration) {
+        let chance = (self.random)();
+        let Some(watch) = &mut self.watch else { return };
+        let step = watch.step(now, self.settings.timing.probing, chance);
+        let Some(lease) = self.lease() else { return };
+        match step {
+            WatchStep::Probe => {
+                self.outbox.push_back(Transmit::Arp(arp::probe(self.settings.mac, lease.address)));
+            }
+            WatchStep::Conflict(by) => {
+                let lease = lease.clone();
+                let (address, server) = (lease.address, lease.server);
+                self.events.push_back(ClientEvent::Lost { lease, reason: LossReason::InUse { by } });
+                self.began = now;
+                self.decline(now, address, server, by);
+            }
+            WatchStep::End => self.watch = None,
         }
     }
 
     fn decline(&mut self, now: Duration, address: Ipv4Addr, server: Ipv4Addr, by: Mac) {
+        self.watch = None;
         self.exchange = self.new_exchange(now);
         let request = self.request(now, MessageType::Decline);
         let request = Request { wanted: Some(address), server: Some(server), ..request };

@@ -38,6 +38,11 @@ pub enum LossReason {
         /// Its explanation; may be empty.
         message: String,
     },
+    /// Another host uses the address, as was found after the lease was reported. It was declined.
+    InUse {
+        /// The hardware address of that host.
+        by: Mac,
+    },
 }
 
 impl Lease {

@@ -10,7 +10,7 @@ mod parameters;
 pub(crate) mod rate;
 mod reply;
 mod request;
-mod timing;
+pub(crate) mod timing;
 
 pub use client::{Client, ClientEvent, ClientSettings, Transmit};
 pub use hindrance::Hindrance;

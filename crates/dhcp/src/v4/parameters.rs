@@ -24,6 +24,7 @@ const MAX_LABEL: usize = 63;
 /// The parameters of a lease. Each value is one that can be used: what is not is left out, and its option is in
 /// [`Parameters::ignored`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
 pub struct Parameters {
     /// The length of the subnet's prefix (option 1).
     pub prefix: Option<u8>,

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use crate::ProbeTiming;
+
 /// The shortest wait between two requests of a renewal, unless the lease is very short (RFC 2131, section 4.4.5).
 const LEAST_RENEWAL_WAIT: Duration = Duration::from_mins(1);
 /// With shorter leases it is this part of the lease, but not less than a second.
@@ -17,10 +19,8 @@ pub struct Timing {
     pub longest_wait: Duration,
     /// How often a DHCPREQUEST is sent before the client begins again with a DHCPDISCOVER.
     pub requests: u32,
-    /// The number of ARP probes before an address is used; 0 for none.
-    pub probes: u32,
-    /// The wait after each probe; a quarter more or less is chance. RFC 5227 has up to two seconds, which no container waits for.
-    pub probe_interval: Duration,
+    /// The ARP probes for the address of a new lease.
+    pub probing: ProbeTiming,
     /// The wait after a DHCPDECLINE (RFC 2131, section 3.1: ten seconds at least).
     pub decline_wait: Duration,
 }
@@ -31,8 +31,7 @@ impl Default for Timing {
             first_wait: Duration::from_secs(2),
             longest_wait: Duration::from_secs(62),
             requests: 4,
-            probes: 3,
-            probe_interval: Duration::from_millis(200),
+            probing: ProbeTiming::default(),
             decline_wait: Duration::from_secs(10),
         }
     }
@@ -47,7 +46,7 @@ impl Timing {
 
     /// The wait after a probe.
     pub(crate) fn probe_wait(&self, chance: u32) -> Duration {
-        jittered(self.probe_interval, chance)
+        jittered(self.probing.interval, chance)
     }
 }
 
@@ -58,7 +57,7 @@ pub(crate) fn renewal_wait(left: Duration, lease: Duration) -> Duration {
 }
 
 /// The time, a quarter more or less.
-fn jittered(time: Duration, chance: u32) -> Duration {
+pub(crate) fn jittered(time: Duration, chance: u32) -> Duration {
     time * 3 / 4 + (time / 2).mul_f64(f64::from(chance) / f64::from(u32::MAX))
 }
 

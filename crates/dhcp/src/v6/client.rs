@@ -6,16 +6,21 @@ use std::fmt;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use cnikit_netlink::Mac;
 use dhcproto::v6::MessageType;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
 use super::lease::{Lease6, Lease6Loss};
 use super::message::{Reply6, Reply6Kind, Request6, ServerStatus};
+use super::neighbor;
 use super::raw_options::number;
 use super::timing::{self, Repetition};
+use crate::ProbeTiming;
 use crate::exchange::{Exchange, write_unanswered};
+use crate::probing::{Watch, WatchStep};
 use crate::v4::rate::RateLimit;
+use crate::v4::timing::jittered;
 
 /// The type of a DUID that is a UUID.
 const DUID_UUID: [u8; 2] = [0, 4];
@@ -48,7 +53,7 @@ impl Client6Settings {
 /// Something that the caller acts upon.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Client6Event {
-    /// There is a lease. The caller lets the kernel detect duplicates of its addresses, and calls [`Client6::decline`] for one.
+    /// There is a lease, and no other host has answered for its addresses. If one does so in the next seconds, the lease is lost.
     Bound(Lease6),
     /// The lease was renewed; its addresses and lifetimes may have changed.
     Renewed(Lease6),
@@ -58,6 +63,13 @@ pub enum Client6Event {
         lease: Lease6,
         /// Why.
         reason: Lease6Loss,
+    },
+    /// Another host uses an address that a server assigned. It was declined, and the client goes on.
+    Declined {
+        /// The address.
+        address: Ipv6Addr,
+        /// The hardware address of the other host.
+        by: Mac,
     },
     /// The server has confirmed the release, or does not answer.
     Released,
@@ -77,6 +89,27 @@ pub enum Client6Hindrance {
     },
     /// A server refused.
     Refused(ServerStatus),
+    /// Another host uses an address that the server assigned. It was declined.
+    InUse {
+        /// The address.
+        address: Ipv6Addr,
+        /// The hardware address of that host.
+        by: Mac,
+    },
+}
+
+/// What a client sends.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Transmit6 {
+    /// The payload of a datagram, from the link-local address to port 547 of [`ALL_SERVERS`].
+    Message(Vec<u8>),
+    /// An IPv6 packet, in a frame to this hardware address.
+    Packet {
+        /// Where the frame is sent to.
+        to: Mac,
+        /// The packet with its header.
+        packet: Vec<u8>,
+    },
 }
 
 impl fmt::Display for Client6Hindrance {
@@ -84,6 +117,9 @@ impl fmt::Display for Client6Hindrance {
         match self {
             Client6Hindrance::Unanswered { message, sent, waited } => write_unanswered(f, message, *sent, *waited),
             Client6Hindrance::Refused(status) => write!(f, "the server refused: {}", status.text),
+            Client6Hindrance::InUse { address, by } => {
+                write!(f, "{by} already uses {address}, which the server assigned; it was declined (DECLINE)")
+            }
         }
     }
 }
@@ -98,6 +134,8 @@ enum State {
     Soliciting,
     /// An offer is requested.
     Requesting { server: Vec<u8>, addresses: Vec<Ipv6Addr> },
+    /// Duplicates of the addresses of a new lease are detected.
+    Probing { lease: Lease6, sent: u32 },
     /// There is a lease.
     Bound { lease: Lease6 },
     /// The server is asked to renew it.
@@ -106,16 +144,16 @@ enum State {
     Rebinding { lease: Lease6 },
     /// The lease is given back.
     Releasing { lease: Lease6 },
-    /// Addresses that another host uses are given back.
-    Declining { lease: Lease6 },
+    /// An address that another host uses is given back.
+    Declining { lease: Lease6, address: Ipv6Addr },
 }
 
 /// A client for one link. It does no I/O; the caller
 ///
 /// - calls [`Client6::start`] or [`Client6::reboot`] once,
 /// - passes it the datagrams for port 546, and calls [`Client6::advance`] at its [`Client6::deadline`],
-/// - after each of these calls sends what [`Client6::transmit`] returns from the link-local address to port 547 of
-///   [`ALL_SERVERS`], and acts on each [`Client6::event`].
+/// - passes it the packets of neighbour discovery about the addresses of [`Client6::probed`],
+/// - after each of these calls sends what [`Client6::transmit`] returns, and acts on each [`Client6::event`].
 ///
 /// `now` is the time on any clock that does not go backwards and runs while the machine sleeps (`CLOCK_BOOTTIME`). The first server
 /// that answers is taken, as with IPv4: no container waits for a better one.
@@ -126,8 +164,12 @@ pub struct Client6 {
     exchange: Exchange,
     deadline: Option<Duration>,
     setback: Option<Client6Hindrance>,
+    /// Addresses declined in a row.
+    declines: u32,
+    /// While there is a lease: the probes for its addresses that follow, and the address and the other host that were found.
+    watch: Option<Watch<(Ipv6Addr, Mac)>>,
     rate: RateLimit,
-    outbox: VecDeque<Vec<u8>>,
+    outbox: VecDeque<Transmit6>,
     events: VecDeque<Client6Event>,
 }
 
@@ -144,6 +186,8 @@ impl Client6 {
             exchange: Exchange::default(),
             deadline: None,
             setback: None,
+            declines: 0,
+            watch: None,
             rate: RateLimit::default(),
             outbox: VecDeque::new(),
             events: VecDeque::new(),
@@ -170,8 +214,12 @@ impl Client6 {
     /// message to send.
     pub fn release(&mut self, now: Duration) -> bool {
         match std::mem::replace(&mut self.state, State::Idle) {
-            State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease } => {
+            State::Probing { lease, .. }
+            | State::Bound { lease }
+            | State::Renewing { lease }
+            | State::Rebinding { lease } => {
                 self.outbox.clear();
+                self.watch = None;
                 self.begin(now, State::Releasing { lease });
                 true
             }
@@ -179,19 +227,6 @@ impl Client6 {
                 self.stop();
                 false
             }
-        }
-    }
-
-    /// Gives back an address that another host uses (DECLINE), and asks for another one. Does nothing if the lease does not have
-    /// it.
-    pub fn decline(&mut self, now: Duration, address: Ipv6Addr) {
-        match std::mem::replace(&mut self.state, State::Idle) {
-            State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease }
-                if lease.addresses.iter().any(|one| one.address == address) =>
-            {
-                self.begin(now, State::Declining { lease });
-            }
-            same => self.state = same,
         }
     }
 
@@ -207,8 +242,25 @@ impl Client6 {
         }
     }
 
+    /// Handles an IPv6 packet of neighbour discovery that the link received from this hardware address of another host.
+    pub fn receive_neighbor(&mut self, now: Duration, from: Mac, packet: &[u8]) {
+        if !self.rate.admit(now) || from.is_multicast() {
+            return;
+        }
+        let Some(lease) = self.probed() else { return };
+        let Some(address) = neighbor::conflict(packet, lease.addresses.iter().map(|one| one.address)) else { return };
+        if let Some(watch) = &mut self.watch {
+            watch.note(now, (address, from));
+        } else if let State::Probing { lease, .. } = std::mem::replace(&mut self.state, State::Idle) {
+            self.decline(now, lease, address, from);
+        }
+    }
+
     /// Does what is due. It does nothing before the deadline.
     pub fn advance(&mut self, now: Duration) {
+        if self.watch.as_ref().is_some_and(|watch| watch.due <= now) {
+            self.step_watch(now);
+        }
         if self.deadline.is_none_or(|deadline| deadline > now) {
             return;
         }
@@ -235,7 +287,8 @@ impl Client6 {
 
     /// When [`Client6::advance`] has to be called next; `None` if only a message can change anything.
     pub fn deadline(&self) -> Option<Duration> {
-        self.deadline
+        let watch = self.watch.as_ref().map(|watch| watch.due);
+        self.deadline.into_iter().chain(watch).min()
     }
 
     /// Until when messages are ignored because too many came; `None` if they are handled.
@@ -243,8 +296,8 @@ impl Client6 {
         self.rate.closed_until(now)
     }
 
-    /// The next payload to send.
-    pub fn transmit(&mut self) -> Option<Vec<u8>> {
+    /// What is to be sent next.
+    pub fn transmit(&mut self) -> Option<Transmit6> {
         self.outbox.pop_front()
     }
 
@@ -255,7 +308,16 @@ impl Client6 {
 
     /// Whether answers are awaited. Otherwise the caller needs no socket.
     pub fn is_listening(&self) -> bool {
-        !matches!(self.state, State::Idle | State::Waiting | State::Bound { .. })
+        !matches!(self.state, State::Idle | State::Waiting | State::Probing { .. } | State::Bound { .. })
+    }
+
+    /// The lease whose addresses are probed for. While there is one, the caller needs a socket for neighbour discovery.
+    pub fn probed(&self) -> Option<&Lease6> {
+        match &self.state {
+            State::Probing { lease, .. } => Some(lease),
+            _ if self.watch.is_some() => self.lease(),
+            _ => None,
+        }
     }
 
     /// The lease whose addresses are in use.
@@ -270,7 +332,7 @@ impl Client6 {
     pub fn hindrance(&self, now: Duration) -> Option<Client6Hindrance> {
         let message = match self.state {
             State::Idle | State::Bound { .. } => return None,
-            State::Waiting => return self.setback.clone(),
+            State::Waiting | State::Probing { .. } => return self.setback.clone(),
             State::Soliciting => "SOLICIT",
             State::Requesting { .. } => "REQUEST",
             State::Renewing { .. } => "RENEW",
@@ -298,6 +360,7 @@ impl Client6 {
     fn attempt(&mut self, now: Duration) {
         let (kind, repetition) = match &self.state {
             State::Idle | State::Waiting | State::Bound { .. } => return,
+            State::Probing { .. } => return self.probe(now),
             State::Soliciting => (MessageType::Solicit, timing::SOLICIT),
             State::Requesting { .. } => (MessageType::Request, timing::REQUEST),
             State::Renewing { .. } => (MessageType::Renew, timing::RENEW),
@@ -311,7 +374,7 @@ impl Client6 {
         }
         self.exchange.sent += 1;
         let payload = self.encode(now, kind);
-        self.outbox.push_back(payload);
+        self.outbox.push_back(Transmit6::Message(payload));
         self.deadline = Some(self.next_attempt(now, repetition));
     }
 
@@ -336,11 +399,15 @@ impl Client6 {
                 server = Some(chosen.as_slice());
             }
             State::Rebinding { lease } => addresses = addresses_of(lease),
-            State::Renewing { lease } | State::Releasing { lease } | State::Declining { lease } => {
+            State::Renewing { lease } | State::Releasing { lease } => {
                 addresses = addresses_of(lease);
                 server = Some(lease.server.as_slice());
             }
-            State::Idle | State::Waiting | State::Soliciting | State::Bound { .. } => {}
+            State::Declining { lease, address } => {
+                addresses.push(*address);
+                server = Some(lease.server.as_slice());
+            }
+            State::Idle | State::Waiting | State::Soliciting | State::Probing { .. } | State::Bound { .. } => {}
         }
         let request = Request6 {
             kind,
@@ -357,11 +424,13 @@ impl Client6 {
     /// After the last repetition of a message.
     fn give_up(&mut self, now: Duration) {
         let hindrance = self.hindrance(now);
-        if matches!(self.state, State::Releasing { .. }) {
-            self.released();
-        } else {
-            self.setback = hindrance;
-            self.start(now);
+        match self.state {
+            State::Releasing { .. } => self.released(),
+            State::Declining { .. } => self.declined(now),
+            _ => {
+                self.setback = hindrance;
+                self.start(now);
+            }
         }
     }
 
@@ -380,7 +449,7 @@ impl Client6 {
             }
             (State::Rebinding { lease }, Reply6Kind::Reply) => self.renewed(now, lease, reply),
             (State::Releasing { lease }, Reply6Kind::Reply) if lease.server == reply.server => self.released(),
-            (State::Declining { lease }, Reply6Kind::Reply) if lease.server == reply.server => self.start(now),
+            (State::Declining { lease, .. }, Reply6Kind::Reply) if lease.server == reply.server => self.declined(now),
             (same, _) => self.state = same,
         }
     }
@@ -402,8 +471,8 @@ impl Client6 {
             return;
         }
         let lease = self.leased(reply);
-        self.events.push_back(Client6Event::Bound(lease.clone()));
-        self.settle(lease);
+        self.state = State::Probing { lease, sent: 0 };
+        self.probe(now);
     }
 
     /// A server has renewed the lease, or does not know it.
@@ -414,7 +483,11 @@ impl Client6 {
             self.lose(now, lease, Lease6Loss::Refused { status: status.text });
             return;
         }
+        let former = addresses_of(&lease);
         let lease = self.leased(reply);
+        if lease.addresses.iter().any(|one| !former.contains(&one.address)) {
+            self.watch = Some(Watch::new(now, (self.random)()));
+        }
         self.events.push_back(Client6Event::Renewed(lease.clone()));
         self.settle(lease);
     }
@@ -439,6 +512,7 @@ impl Client6 {
 
     fn settle(&mut self, lease: Lease6) {
         self.setback = None;
+        self.declines = 0;
         self.deadline = lease.renewal_at().or_else(|| lease.expires_at());
         self.state = State::Bound { lease };
     }
@@ -450,6 +524,7 @@ impl Client6 {
     }
 
     fn lose(&mut self, now: Duration, lease: Lease6, reason: Lease6Loss) {
+        self.watch = None;
         self.events.push_back(Client6Event::Lost { lease, reason });
         self.start(now);
     }
@@ -462,7 +537,69 @@ impl Client6 {
     fn stop(&mut self) {
         self.state = State::Idle;
         self.deadline = None;
+        self.watch = None;
         self.outbox.clear();
+    }
+
+    // --------------------------------------------------------------------------------------------------------- probes
+
+    /// Sends the next solicitation for the addresses of a new lease, or reports the lease: no other host answered in time.
+    fn probe(&mut self, now: Duration) {
+        let timing = ProbeTiming::default();
+        let chance = (self.random)();
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Probing { lease, sent } if sent < timing.awaited => {
+                self.solicit(&lease);
+                self.deadline = Some(now + jittered(timing.interval, chance));
+                self.state = State::Probing { lease, sent: sent + 1 };
+            }
+            State::Probing { lease, .. } => {
+                self.watch = Some(Watch::new(now, chance));
+                self.events.push_back(Client6Event::Bound(lease.clone()));
+                self.settle(lease);
+            }
+            same => self.state = same,
+        }
+    }
+
+    /// Sends the next solicitation for the addresses in use, or gives up the lease.
+    fn step_watch(&mut self, now: Duration) {
+        let chance = (self.random)();
+        let Some(watch) = &mut self.watch else { return };
+        let step = watch.step(now, ProbeTiming::default(), chance);
+        let Some(lease) = self.lease().cloned() else { return };
+        match step {
+            WatchStep::Probe => self.solicit(&lease),
+            WatchStep::Conflict((address, by)) => {
+                let reason = Lease6Loss::InUse { address, by };
+                self.events.push_back(Client6Event::Lost { lease: lease.clone(), reason });
+                self.decline(now, lease, address, by);
+            }
+            WatchStep::End => self.watch = None,
+        }
+    }
+
+    fn solicit(&mut self, lease: &Lease6) {
+        for one in &lease.addresses {
+            let (to, packet) = neighbor::solicitation(one.address);
+            self.outbox.push_back(Transmit6::Packet { to, packet });
+        }
+    }
+
+    fn decline(&mut self, now: Duration, lease: Lease6, address: Ipv6Addr, by: Mac) {
+        self.watch = None;
+        self.declines += 1;
+        self.setback = Some(Client6Hindrance::InUse { address, by });
+        self.events.push_back(Client6Event::Declined { address, by });
+        self.begin(now, State::Declining { lease, address });
+    }
+
+    /// The server has confirmed that an address was declined, or does not answer. It may assign the same one again, so each attempt
+    /// waits for longer than the one before.
+    fn declined(&mut self, now: Duration) {
+        let chance = (self.random)();
+        self.state = State::Waiting;
+        self.deadline = Some(now.saturating_add(timing::REQUEST.wait(self.declines, chance)));
     }
 }
 

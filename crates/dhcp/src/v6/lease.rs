@@ -3,6 +3,7 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
+use cnikit_netlink::Mac;
 use serde::{Deserialize, Serialize};
 
 /// The addresses that a server has assigned, and what it configures. Its times count from [`Lease6::since`];
@@ -20,8 +21,10 @@ pub struct Lease6 {
     /// When it begins to ask any server (T2).
     pub rebinding: Duration,
     /// The DNS servers (option 23).
+    #[serde(default)]
     pub dns: Vec<Ipv6Addr>,
     /// The domains that are searched (option 24).
+    #[serde(default)]
     pub search: Vec<String>,
 }
 
@@ -45,6 +48,13 @@ pub enum Lease6Loss {
     Refused {
         /// The status in the server's words, such as `NoBinding`.
         status: String,
+    },
+    /// Another host uses an address of it, as was found after the lease was reported. That address was declined.
+    InUse {
+        /// The address.
+        address: Ipv6Addr,
+        /// The hardware address of that host.
+        by: Mac,
     },
 }
 

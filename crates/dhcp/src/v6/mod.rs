@@ -4,10 +4,11 @@ mod client;
 mod frame;
 mod lease;
 mod message;
+mod neighbor;
 mod raw_options;
 mod timing;
 
-pub use client::{ALL_SERVERS, Client6, Client6Event, Client6Hindrance, Client6Settings};
+pub use client::{ALL_SERVERS, Client6, Client6Event, Client6Hindrance, Client6Settings, Transmit6};
 pub use frame::multicast_packet;
 pub use lease::{Lease6, Lease6Address, Lease6Loss};
 pub use message::{MAX_ADDRESSES, Reply6, Reply6Kind, ServerStatus};

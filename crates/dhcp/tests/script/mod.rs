@@ -205,6 +205,13 @@ impl Run {
 
     /// It has a lease of [`SERVER`] for so many seconds.
     pub(crate) fn bound_for(lease: u32) -> Run {
+        let mut run = Run::bound_and_watched(lease);
+        run.finish_watching();
+        run
+    }
+
+    /// The same, while its address is still probed for.
+    pub(crate) fn bound_and_watched(lease: u32) -> Run {
         let mut run = Run::requested();
         let request = run.message();
         run.reply(&Server { lease, ..SERVER }.ack(&request));
@@ -221,8 +228,17 @@ impl Run {
         run
     }
 
-    /// Passes all probes, none of which is answered.
+    /// Passes the probes that a lease waits for, none of which is answered.
     pub(crate) fn finish_probing(&mut self) {
+        assert!(self.client.probed().is_some());
+        while self.client.lease().is_none() {
+            self.advance();
+        }
+        self.take();
+    }
+
+    /// Passes the probes for an address in use, none of which is answered.
+    fn finish_watching(&mut self) {
         while self.client.probed().is_some() {
             self.advance();
         }
