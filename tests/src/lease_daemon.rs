@@ -56,16 +56,17 @@ impl LeaseDaemon {
     pub fn begin_by(host: &Host, starter: &[String], flags: &[&str]) -> LeaseDaemon {
         let records = host.dir().join("dhcp-leases").display().to_string();
         let flags = [&["-datadir", records.as_str()], flags].concat();
-        LeaseDaemon::begin_in(host, crate::bin(), starter, &flags)
+        LeaseDaemon::begin_in(host, crate::bin(), starter, &flags, &host.dir().join("dhcp.sock"))
     }
 
-    /// Starts the one of this directory of plugins by another program. Unlike ours, upstream's has no directory of records.
-    pub fn begin_in(host: &Host, bin: &Path, starter: &[String], flags: &[&str]) -> LeaseDaemon {
+    /// Starts the one of this directory of plugins by another program, on this socket. Unlike ours, upstream's has no directory of
+    /// records.
+    pub fn begin_in(host: &Host, bin: &Path, starter: &[String], flags: &[&str], socket: &Path) -> LeaseDaemon {
         let dir = host.dir().join("dhcp");
         fs::create_dir_all(&dir).unwrap();
         let number = fs::read_dir(&dir).unwrap().count();
         let pid_file = dir.join(format!("pid-{number}"));
-        let socket = host.dir().join("dhcp.sock");
+        let socket = socket.to_owned();
         let mut line: Vec<OsString> = starter.iter().map(OsString::from).collect();
         line.extend([bin.join("dhcp").into(), "daemon".into()]);
         line.extend(["-pidfile".into(), pid_file.clone().into(), "-socketpath".into(), socket.clone().into()]);

@@ -7,10 +7,10 @@ use std::time::Duration;
 use cnikit_process::Deadline;
 use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
-use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge, dhcp_site};
+use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, DHCP6_OPTIONS, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
 use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined};
-use cnikit_tests::subject;
 use cnikit_tests::world::ping;
+use cnikit_tests::{references, subject};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
@@ -126,6 +126,34 @@ fn a_configured_mtu_is_not_replaced() {
     let bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE, "mtu": 1450}), &json!({}));
     bridge.add(&host, "c-one", &container);
     assert!(container.sh("ip link show eth0").contains("mtu 1450"));
+}
+
+#[test]
+fn the_configuration_of_init_gets_addresses_of_the_server() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let _daemon = LeaseDaemon::start(&host, &[]);
+    let container = host.container();
+    let dir = host.dir().display();
+    let (program, bin) = (cnikit_tests::program("cnitool"), cnikit_tests::bin());
+    let tool = |line: &str| {
+        let (program, bin) = (program.display(), bin.display());
+        host.sh(&format!("{program} --conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {bin} {line}"))
+    };
+    tool(&format!("init bridge lan --bridge {DHCP_BRIDGE} --dhcp --yes"));
+    assert!(tool("validate").ends_with("nothing is wrong\n"));
+    let file = host.dir().join("net.d/10-lan.conflist");
+    let mut list: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert_eq!(list["plugins"], json!([{"type": "bridge", "bridge": DHCP_BRIDGE, "ipam": {"type": "dhcp"}}]));
+    list["plugins"][0]["ipam"] = json!({"type": "dhcp", "daemonSocketPath": host.dir().join("dhcp.sock"), "dataDir": host.dir().join("dhcp-leases")});
+    std::fs::write(&file, list.to_string()).unwrap();
+    tool(&format!("add lan {}", container.path()));
+    container.sh(&ping(DHCP_SERVER));
+    tool(&format!("del lan {}", container.path()));
+    for refused in ["init ptp lan --dhcp --yes -o -", "init bridge lan --dhcp --subnet 10.1.0.0/24 --yes -o -"] {
+        let (is_written, said) = host.try_sh(&format!("{} {refused}", program.display()));
+        assert!(!is_written && said.contains("--dhcp"), "{said}");
+    }
 }
 
 #[test]
@@ -386,18 +414,59 @@ fn an_option_that_cannot_be_sent_is_refused_before_anything_is_made() {
     );
 }
 
+/// Both releases. A node that goes from one to the other has containers of both at the same time.
+#[test]
+fn upstreams_plugin_and_daemon_serve_beside_ours_and_each_deletes_what_the_other_added() {
+    for bin in references() {
+        let host = host();
+        let server = Dnsmasq::start(&host, RANGE, &[]);
+        let daemon = LeaseDaemon::start(&host, &[]);
+        let socket = host.dir().join("upstream.sock");
+        let theirs = LeaseDaemon::begin_in(&host, &bin, &[], &[], &socket);
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while std::os::unix::net::UnixStream::connect(&socket).is_err() {
+            assert!(deadline.pause(Duration::from_millis(10)), "upstream's daemon does not serve");
+        }
+        let ours = on_bridge(&host).with("cniVersion", json!("1.0.0"));
+        let mut upstream = Subject { bin: bin.clone(), ..ours.clone() };
+        upstream.conf["ipam"] = json!({"type": "dhcp", "daemonSocketPath": socket});
+        let [one, two] = [host.container(), host.container()];
+        let first = upstream.add(&host, "c-one", &one);
+        let second = ours.add(&host, "c-two", &two);
+        assert_ne!(address(&first), address(&second));
+        assert_eq!((&first["routes"], &first["ips"][0]["gateway"]), (&second["routes"], &second["ips"][0]["gateway"]));
+        for container in [&one, &two] {
+            container.sh(&ping(DHCP_SERVER));
+        }
+        // Each DEL succeeds, removes the interface, and leaves the lease to the daemon that holds it.
+        ours.call(&host, "DEL", "c-one", &one.path(), &[("prevResult", first.clone())]).ok();
+        upstream.call(&host, "DEL", "c-two", &two.path(), &[("prevResult", second.clone())]).ok();
+        assert!(one.links().is_empty() && two.links().is_empty(), "{:?} {:?}", one.links(), two.links());
+        assert_eq!((server.leases().len(), daemon.list().len()), (2, 1));
+        // The client identifiers are the same: a container that is added by the other one keeps its address.
+        assert_eq!(address(&ours.add(&host, "c-one", &one)), address(&first));
+        assert_eq!(address(&upstream.add(&host, "c-two", &two)), address(&second));
+        ours.call(&host, "DEL", "c-one", &one.path(), &[]).ok();
+        upstream.call(&host, "DEL", "c-two", &two.path(), &[]).ok();
+        let own = address(&first).split('/').next().unwrap();
+        server.await_leases("ours is given back", |leases| !leases.iter().any(|line| line.contains(own)));
+        theirs.stop();
+    }
+}
+
 /// The containers of [`Model`].
 const CONTAINERS: usize = 4;
 /// The calls that it makes unless more are asked for, and the most of them.
 const CALLS: usize = 30;
 const MOST_CALLS: usize = 10_000;
 
-/// Containers on the bridge, what is known of each, and a daemon that is there at times.
+/// Containers, what is known of each, and a daemon that is there at times.
 struct Model {
     host: Host,
     /// The host of the server.
     site: Host,
-    bridge: Subject,
+    plugin: Subject,
+    families: usize,
     containers: Vec<Container>,
     results: Vec<Option<Value>>,
     daemon: Option<LeaseDaemon>,
@@ -406,15 +475,28 @@ struct Model {
 }
 
 impl Model {
-    fn new() -> Model {
+    /// On the bridge of the host, or by macvlans on its link to the server.
+    fn new(plugin: &str, families: &[&str]) -> Model {
         let (host, site) = dhcp_site();
-        let bridge = on_bridge(&host);
-        let containers = (0..CONTAINERS).map(|_| host.container()).collect();
-        Model { bridge, containers, results: vec![None; CONTAINERS], daemon: None, killed: 0, host, site }
+        dhcp6_address(&site);
+        let keys = if plugin == "macvlan" {
+            host.sh("ip link set uplink nomaster");
+            json!({"master": "uplink"})
+        } else {
+            json!({"bridge": DHCP_BRIDGE})
+        };
+        let plugin = with_dhcp(&host, plugin, &keys, &json!({"families": families}));
+        let containers: Vec<Container> = (0..CONTAINERS).map(|_| host.container()).collect();
+        for container in &containers {
+            // A link-local address can be used at once.
+            container.sh("echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad");
+        }
+        let (results, families) = (vec![None; CONTAINERS], families.len());
+        Model { plugin, families, containers, results, daemon: None, killed: 0, host, site }
     }
 
     fn call(&self, verb: &str, number: usize, keys: &[(&str, Value)]) -> CallOutput {
-        self.bridge.call(&self.host, verb, &format!("c-{number}"), &self.containers[number].path(), keys)
+        self.plugin.call(&self.host, verb, &format!("c-{number}"), &self.containers[number].path(), keys)
     }
 
     fn start(&mut self) {
@@ -479,11 +561,21 @@ impl Model {
     /// Each container has the lease that its ADD reported, no two the same, and the daemon has no other.
     fn audit(&self) {
         let daemon = self.daemon.as_ref().unwrap();
-        let held: BTreeSet<String> = self.results.iter().flatten().map(|result| address(result).to_owned()).collect();
-        assert_eq!(held.len(), self.results.iter().flatten().count(), "an address was assigned twice");
+        let mut held = BTreeSet::new();
+        for result in self.results.iter().flatten() {
+            for ip in result["ips"].as_array().unwrap() {
+                held.insert(ip["address"].as_str().unwrap().to_owned());
+            }
+        }
+        let count = self.results.iter().flatten().count() * self.families;
+        assert_eq!(held.len(), count, "an address was assigned twice");
         daemon.await_list("the leases are those of the containers", |list| {
-            let found = list.iter().filter_map(|one| Some(format!("{}/24", one.lease.as_ref()?.address)));
-            list.len() == held.len() && found.collect::<BTreeSet<_>>() == held
+            let mut found = BTreeSet::new();
+            for one in list {
+                found.extend(one.lease.as_ref().map(|lease| format!("{}/24", lease.address)));
+                found.extend(one.lease6.as_ref().map(|lease| format!("{}/128", lease.addresses[0].address)));
+            }
+            list.len() == held.len() && found == held
         });
         for (container, result) in self.containers.iter().zip(&self.results) {
             if result.is_some() {
@@ -493,11 +585,11 @@ impl Model {
     }
 }
 
-#[test]
-fn no_lease_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again() {
-    let mut model = Model::new();
-    let server = Dnsmasq::start(&model.site, RANGE, &[]);
-    let mut rng = seeded_rng("kill the DHCP daemon");
+fn no_lease_is_lost_doubled_or_left(plugin: &str, families: &[&str]) {
+    let mut model = Model::new(plugin, families);
+    let server = Dnsmasq::start(&model.site, RANGE, &DHCP6_OPTIONS);
+    let campaign = format!("kill the DHCP daemon, {plugin} {}", families.join(" "));
+    let mut rng = seeded_rng(&campaign);
     let calls = case_limit(CALLS).min(MOST_CALLS);
     model.start();
     for _ in 0..calls {
@@ -507,7 +599,7 @@ fn no_lease_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again()
             0 => model.kill(),
             1 | 2 => model.start(),
             3 | 4 if is_free => model.add(number),
-            5 if is_free => model.add_while_it_is_killed(number, Duration::from_millis(rng.u64(..1_200))),
+            5 if is_free => model.add_while_it_is_killed(number, Duration::from_millis(rng.u64(..400))),
             3..=6 => model.del(number),
             7 => model.gc(),
             _ => model.check(number),
@@ -517,7 +609,25 @@ fn no_lease_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again()
     model.audit();
     (0..CONTAINERS).for_each(|number| model.del(number));
     assert!(model.daemon.as_ref().unwrap().list().is_empty() && has_no_record(&model.host));
-    server.await_leases("all leases with a record are given back", |leases| leases.len() <= model.killed);
-    let line = SummaryLine::new("kill the DHCP daemon", "calls").with_seed();
+    let is_lease = |line: &&String| !line.starts_with("duid ");
+    server.await_leases("all leases with a record are given back", |lines| {
+        lines.iter().filter(is_lease).count() <= model.killed * model.families
+    });
+    let line = SummaryLine::new(&campaign, "calls").with_seed();
     SummaryLine { tried: calls, of: MOST_CALLS, ..line }.print();
+}
+
+#[test]
+fn no_lease_of_bridge_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again() {
+    no_lease_is_lost_doubled_or_left("bridge", &["v4"]);
+}
+
+#[test]
+fn no_lease_of_both_families_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again() {
+    no_lease_is_lost_doubled_or_left("bridge", &["v4", "v6"]);
+}
+
+#[test]
+fn no_lease_of_macvlan_is_lost_doubled_or_left_by_a_daemon_that_is_killed_again_and_again() {
+    no_lease_is_lost_doubled_or_left("macvlan", &["v4", "v6"]);
 }

@@ -308,7 +308,8 @@ fn a_thousand_leases_need_ten_megabytes_and_one_thread() {
     let pool = ["10.99.1.1", "10.99.8.250"].map(str::to_owned);
     let _server = DhcpServer::start_in(&host, ServerMaker::Kea, 7_200, ["10.99.0.0", "16", "255.255.0.0"], &pool);
     let records = host.dir().join("dhcp-leases").display().to_string();
-    let daemon = LeaseDaemon::begin_in(&host, installed(), &[], &["-datadir", &records]).serving();
+    let daemon = LeaseDaemon::begin_in(&host, installed(), &[], &["-datadir", &records], &host.dir().join("dhcp.sock"))
+        .serving();
     let container = container(&host, 1);
     daemon.add(&container, "c0");
     let (first, _) = memory(daemon.pid().unwrap());
@@ -361,7 +362,7 @@ fn upstreams_daemon_on_the_socket_is_named_by_plugin_and_daemon() {
     let socket = host.dir().join("dhcp.sock");
     let container = container(&host, 1);
     for bin in references() {
-        let theirs = LeaseDaemon::begin_in(&host, &bin, &[], &[]);
+        let theirs = LeaseDaemon::begin_in(&host, &bin, &[], &[], &socket);
         let deadline = Deadline::after(Duration::from_secs(30));
         while UnixStream::connect(&socket).is_err() {
             assert!(!theirs.has_ended() && deadline.pause(Duration::from_millis(10)), "upstream's does not serve");
@@ -792,4 +793,63 @@ fn a_request_of_another_release_is_served() {
     let options = order(&container, "one").options;
     let add = json!({"add": {"owner": owner, "netns": container.path(), "options": options, "later": true}});
     assert_eq!(say(add)["message"]["lease"]["lease"]["address"], json!(lease.address));
+}
+
+#[test]
+fn on_a_full_disk_an_order_fails_and_its_lease_is_given_back() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let records = host.dir().join("dhcp-leases").display().to_string();
+    host.sh(&format!("mkdir {records} && mount -t tmpfs -o size=64k,mode=0700 disk {records}"));
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let (one, two) = (container(&host, 1), container(&host, 2));
+    configure(&one, &daemon.add(&one, "one"));
+    host.sh(&format!("dd if=/dev/zero of={records}/full bs=4k 2>/dev/null || true"));
+    let LeaseReply::Failed { message } = daemon.call(&LeaseRequest::Add(order(&two, "two"))) else { panic!("a lease") };
+    assert!(message.contains("the lease cannot be recorded") && message.contains("No space left"), "{message}");
+    server.await_leases("the second one is given back", |leases| leases.len() == 1);
+    assert_eq!(daemon.check(&one, "one"), [] as [String; 0]);
+    daemon.del("one");
+    server.await_leases("the first one too", <[String]>::is_empty);
+    host.sh(&format!("rm {records}/full"));
+    daemon.add(&two, "two");
+    daemon.del("two");
+    assert_eq!(std::fs::read_dir(&records).unwrap().count(), 0);
+    daemon.stop();
+    host.sh(&format!("umount {records}"));
+}
+
+#[test]
+fn under_umask_0_no_other_user_can_read_or_write_what_the_daemon_makes() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let starter = ["sh", "-c", "umask 0; exec \"$@\"", "sh"].map(str::to_owned);
+    let daemon = LeaseDaemon::begin_by(&host, &starter, &[]).serving();
+    let container = container(&host, 1);
+    daemon.add(&container, "one");
+    let dir = host.dir().display();
+    let open =
+        host.sh(&format!("find {dir}/dhcp-leases {dir}/dhcp.sock* -perm /077; find {dir}/dhcp/ -type f -perm /022"));
+    assert_eq!(open, "");
+    assert_eq!(host.sh(&format!("ls {dir}/dhcp-leases | wc -l")).trim(), "1");
+    daemon.del("one");
+}
+
+#[test]
+fn the_daemon_enters_network_namespaces_alone_and_all_its_descriptors_are_closed_on_exec() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let calls = host.dir().join("calls");
+    let traced =
+        "setns,unshare,open,openat,openat2,socket,socketpair,accept,accept4,pipe,pipe2,dup,dup2,memfd_create,signalfd4";
+    let starter = ["strace", "-f", "-qq", "-e", traced, "-o", &calls.display().to_string()].map(str::to_owned);
+    let daemon = LeaseDaemon::begin_by(&host, &starter, &[]).serving();
+    serves_a_life(&host, &daemon, 1);
+    daemon.stop();
+    let text = std::fs::read_to_string(calls).unwrap();
+    assert!(text.contains("setns(") && text.contains("socket(AF_PACKET"), "{text}");
+    for line in text.lines().filter(|line| line.contains('(')) {
+        let holds = if line.contains("setns(") { line.contains("CLONE_NEWNET") } else { line.contains("CLOEXEC") };
+        assert!(holds && !line.contains("ns/mnt"), "{line}");
+    }
 }

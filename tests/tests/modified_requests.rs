@@ -28,6 +28,7 @@ modified_requests! {
     flannel: subject("flannel", json!({}));
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));
+    dhcp_without_a_daemon: subject("dhcp", json!({"ipam": {"daemonSocketPath": "/nowhere/dhcp.sock", "dataDir": "/nowhere"}}));
     tuning: subject("tuning", json!({})).after(INTERFACE, interface_result());
     sbr: source_routing(bin());
     bandwidth: shaped(bin());

@@ -415,6 +415,9 @@ pub(crate) struct Init {
     /// The device of the host; required with `host-device`
     #[arg(long, value_name = "LINK")]
     pub(crate) device: Option<String>,
+    /// Addresses of a DHCP server of the network, by `dhcp`
+    #[arg(long, conflicts_with_all = ["subnet", "gateway", "no_masquerade", "ports"])]
+    pub(crate) dhcp: bool,
     /// A subnet; may be repeated: a container gets an address of each
     #[arg(long, value_name = "SUBNET")]
     pub(crate) subnet: Vec<String>,

@@ -42,7 +42,10 @@ mod record;
 mod server;
 mod uplink;
 
+use std::fs::OpenOptions;
+use std::io::Write;
 use std::os::fd::AsFd;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
@@ -182,6 +185,9 @@ fn serve_with(settings: &DaemonSettings, listener: Listener, signals: Option<Sig
 }
 
 fn write_pid(file: &Path) -> Result<(), String> {
-    let failed = |error| format!("Error writing pidfile {:?}: {error}", file.display().to_string());
-    std::fs::write(file, std::process::id().to_string()).map_err(failed)
+    let name = file.display().to_string();
+    let failed = |error| format!("Error writing pidfile {name:?}: {error}");
+    // Whatever the umask is, no other user writes it: somebody may send a signal to the process that it names.
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(file).map_err(failed)?;
+    file.write_all(std::process::id().to_string().as_bytes()).map_err(failed)
 }

@@ -255,7 +255,10 @@ pub(crate) const ROWS: [Row; 61] = [
         20,
         &[Namespace],
         "system calls: namespaces entered, mounts, descriptors without close-on-exec",
-        By(&["calls::a_call_enters_network_namespaces_alone_and_all_its_descriptors_are_closed_on_exec"]),
+        By(&[
+            "calls::a_call_enters_network_namespaces_alone_and_all_its_descriptors_are_closed_on_exec",
+            "dhcp_daemon/the_daemon_enters_network_namespaces_alone_and_all_its_descriptors_are_closed_on_exec",
+        ]),
     ),
     row(
         21,
@@ -422,6 +425,7 @@ pub(crate) const ROWS: [Row; 61] = [
         By(&[
             "state::on_a_full_disk_an_add_is_undone_and_a_del_works",
             "cache/a_full_disk_refuses_add_early_and_one_that_fills_loses_nothing",
+            "dhcp_daemon/on_a_full_disk_an_order_fails_and_its_lease_is_given_back",
         ]),
     ),
     row(
@@ -443,6 +447,7 @@ pub(crate) const ROWS: [Row; 61] = [
         By(&[
             "files::nothing_is_open_to_other_users_under_any_umask",
             "state::under_umask_0_other_users_cannot_access_stored_files",
+            "dhcp_daemon/under_umask_0_no_other_user_can_read_or_write_what_the_daemon_makes",
         ]),
     ),
     row(
@@ -583,7 +588,10 @@ pub(crate) const ROWS: [Row; 61] = [
         57,
         &[Outside, NetRaw],
         "as a DHCP server, without being asked: garbage, wrong transaction ids and hardware addresses, 1,500 options, floods",
-        By(&["dhcp_daemon/a_rogue_server_keeps_no_container_from_its_lease"]),
+        By(&[
+            "dhcp_daemon/a_rogue_server_keeps_no_container_from_its_lease",
+            "dhcp6/a_rogue_server_of_ipv6_keeps_no_container_from_its_lease_and_writes_nowhere_else",
+        ]),
     ),
     row(
         58,

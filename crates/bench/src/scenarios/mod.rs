@@ -150,8 +150,10 @@ pub(crate) struct Scenario {
     pub(crate) kept: bool,
     /// The number of rules of another program that exist beforehand, and their tables.
     pub(crate) foreign_rules: Foreign,
-    /// A shell line that prepares the host; `DIR` in it is the side's directory.
+    /// A shell line that prepares the host; `DIR` in it is the side's directory, and `BIN` the one of its plugins.
     pub(crate) before: &'static str,
+    /// A shell line that ends what `before` has started.
+    pub(crate) after: &'static str,
     /// A shell line that is run in each container beforehand; `HOST` in it is the path of the host's namespace. It makes the links
     /// that the plugins before a chained one would make.
     pub(crate) inside: &'static str,
@@ -199,6 +201,7 @@ const ONE: Scenario = Scenario {
     kept: false,
     foreign_rules: Foreign::Nftables(0),
     before: "true",
+    after: "",
     inside: ":",
     is_renewed: false,
     env: &[],
@@ -315,6 +318,29 @@ const HOST_DEVICE: Scenario = Scenario {
     steps: &[Add, Check, Del],
     rows: &[Add, Check, Del],
     proof: (Add, "! ip link show device0"),
+    ..ONE
+};
+
+/// A DHCP server on the host's bridge, and the side's daemon, of which ours alone has a directory of records.
+const DHCP: Scenario = Scenario {
+    plugin: "dhcp",
+    conf: r#"{"ipam":{"type":"dhcp","daemonSocketPath":"DIR/dhcp.sock"}}"#,
+    before: "command -v dnsmasq >/dev/null || { echo dnsmasq is missing >&2; exit 1; }; \
+        ip link add dhcp0 type bridge && ip addr add 10.97.0.1/16 dev dhcp0 && ip link set dhcp0 up && \
+        dnsmasq --conf-file=/dev/null --user=root --port=0 --bind-interfaces --interface=dhcp0 --dhcp-authoritative \
+            --no-ping --dhcp-range=10.97.0.10,10.97.9.250,255.255.0.0,2m --dhcp-leasefile=DIR/leases.dnsmasq \
+            --pid-file=DIR/dnsmasq.pid && \
+        { BIN/dhcp daemon -socketpath DIR/dhcp.sock -pidfile DIR/daemon.pid \
+            $(BIN/dhcp daemon -help 2>&1 | grep -q -e -datadir && echo -datadir DIR/dhcp) >/dev/null 2>&1 & } && \
+        timeout 20 sh -c 'until test -S DIR/dhcp.sock -a -s DIR/daemon.pid; do sleep 0.05; done'",
+    after: "for name in daemon dnsmasq; do kill $(cat DIR/$name.pid); done",
+    inside: "ip link add eth0 type veth peer name bench0 netns HOST && ip link set eth0 up && \
+        nsenter --net=HOST ip link set bench0 master dhcp0 up",
+    proof: (
+        Add,
+        "grep -q 10.97. DIR/leases.dnsmasq && test $(awk '/VmRSS/ {print $2}' /proc/$(cat DIR/daemon.pid)/status) -gt 0",
+    ),
+    rounds: 20,
     ..ONE
 };
 
@@ -557,6 +583,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "dummy", ..DUMMY },
     Scenario { name: "tap", ..TAP },
     Scenario { name: "host-device", ..HOST_DEVICE },
+    Scenario { name: "dhcp", ..DHCP },
     Scenario { name: "host-local, empty", ..HOST_LOCAL },
     Scenario { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scenario { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
@@ -711,6 +738,8 @@ pub(crate) const TARGETS: &[Target] = &[
     target("tap ADD", 5.0, 2.0),
     target("host-device ADD", 1.5, 1.0),
     target("host-device DEL", 1.2, 1.0),
+    // Upstream does not probe for the address, which takes a tenth of a second.
+    target("dhcp ADD", 0.2, 0.15),
     target("host-local, empty ADD", 4.0, 5.0),
     target("host-local, 10,000 taken ADD", 100.0, 48.0),
     target("host-local, 65,000 taken ADD", 500.0, 30.0),

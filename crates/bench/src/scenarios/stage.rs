@@ -206,6 +206,7 @@ impl<'a> Stage<'a> {
 
     /// A text of the scenario, with the directory instead of `DIR`.
     fn placed(&self, text: &str) -> String {
+        let text = text.replace("BIN", &self.side.bin.display().to_string());
         text.replace("DIR", &self.dir().display().to_string())
     }
 
@@ -335,6 +336,14 @@ impl<'a> Stage<'a> {
             }
         };
         self.sh(program, &text).map(drop)
+    }
+}
+
+impl Drop for Stage<'_> {
+    fn drop(&mut self) {
+        if !self.scenario.after.is_empty() {
+            let _ = self.sh(&self.placed(self.scenario.after), ""); // what did not start has no number
+        }
     }
 }
 

@@ -32,6 +32,8 @@ struct NewNetwork {
     vlan_id: Option<u16>,
     /// The device of the host; empty with other plugins.
     device: String,
+    /// Whether a DHCP server assigns the addresses; otherwise those of `ranges` are used.
+    dhcp: bool,
     ranges: Vec<RangeConfig>,
     masquerade: bool,
     ports: bool,
@@ -144,14 +146,16 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         check_ifname(&bridge).map_err(|why| format!("--bridge: {why}: {bridge:?}"))?;
     }
     let mut subnets = args.subnet.clone();
-    if subnets.is_empty() {
+    if subnets.is_empty() && !args.dhcp {
         let answer = questions.ask("Subnets, IPv4 or IPv6, with blanks between them", &free_subnet())?;
         subnets.extend(answer.split_whitespace().map(str::to_owned));
     }
     let mut masquerade = false;
     let mut ports = false;
     let mut limits = false;
-    if plugin.leads_to_the_host() {
+    if args.dhcp {
+        limits = args.limits;
+    } else if plugin.leads_to_the_host() {
         masquerade = !args.no_masquerade && questions.agree("Masquerade what leaves the network", true)?;
         ports = args.ports || questions.agree("Published ports, by the plugin portmap", false)?;
         limits = args.limits || questions.agree("Limits of rates, by the plugin bandwidth", false)?;
@@ -160,7 +164,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
     if Version::exact(&version).is_none() {
         return Err(format!("--cni-version: no version of the specification: {version}").into());
     }
-    let ranges = ranges(&subnets, &args.gateway)?;
+    let ranges = if args.dhcp { Vec::new() } else { ranges(&subnets, &args.gateway)? };
     Ok(NewNetwork {
         name,
         plugin,
@@ -168,6 +172,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         master: args.master.clone(),
         device,
         vlan_id,
+        dhcp: args.dhcp,
         ranges,
         masquerade,
         ports,
@@ -190,6 +195,11 @@ fn check_fits(plugin: MainPlugin, args: &Init) -> Result {
         if is_given && plugin != MainPlugin::Vlan {
             return Err(format!("{option}: only with --plugin vlan").into());
         }
+    }
+    if args.dhcp && matches!(plugin, MainPlugin::Ptp | MainPlugin::Dummy | MainPlugin::Tap) {
+        return Err(
+            "--dhcp: only with --plugin bridge, vlan or host-device, which a server of the network reaches".into()
+        );
     }
     if args.device.is_some() && plugin != MainPlugin::HostDevice {
         return Err("--device: only with --plugin host-device".into());
@@ -319,6 +329,9 @@ impl NewNetwork {
     fn main_plugin(&self) -> Value {
         let ranges: Vec<Value> = self.ranges.iter().map(range_set_document).collect();
         match self.plugin {
+            MainPlugin::Bridge if self.dhcp => {
+                json!({"type": "bridge", "bridge": self.bridge, "ipam": {"type": "dhcp"}})
+            }
             MainPlugin::Bridge => json!({
                 "type": "bridge",
                 "bridge": self.bridge,
@@ -333,7 +346,7 @@ impl NewNetwork {
                 "ipam": {"type": "host-local", "ranges": ranges, "routes": self.default_routes()},
             }),
             MainPlugin::Vlan => {
-                let ipam = json!({"type": "host-local", "ranges": ranges, "routes": self.default_routes()});
+                let ipam = self.routed_ipam(&ranges);
                 let mut vlan = json!({"type": "vlan", "vlanId": self.vlan_id, "ipam": ipam});
                 if let Some(master) = &self.master {
                     vlan["master"] = json!(master);
@@ -343,10 +356,17 @@ impl NewNetwork {
             MainPlugin::Tap => json!({"type": "tap", "ipam": {"type": "host-local", "ranges": ranges}}),
             MainPlugin::Dummy => json!({"type": "dummy", "ipam": {"type": "host-local", "ranges": ranges}}),
             MainPlugin::HostDevice => {
-                let ipam = json!({"type": "host-local", "ranges": ranges, "routes": self.default_routes()});
-                json!({"type": "host-device", "device": self.device, "ipam": ipam})
+                json!({"type": "host-device", "device": self.device, "ipam": self.routed_ipam(&ranges)})
             }
         }
+    }
+
+    /// The IPAM plugin of an interface on a wire: a server of the wire also says what is routed.
+    fn routed_ipam(&self, ranges: &[Value]) -> Value {
+        if self.dhcp {
+            return json!({"type": "dhcp"});
+        }
+        json!({"type": "host-local", "ranges": ranges, "routes": self.default_routes()})
     }
 
     /// A default route for each family that has a subnet.
@@ -365,6 +385,16 @@ impl NewNetwork {
     /// The comments of the file.
     fn remarks(&self) -> Vec<String> {
         let main = match self.plugin {
+            MainPlugin::Bridge if self.dhcp => vec![
+                "bridge: all containers are ports of this link, which is made if it is not there. The DHCP server is on a network that it \
+                 has a port to, such as `ip link set eth1 master BRIDGE`.",
+            ],
+            MainPlugin::Vlan if self.dhcp => vec![
+                "vlan: each container has an interface in this VLAN of the master; without one, of the link of the default route.",
+            ],
+            MainPlugin::HostDevice if self.dhcp => {
+                vec!["host-device: the container has this device of the host, alone; the host has it back after DEL."]
+            }
             MainPlugin::Bridge => vec![
                 "bridge: all containers are ports of this link, which is made if it is not there.",
                 "isDefaultGateway: the bridge has each subnet's gateway address, and containers go out through it.",
@@ -390,10 +420,15 @@ impl NewNetwork {
         };
         let mut all = vec!["Written by cnitool init. This key is a comment: runtimes and plugins ignore it."];
         all.extend(main);
-        if self.plugin.leads_to_the_host() {
+        if self.dhcp {
+            all.push("dhcp: a server assigns the addresses, and a daemon of the host keeps them: enable cni-dhcp.socket, or start `dhcp daemon`.");
+        }
+        if self.plugin.leads_to_the_host() && !self.dhcp {
             all.push("ipMasq: packets that leave the network get the host's address (masquerading).");
         }
-        all.push("ranges: a container gets one address of each list; reservations are in /var/lib/cni/networks.");
+        if !self.dhcp {
+            all.push("ranges: a container gets one address of each list; reservations are in /var/lib/cni/networks.");
+        }
         if self.ports {
             all.push("portmap: ports of the host that lead to a container, as its runtime requests them.");
         }
