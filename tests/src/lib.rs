@@ -19,6 +19,7 @@ pub mod runtimes;
 pub mod scene;
 pub mod schema;
 pub mod served;
+pub mod switched;
 pub mod tampering;
 pub mod transcripts;
 pub mod udhcpd;
@@ -121,10 +122,13 @@ pub fn installed() -> &'static Path {
     })
 }
 
-/// The directory of what `scripts/install` installs, and builds here.
+/// The directory of what `scripts/install` installs, and builds here; or `CNIKIT_BUILT`.
 pub fn released() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
+        if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
+            return built.into();
+        }
         let printed =
             Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install")).arg("--build").output().unwrap();
         assert!(printed.status.success(), "{printed:?}");
@@ -147,14 +151,18 @@ pub fn apart() -> &'static Path {
 
 fn copy_plugins() -> PathBuf {
     let dir = tempfile::tempdir_in(built()).unwrap().keep();
-    // A program copies them: a child of another thread could inherit our file descriptor, and a file that is open for writing
-    // cannot be executed.
     for name in NAMES {
-        let copied = Command::new("cp").args([installed().join("cni-plugins"), dir.join(name)]).status();
-        assert!(copied.expect("cp can be started").success(), "the installed plugins cannot be copied");
+        copy_program(&installed().join("cni-plugins"), &dir.join(name));
     }
     remove_at_exit(&dir);
     dir
+}
+
+/// Copies a program by another one: a child of another thread could inherit our file descriptor, and a file that is open for
+/// writing cannot be executed.
+pub fn copy_program(from: &Path, to: &Path) {
+    let copied = Command::new("cp").args([from, to]).status();
+    assert!(copied.expect("cp can be started").success(), "{} cannot be copied", from.display());
 }
 
 /// The directories of upstream's plugins: the packaged ones, 1.1.1, and the newest, 1.9.1. If they are missing, the error says how

@@ -11,7 +11,7 @@ use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
-const ROWS: [(&str, u8); 26] = [
+const ROWS: [(&str, u8); 27] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -28,6 +28,7 @@ const ROWS: [(&str, u8); 26] = [
     ("crates/skel", 2),
     ("crates/libcni", 2),
     ("crates/dhcp-daemon", 3),
+    ("crates/installer", 3),
     ("crates/plan", 3),
     ("crates/iptables", 3),
     ("crates/resources", 4),

@@ -53,7 +53,7 @@ impl Node {
     }
 
     fn uninstall(&self) -> String {
-        let (succeeded, printed) = self.try_script(&["--uninstall"]);
+        let (succeeded, printed) = self.try_script(&["--uninstall", "--force"]);
         assert!(succeeded, "{printed}");
         printed
     }
@@ -225,7 +225,7 @@ fn uninstalling_leaves_an_empty_node_empty() {
     node.install();
     node.uninstall();
     assert_eq!(node.files(), BTreeMap::new());
-    let (succeeded, printed) = node.try_script(&["--uninstall"]);
+    let (succeeded, printed) = node.try_script(&["--uninstall", "--force"]);
     assert!(!succeeded && printed.contains("not installed"), "{printed}");
 }
 
@@ -262,18 +262,18 @@ fn files_put_over_ours_survive_installation_and_uninstallation() {
     let node = Node::new();
     node.give("cni bin/bridge", FOREIGN);
     node.install();
-    replace(&node, "bridge", "a newer one of another");
+    replace(&node, "bridge", NEWER);
     node.install();
     assert!(node.is_ours("bridge"));
     replace(&node, "host-local", "this one too");
     node.uninstall();
     let content = |name: &str| fs::read_to_string(node.plugins().join(name)).unwrap();
-    assert_eq!(
-        (content("bridge").as_str(), content("host-local").as_str()),
-        ("a newer one of another", "this one too")
-    );
+    assert_eq!((content("bridge").as_str(), content("host-local").as_str()), (NEWER, "this one too"));
     assert_eq!(node.files().len(), 2);
 }
+
+/// A later version of it. What is no program would not be kept in the place of one that is.
+const NEWER: &str = "#!/bin/sh\necho newer\n";
 
 /// As a package manager does it.
 fn replace(node: &Node, name: &str, content: &str) {
@@ -309,7 +309,7 @@ fn a_full_disk_leaves_what_was_there() {
     let node = Node::new();
     let plugins = node.plugins();
     let line = format!(
-        "mount -t tmpfs -o size=512k none '{plugins}' && echo old >'{plugins}/bridge' && ! CNIKIT_BUILT='{built}' '{SCRIPT}' \
+        "mount -t tmpfs -o size=512k,mode=755 none '{plugins}' && echo old >'{plugins}/bridge' && ! CNIKIT_BUILT='{built}' '{SCRIPT}' \
          '{plugins}' '{tools}' >&2 && ls -A '{plugins}' && cat '{plugins}/bridge'",
         plugins = plugins.display(),
         built = released().display(),

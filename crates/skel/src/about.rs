@@ -1,12 +1,13 @@
 //! The texts for a person who runs a plugin by hand.
 
+use std::fmt::Write as _;
 use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
 use cnikit_types::Version;
 
-use crate::entry::Plugins;
+use crate::entry::{Command, Plugins};
 
 /// The version of cnikit.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -41,16 +42,23 @@ pub(crate) fn by_hand(name: &str, example: &str) -> ExitCode {
 }
 
 /// Prints the help of a binary of many plugins, or with `--list` their names, one per line.
-pub(crate) fn of_many(plugins: Plugins) -> ExitCode {
+pub(crate) fn of_many(plugins: Plugins, commands: &[Command]) -> ExitCode {
     let names: Vec<&str> = plugins.iter().map(|entry| entry.name).collect();
     let list = names.join("\n");
     let how = "Call it by a plugin's name (its launcher, or a link), or name the plugin as the first argument.";
+    let mut operator = String::new();
+    for command in commands {
+        if operator.is_empty() {
+            operator.push_str("\n\nCommands, each with --help:");
+        }
+        let _ = write!(operator, "\n  cni-plugins {:<10} {}", command.name, command.about);
+    }
     let written = if asked(["--list", "-l"]) {
         writeln!(std::io::stdout(), "{list}")
     } else if asked(["--version", "-V"]) {
         writeln!(std::io::stdout(), "cnikit-{VERSION}")
     } else {
-        writeln!(std::io::stderr(), "cnikit-{VERSION}: CNI plugins in one binary:\n{list}\n\n{how}")
+        writeln!(std::io::stderr(), "cnikit-{VERSION}: CNI plugins in one binary:\n{list}\n\n{how}{operator}")
     };
     let known = asked(["--list", "-l"]) || asked(["--version", "-V"]) || asked(["--help", "-h"]);
     ExitCode::from(u8::from(written.is_err() || !known))

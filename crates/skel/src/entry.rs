@@ -38,6 +38,23 @@ impl Role {
     }
 }
 
+/// A command of a binary of many plugins for an operator, such as one that installs them.
+#[derive(Clone, Copy)]
+pub struct Command {
+    /// The first argument of the process.
+    pub name: &'static str,
+    /// One line for the help.
+    pub about: &'static str,
+    /// The work: the plugins of the binary, and the other arguments.
+    pub run: fn(Plugins, &[String]) -> ExitCode,
+}
+
+impl std::fmt::Debug for Command {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name)
+    }
+}
+
 /// The arguments of this process after its name.
 pub(crate) fn arguments() -> Vec<String> {
     std::env::args_os().skip(1).map(|one| one.to_string_lossy().into_owned()).collect()

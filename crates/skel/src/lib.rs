@@ -75,7 +75,7 @@ mod traits;
 
 pub use cnikit_netns::NetnsLookup;
 pub use delegate::{Delegate, holds_already};
-pub use entry::{Entry, Plugins, Role};
+pub use entry::{Command, Entry, Plugins, Role};
 pub use error::{Error, Errors, Result, code};
 pub use input::Input;
 pub use journal::{Journal, Undo, each_by_itself};

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use crate::about;
-use crate::entry::{Entry, Plugins, arguments};
+use crate::entry::{Command, Entry, Plugins, arguments};
 use crate::plugin::Plugin;
 use crate::serve::{serve, serve_process};
 
@@ -15,8 +15,8 @@ impl Entry {
 }
 
 /// The `main` of a binary of many plugins. It serves the plugin whose name the program is run by, otherwise the one that is its
-/// first argument.
-pub fn dispatch(plugins: Plugins) -> ExitCode {
+/// first argument. A command of this name is run if the first argument is that of no plugin.
+pub fn dispatch(plugins: Plugins, commands: &[Command]) -> ExitCode {
     let arguments = arguments();
     let by_name = |name: &str| plugins.iter().find(|entry| entry.name == name);
     let mut rest = &arguments[..];
@@ -27,9 +27,21 @@ pub fn dispatch(plugins: Plugins) -> ExitCode {
         rest = others;
         named = by_name(first);
     }
-    let Some(entry) = named else { return about::of_many(plugins) };
+    let Some(entry) = named else { return run_command(plugins, commands, &arguments) };
     if let Some(code) = entry.role.and_then(|role| role.run_if_named(rest)) {
         return code;
     }
     serve_process(entry.name, entry.serve, entry.example, plugins)
+}
+
+/// Runs the command that the first argument names, or prints the help.
+fn run_command(plugins: Plugins, commands: &[Command], arguments: &[String]) -> ExitCode {
+    if let Some((first, rest)) = arguments.split_first() {
+        for command in commands {
+            if command.name == first {
+                return (command.run)(plugins, rest);
+            }
+        }
+    }
+    about::of_many(plugins, commands)
 }

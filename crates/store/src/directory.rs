@@ -105,6 +105,18 @@ impl Directory {
         }
     }
 
+    /// A directory that the caller has opened; `path` is its path for messages, and what [`Directory::is_current`] and
+    /// [`Directory::resolved`] look up.
+    ///
+    /// # Errors
+    /// fstat(2) fails.
+    pub fn of_descriptor(file: OwnedFd, path: PathBuf) -> Result<Directory, Error> {
+        match fstat(&file) {
+            Ok(found) => Ok(Directory { file, path, identity: identity_of(&found) }),
+            Err(errno) => Err(Error::new("look at", path, errno)),
+        }
+    }
+
     /// The path as the caller gave it.
     pub fn path(&self) -> &Path {
         &self.path

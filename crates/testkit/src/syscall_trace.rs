@@ -145,7 +145,26 @@ pub fn run(
     limits: &[Limit],
     decide: impl FnMut(&Syscall) -> SyscallVerdict,
 ) -> io::Result<(CallOutput, SyscallTrace)> {
-    let launched = launch::launch(program, env, stdin)?;
+    trace(launch::launch(program, &[], env, stdin)?, limits, decide)
+}
+
+/// As [`run`], with arguments and without input.
+///
+/// # Errors
+/// As [`run`].
+pub fn run_command(
+    program: &Path,
+    args: &[String],
+    decide: impl FnMut(&Syscall) -> SyscallVerdict,
+) -> io::Result<(CallOutput, SyscallTrace)> {
+    trace(launch::launch(program, args, &[], &[])?, &[], decide)
+}
+
+fn trace(
+    launched: launch::Launched,
+    limits: &[Limit],
+    decide: impl FnMut(&Syscall) -> SyscallVerdict,
+) -> io::Result<(CallOutput, SyscallTrace)> {
     let mut watch = Tracer {
         listener: launched.listener,
         first: launched.pid,

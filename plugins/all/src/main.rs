@@ -1,4 +1,4 @@
-//! All plugins in one binary, called by the name of the plugin.
+//! All plugins in one binary, called by the name of the plugin; and the commands that install it.
 
 use cnikit::{Chained, Delegating, Entry, InterfaceShape, Ipam};
 use dlmalloc::GlobalDlmalloc;
@@ -31,5 +31,5 @@ static ALL: &[Entry] = &[
 ];
 
 fn main() -> std::process::ExitCode {
-    cnikit::dispatch(ALL)
+    cnikit::dispatch(ALL, &cnikit_installer::COMMANDS)
 }

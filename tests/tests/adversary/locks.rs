@@ -388,6 +388,8 @@ fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
 fn an_installation_waits_for_no_other_user() {
     let host = Host::new();
     let dir = open_to_all();
+    // Otherwise the directory would be refused, as others could put another one in its place.
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o1777)).unwrap();
     let bin = dir.path().join("bin");
     let tool = dir.path().join("tool");
     [&bin, &tool].into_iter().for_each(|dir| fs::create_dir(dir).unwrap());

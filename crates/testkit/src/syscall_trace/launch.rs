@@ -34,8 +34,8 @@ const NOT_STARTED: i32 = 127;
 
 /// Starts a program on the calling thread's host. The variables are added to our own, and stdin has to fit in a pipe. The program
 /// is killed when the calling thread ends.
-pub(super) fn launch(program: &Path, env: &[(String, String)], stdin: &[u8]) -> io::Result<Launched> {
-    let image = Image::new(program, env)?;
+pub(super) fn launch(program: &Path, args: &[String], env: &[(String, String)], stdin: &[u8]) -> io::Result<Launched> {
+    let image = Image::new(program, args, env)?;
     let (input, mut feed) = pipe()?;
     let (stdout, output) = pipe()?;
     let (stderr, errors) = pipe()?;
@@ -58,15 +58,22 @@ pub(super) fn launch(program: &Path, env: &[(String, String)], stdin: &[u8]) -> 
 /// The arguments of execve(2), prepared before the fork.
 struct Image {
     path: CString,
-    argv: [*const c_char; 2],
+    argv: Vec<*const c_char>,
     envp: Vec<*const c_char>,
-    /// The strings that `envp` points to.
-    _env: Vec<CString>,
+    /// The strings that `argv` and `envp` point to.
+    _strings: [Vec<CString>; 2],
 }
 
 impl Image {
-    fn new(program: &Path, env: &[(String, String)]) -> io::Result<Image> {
+    fn new(program: &Path, args: &[String], env: &[(String, String)]) -> io::Result<Image> {
         let path = CString::new(program.as_os_str().to_owned().into_vec())?;
+        let mut own_args = Vec::new();
+        for arg in args {
+            own_args.push(CString::new(arg.as_str())?);
+        }
+        let mut argv = vec![path.as_ptr()];
+        argv.extend(own_args.iter().map(|arg| arg.as_ptr()));
+        argv.push(ptr::null());
         let mut pairs = Vec::new();
         for (key, value) in std::env::vars_os() {
             if !env.iter().any(|(name, _)| key == name.as_str()) {
@@ -78,7 +85,7 @@ impl Image {
         }
         let mut envp: Vec<_> = pairs.iter().map(|pair| pair.as_ptr()).collect();
         envp.push(ptr::null());
-        Ok(Image { argv: [path.as_ptr(), ptr::null()], path, envp, _env: pairs })
+        Ok(Image { argv, path, envp, _strings: [own_args, pairs] })
     }
 
     /// In the child: sets up the streams and the filter, and executes the program.

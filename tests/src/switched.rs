@@ -1,0 +1,171 @@
+//! A node whose plugins are exchanged while it is in use: containers run, traffic flows, and others start and end meanwhile.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use cnikit_testkit::{Container, Host};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
+use serde_json::json;
+
+use crate::{copy_program, program};
+
+/// The networks, and how many containers each has.
+const NETWORKS: [(&str, usize); 2] = [("bridged", 10), ("routed", 10)];
+/// How often each network gets one more container before, and again after, the exchange.
+const ROUNDS: usize = 2;
+
+/// A node with twenty containers.
+pub struct SwitchedNode {
+    host: Host,
+    /// The directory of plugins, which is what is exchanged.
+    plugins: PathBuf,
+    containers: Vec<(&'static str, Container)>,
+}
+
+impl SwitchedNode {
+    /// Starts the containers with the plugins that `place` puts into an empty directory.
+    pub fn new(place: impl FnOnce(&Path)) -> SwitchedNode {
+        let host = Host::new();
+        let plugins = host.dir().join("opt/cni/bin");
+        fs::create_dir_all(&plugins).unwrap();
+        fs::create_dir(host.dir().join("net.d")).unwrap();
+        place(&plugins);
+        for (place, (network, _)) in NETWORKS.iter().enumerate() {
+            let subnets =
+                json!([[{"subnet": format!("10.5{place}.0.0/24")}], [{"subnet": format!("fd00:5{place}::/64")}]]);
+            let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
+            let ipam = json!({"type": "host-local", "ranges": subnets, "routes": routes, "dataDir": host.dir().join("leases")});
+            let first = match *network {
+                "bridged" => {
+                    json!({"type": "bridge", "bridge": "cni-s0", "isGateway": true, "ipMasq": true, "ipam": ipam})
+                }
+                _ => json!({"type": "ptp", "ipMasq": true, "ipam": ipam}),
+            };
+            let firewall = json!({"type": "firewall", "backend": "iptables"});
+            let list = json!({"cniVersion": "1.0.0", "name": network, "plugins": [first, firewall]});
+            fs::write(host.dir().join(format!("net.d/{network}.conflist")), list.to_string()).unwrap();
+        }
+        let mut node = SwitchedNode { host, plugins, containers: Vec::new() };
+        for (network, count) in NETWORKS {
+            for _ in 0..count {
+                let container = node.host.container();
+                node.call("add", network, &container);
+                node.containers.push((network, container));
+            }
+        }
+        node
+    }
+
+    /// The directory of plugins.
+    pub fn plugins(&self) -> &Path {
+        &self.plugins
+    }
+
+    /// Exchanges the plugins, while the first container of each network pings its gateway, and others start and end. Not one ADD
+    /// or DEL fails, and no packet is lost. Returns what `exchange` returns.
+    pub fn exchange<T>(&self, exchange: impl FnOnce(&Path) -> T) -> T {
+        let pings: Vec<Ping> = (0..NETWORKS.len()).map(|place| self.ping(place)).collect();
+        let is_done = AtomicBool::new(false);
+        let exchanged = thread::scope(|scope| {
+            let users: Vec<_> = NETWORKS
+                .iter()
+                .map(|(network, _)| {
+                    let is_done = &is_done;
+                    scope.spawn(move || self.use_until(network, is_done))
+                })
+                .collect();
+            for (network, _) in NETWORKS {
+                (0..ROUNDS).for_each(|_| self.one_more(network));
+            }
+            let exchanged = exchange(&self.plugins);
+            for (network, _) in NETWORKS {
+                (0..ROUNDS).for_each(|_| self.one_more(network));
+            }
+            is_done.store(true, Ordering::Relaxed);
+            for user in users {
+                let times = user.join().unwrap();
+                assert!(times > 0, "no container was started meanwhile");
+            }
+            exchanged
+        });
+        pings.into_iter().for_each(Ping::end);
+        exchanged
+    }
+
+    fn use_until(&self, network: &str, is_done: &AtomicBool) -> usize {
+        let mut times = 0;
+        while !is_done.load(Ordering::Relaxed) {
+            self.one_more(network);
+            times += 1;
+        }
+        times
+    }
+
+    /// A container starts and ends.
+    fn one_more(&self, network: &str) {
+        let container = self.host.container();
+        self.call("add", network, &container);
+        self.call("del", network, &container);
+    }
+
+    /// Deletes all containers. No reservation of an address is left.
+    pub fn end(self) {
+        for (network, container) in &self.containers {
+            self.call("del", network, container);
+        }
+        for (network, _) in NETWORKS {
+            for entry in fs::read_dir(self.host.dir().join("leases").join(network)).unwrap() {
+                let name = entry.unwrap().file_name().into_string().unwrap();
+                assert!(!name.starts_with("10.") && !name.starts_with("fd00"), "{network}: {name} is left");
+            }
+        }
+    }
+
+    fn call(&self, verb: &str, network: &str, container: &Container) {
+        let dir = self.host.dir().display();
+        let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {}", self.plugins.display());
+        let tool = program("cnitool");
+        let line = format!("{} {flags} {verb} {network} {}", tool.display(), container.path());
+        let (succeeded, output) = self.host.try_sh(&line);
+        assert!(succeeded, "{verb} {network}: {output}");
+    }
+
+    /// A container pings the gateway of its network.
+    fn ping(&self, place: usize) -> Ping {
+        let (network, _) = NETWORKS[place];
+        let (_, container) = self.containers.iter().find(|(of, _)| *of == network).unwrap();
+        let address = format!("10.5{place}.0.1");
+        let mut ping = Command::new("nsenter");
+        ping.arg(format!("--net={}", container.path())).args(["ping", "-n", "-i", "0.02", &address]);
+        Ping { process: ping.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap() }
+    }
+}
+
+/// A stream of packets.
+struct Ping {
+    process: Child,
+}
+
+impl Ping {
+    /// Every packet was answered.
+    fn end(self) {
+        kill(Pid::from_raw(self.process.id().try_into().unwrap()), Signal::SIGINT).unwrap();
+        let text = String::from_utf8(self.process.wait_with_output().unwrap().stdout).unwrap();
+        let line = text.lines().find(|line| line.contains("packets transmitted")).unwrap_or(&text);
+        let counts: Vec<usize> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+        // The last one may have been on its way.
+        assert!(counts.len() >= 2 && counts[0] > 20 && counts[0] - counts[1] <= 1, "{line}");
+    }
+}
+
+/// Puts the plugins of a directory into another one, each a file of its own, as a package or an archive does.
+pub fn copy_plugins(from: &Path, to: &Path) {
+    for entry in fs::read_dir(from).unwrap() {
+        let entry = entry.unwrap();
+        copy_program(&entry.path(), &to.join(entry.file_name()));
+    }
+}
