@@ -27,7 +27,8 @@ struct Node {
 
 /// Upstream's packaged plugin: a whole program of another maker.
 fn foreign() -> Vec<u8> {
-    fs::read("/usr/lib/cni/bridge").expect("the packaged reference is installed")
+    let [packaged, _] = cnikit_tests::references();
+    fs::read(packaged.join("bridge")).unwrap()
 }
 
 fn launcher() -> Vec<u8> {
@@ -389,6 +390,11 @@ fn before_uninstall(node: &Node) {
     node.ok(&install_line(node, "install"));
 }
 
+/// The command line of a run.
+fn full_line(node: &Node, verb: &str) -> String {
+    if verb == "uninstall" { "uninstall".into() } else { install_line(node, verb) }
+}
+
 fn install_line(node: &Node, verb: &str) -> String {
     let list = node.root().join("10-pods.conflist");
     format!("{verb} {FEW} --network-list {} --pod-cidr 10.9.0.0/24", list.display())
@@ -401,16 +407,12 @@ const SCENES: [Scene; 3] = [
 ];
 
 impl Scene {
-    fn full_line(&self, node: &Node, verb: &str) -> String {
-        if verb == "uninstall" { "uninstall".into() } else { install_line(node, verb) }
-    }
-
     fn traced(
         &self,
         node: &Node,
         decide: impl FnMut(&Syscall) -> SyscallVerdict,
     ) -> (cnikit_testkit::CallOutput, SyscallTrace) {
-        let args = node.args(&self.full_line(node, self.line));
+        let args = node.args(&full_line(node, self.line));
         syscall_trace::run_command(&released().join("cni-plugins"), &args, decide).unwrap()
     }
 
@@ -423,9 +425,8 @@ impl Scene {
         let (output, _) = self.traced(&node, |call| {
             if (call.process, call.place, call.number) == at { verdict } else { SyscallVerdict::GoOn }
         });
-        let failed = |why: String| {
-            Err(format!("{} {verdict:?} at {} {}: {why}; {output:?}", self.title, at.1, name(at.2.into())))
-        };
+        let failed =
+            |why: String| Err(format!("{} {verdict:?} at {} {}: {why}; {output:?}", self.title, at.1, name(at.2)));
         for (plugin, old) in old {
             let now = fs::read(node.plugin(plugin)).ok();
             let is_known = now == old
@@ -449,7 +450,7 @@ impl Scene {
         if matches!(verdict, SyscallVerdict::Fail(_)) && !is_undisturbed && !is_reported && output.exit > 0 {
             return failed("it ended without a word".into());
         }
-        let (status, printed) = node.run(&self.full_line(&node, self.complete));
+        let (status, printed) = node.run(&full_line(&node, self.complete));
         let is_gone = self.complete == "uninstall" && printed.contains("not installed");
         if status != 0 && !is_gone {
             return failed(format!("the second run: {printed}"));
