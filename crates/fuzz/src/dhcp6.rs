@@ -3,18 +3,22 @@
 use std::time::Duration;
 
 use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, MAX_ADDRESSES, Reply6};
+use cnikit_netlink::Mac;
 
 /// The client's DUID, its association, and the number of its exchanges, which are in the stored corpus too.
 const DUID: [u8; 4] = [0, 4, 1, 2];
 const IAID: u32 = 77;
 const XID: u32 = 0x0004_0404;
+/// Another host on the link.
+const OTHER: Mac = Mac([2, 0, 0, 0, 1, 1]);
 /// The types of server's messages.
 const ADVERTISE: u8 = 2;
 const REPLY: u8 = 7;
 /// The most steps until a client that hears nothing has no lease.
 const STEPS: usize = 40;
 
-/// Parses the message, and has a client receive it again and again, from its start to a lease and to the end of that.
+/// Parses the message, and has a client receive it again and again, from its start to a lease and to the end of that; also as a packet
+/// of neighbour discovery.
 pub(crate) fn run(message: &[u8]) {
     if let Some(reply) = Reply6::parse(message, IAID) {
         assert!(reply.addresses.len() <= MAX_ADDRESSES && (1..=130).contains(&reply.server.len()));
@@ -31,6 +35,7 @@ pub(crate) fn run(message: &[u8]) {
             client.receive(now, &with_type(message, kind));
         }
         client.receive(now, message);
+        client.receive_neighbor(now, OTHER, message);
         while let Some(event) = client.event() {
             if let Client6Event::Bound(lease) | Client6Event::Renewed(lease) = event {
                 check(&lease);
