@@ -15,7 +15,7 @@ use crate::{Error, Result, Socket};
 const FIRST_PAUSE: Duration = Duration::from_millis(1);
 const LONGEST_PAUSE: Duration = Duration::from_millis(100);
 /// The position of the sequence number in a message.
-const SEQUENCE: std::ops::Range<usize> = 8..12;
+pub(crate) const SEQUENCE: std::ops::Range<usize> = 8..12;
 
 /// How one attempt at a dump ended.
 #[derive(Debug, PartialEq, Eq)]

@@ -1,10 +1,11 @@
 //! Finding and deleting links.
 
-use netlink_packet_core::DefaultNla;
+use netlink_packet_core::{DefaultNla, parse_u32};
 use netlink_packet_route::RouteNetlinkMessage;
 use netlink_packet_route::link::{InfoKind, LinkAttribute, LinkExtentMask, LinkInfo, LinkMessage};
 use rtnetlink::{LinkMessageBuilder, LinkUnspec};
 
+use crate::dump::SEQUENCE;
 use crate::link::{ALT_IFNAME, IFNAME};
 use crate::netlink::{Forgives, Request};
 use crate::{Error, Link, Netlink, Result};
@@ -30,6 +31,27 @@ impl Netlink {
     /// The request fails, or the kernel's answer cannot be parsed.
     pub fn find_link(&self, name: &str) -> Result<Option<Link>> {
         absent_is_none(self.link(name))
+    }
+
+    /// The links with these names or alternative names, each `None` if there is none. They are asked for in one datagram.
+    ///
+    /// # Errors
+    /// As [`Netlink::find_link`].
+    pub fn find_links(&self, names: &[String]) -> Result<Vec<Option<Link>>> {
+        let mut requests = Vec::with_capacity(names.len());
+        for name in names {
+            requests.push(Request { forgives: Forgives::Absent, ..reading(by_name(name), name) });
+        }
+        let (sequences, messages) = self.carry_out_numbered(&requests)?;
+        let mut links = vec![None; names.len()];
+        for message in &messages {
+            let place = sequences.iter().position(|sequence| Some(*sequence) == sequence_of(message));
+            if let (Some(place), Some(link)) = (place, Link::parse(message)) {
+                self.remember(&link);
+                links[place] = Some(link);
+            }
+        }
+        Ok(links)
     }
 
     /// The link with this index.
@@ -180,24 +202,32 @@ impl Netlink {
         self.ask(request).map(drop)
     }
 
-    fn read_link(&self, mut message: LinkMessage, object: &str) -> Result<Link> {
-        message.attributes.push(without_statistics());
-        let message = RouteNetlinkMessage::GetLink(message);
-        let operation = "find link";
-        let answers = self.ask(Request {
-            message,
-            flags: 0,
-            operation,
-            object: object.to_owned(),
-            link: None,
-            forgives: Forgives::Nothing,
-        })?;
+    fn read_link(&self, message: LinkMessage, object: &str) -> Result<Link> {
+        let answers = self.ask(reading(message, object))?;
         let Some(link) = answers.iter().find_map(|message| Link::parse(message)) else {
-            return Err(Error::unreadable(operation, object, "the kernel's answer is not a link"));
+            return Err(Error::unreadable("find link", object, "the kernel's answer is not a link"));
         };
         self.remember(&link);
         Ok(link)
     }
+}
+
+/// The request for a link.
+fn reading(mut message: LinkMessage, object: &str) -> Request {
+    message.attributes.push(without_statistics());
+    Request {
+        message: RouteNetlinkMessage::GetLink(message),
+        flags: 0,
+        operation: "find link",
+        object: object.to_owned(),
+        link: None,
+        forgives: Forgives::Nothing,
+    }
+}
+
+/// The sequence number of a message.
+fn sequence_of(message: &[u8]) -> Option<u32> {
+    parse_u32(message.get(SEQUENCE)?).ok()
 }
 
 fn absent_is_none(found: Result<Link>) -> Result<Option<Link>> {

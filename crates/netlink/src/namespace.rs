@@ -29,6 +29,9 @@ impl Netlink {
     #[doc(alias = "RTM_GETNSID")]
     #[doc(alias = "nsid")]
     pub fn namespace_id(&self, netns: &Netns) -> Result<Option<i32>> {
+        if let Some(id) = self.remembered_id(netns) {
+            return Ok(Some(id));
+        }
         let operation = "find the number of namespace";
         let object = netns.path().to_string_lossy().into_owned();
         let unreadable = Error::unreadable(operation, object.clone(), "the kernel's answer has no number");
@@ -38,7 +41,11 @@ impl Netlink {
         let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
         let id = self.ask(request)?.iter().find_map(|answer| number(answer)).ok_or(unreadable)?;
         // -1 is NETNSA_NSID_NOT_ASSIGNED.
-        Ok((id >= 0).then_some(id))
+        if id < 0 {
+            return Ok(None);
+        }
+        self.remember_id(netns, id);
+        Ok(Some(id))
     }
 }
 

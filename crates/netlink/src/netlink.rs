@@ -1,6 +1,7 @@
 //! The handle on one network namespace.
 
 use std::cell::RefCell;
+use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 
 use cnikit_netns::Netns;
@@ -24,6 +25,8 @@ pub struct Netlink {
     socket: Rc<RefCell<Socket>>,
     /// The links that were read last, as they were then; emptied when this handle changes any link.
     recent: Rc<RefCell<Vec<Link>>>,
+    /// The ids of namespaces that were read. An id does not change, and the namespace is held, so it does not end either.
+    namespace_ids: Rc<RefCell<Vec<(Netns, i32)>>>,
 }
 
 impl Netlink {
@@ -44,7 +47,7 @@ impl Netlink {
     }
 
     fn over(socket: Socket) -> Self {
-        Self { socket: Rc::new(RefCell::new(socket)), recent: Rc::default() }
+        Self { socket: Rc::new(RefCell::new(socket)), recent: Rc::default(), namespace_ids: Rc::default() }
     }
 
     /// Runs `work` with the socket. `work` must not use this handle: the socket is borrowed meanwhile.
@@ -60,7 +63,12 @@ impl Netlink {
     /// Sends all requests in one datagram and returns the messages of the answer. The error is the first refusal that its request
     /// does not count as success ([`Forgives`]).
     pub(crate) fn carry_out(&self, requests: &[Request]) -> Result<Vec<Vec<u8>>> {
-        let Some(first) = requests.first() else { return Ok(Vec::new()) };
+        self.carry_out_numbered(requests).map(|(_, messages)| messages)
+    }
+
+    /// As [`Netlink::carry_out`], with the sequence numbers of the requests.
+    pub(crate) fn carry_out_numbered(&self, requests: &[Request]) -> Result<(Vec<u32>, Vec<Vec<u8>>)> {
+        let Some(first) = requests.first() else { return Ok((Vec::new(), Vec::new())) };
         if requests.iter().any(|request| changes_links(&request.message)) {
             self.recent.borrow_mut().clear();
         }
@@ -82,7 +90,7 @@ impl Netlink {
                 return Err(self.name_the_link(error, request.link));
             }
         }
-        Ok(exchanged.messages)
+        Ok((sequences, exchanged.messages))
     }
 
     /// Caches a link that was just read.
@@ -92,6 +100,17 @@ impl Netlink {
         let surplus = (recent.len() + 1).saturating_sub(REMEMBERED);
         recent.drain(..surplus);
         recent.push(link.clone());
+    }
+
+    /// The id that was read before for the open file of this namespace.
+    pub(crate) fn remembered_id(&self, netns: &Netns) -> Option<i32> {
+        let file = netns.as_fd().as_raw_fd();
+        self.namespace_ids.borrow().iter().find(|(known, _)| known.as_fd().as_raw_fd() == file).map(|(_, id)| *id)
+    }
+
+    /// Caches the id of a namespace. The clone keeps its file open, so that the number of the file stays its own.
+    pub(crate) fn remember_id(&self, netns: &Netns, id: i32) {
+        self.namespace_ids.borrow_mut().push((netns.clone(), id));
     }
 
     /// The cached link that `is_it` accepts, unless this handle has changed any link since.

@@ -87,11 +87,10 @@ impl Netlink {
             operation: "find qdisc",
             object: place.name().to_owned(),
             link: Some(link),
-            forgives: Forgives::Nothing,
+            forgives: Forgives::Absent,
         };
         match self.ask(request) {
             Ok(answers) => Ok(answers.iter().find_map(|message| Qdisc::parse(message)).filter(|one| one.handle != 0)),
-            Err(error) if error.is_absent() => Ok(None),
             // There is no discipline whose class that would be.
             Err(error) if error.is_at_odds() => Ok(None),
             Err(error) => Err(error),

@@ -66,7 +66,7 @@ pub enum Family {
 }
 
 /// A route. A route with several next hops is read as one route per next hop. See ip-route(8).
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 #[doc(alias = "rtmsg")]
 pub struct KernelRoute {
     /// The destination; `0.0.0.0/0` and `::/0` are the default routes.

@@ -60,28 +60,21 @@ impl RoutingRule {
 }
 
 impl Netlink {
-    /// The routing policy rules of a family, in the order in which they are tried.
+    /// The routing policy rules of both families, those of each in the order in which they are tried.
     ///
     /// # Errors
     /// The dump fails, see [`Socket::dump`](crate::Socket::dump). A kernel without this family or without rules has none.
     #[doc(alias = "RTM_GETRULE")]
-    pub fn rules(&self, family: Family) -> Result<Vec<RoutingRule>> {
+    pub fn rules(&self) -> Result<Vec<RoutingRule>> {
         let mut message = RuleMessage::default();
-        message.header.family = address_family(family);
+        // One dump has the rules of all families. Those of multicast routing are left out.
+        message.header.family = AddressFamily::Unspec;
         let listed = self.dump(&RouteNetlinkMessage::GetRule(message), "list routing rules", "");
         let messages = match listed {
             Err(error) if error.unsupported() => return Ok(Vec::new()),
             listed => listed?,
         };
-        let mut rules = Vec::new();
-        for message in &messages {
-            if let Some(rule) = RoutingRule::parse(message)
-                && rule.family == family
-            {
-                rules.push(rule);
-            }
-        }
-        Ok(rules)
+        Ok(messages.iter().filter_map(|message| RoutingRule::parse(message)).collect())
     }
 }
 

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use nix::fcntl::{OFlag, open};
 use nix::sys::stat::{Mode, fstat};
@@ -19,8 +19,15 @@ use crate::{Error, Inside, kernel};
 /// A network namespace, kept alive by an open file. Clones share that file.
 #[derive(Clone, Debug)]
 pub struct Netns {
-    file: Arc<OwnedFd>,
+    held: Arc<Held>,
     path: PathBuf,
+}
+
+/// The file, and the cookie once it was read: a namespace keeps its cookie as long as it exists.
+#[derive(Debug)]
+struct Held {
+    file: OwnedFd,
+    cookie: OnceLock<u64>,
 }
 
 impl Netns {
@@ -61,7 +68,7 @@ impl Netns {
     }
 
     pub(crate) fn held(file: OwnedFd, path: PathBuf) -> Self {
-        Self { file: Arc::new(file), path }
+        Self { held: Arc::new(Held { file, cookie: OnceLock::new() }), path }
     }
 
     /// The path by which it was opened; by now it may lead to something else.
@@ -73,7 +80,7 @@ impl Netns {
     ///
     /// Equal device and inode numbers are proof, because both namespaces exist while they are compared.
     pub fn is(&self, other: &Netns) -> bool {
-        match (fstat(&self.file), fstat(&other.file)) {
+        match (fstat(&self.held.file), fstat(&other.held.file)) {
             (Ok(one), Ok(other)) => (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino),
             _ => false,
         }
@@ -88,7 +95,7 @@ impl Netns {
     pub fn is_own(&self) -> Result<bool, Error> {
         let failed =
             |errno: nix::Error| Error::new("identify the network namespace", self.path.display().to_string(), errno);
-        let this = fstat(&self.file).map_err(failed)?;
+        let this = fstat(&self.held.file).map_err(failed)?;
         let own = fs::metadata(HERE).map_err(|source| Error::new("identify", HERE, source))?;
         Ok((this.st_dev, this.st_ino) == (own.dev(), own.ino()))
     }
@@ -101,9 +108,13 @@ impl Netns {
     /// The namespace cannot be entered ([`Netns::enter`]), or the kernel does not support cookies.
     #[doc(alias = "SO_NETNS_COOKIE")]
     pub fn cookie(&self) -> Result<u64, Error> {
-        self.enter(|_| kernel::cookie_here())?.map_err(|source| {
+        if let Some(cookie) = self.held.cookie.get() {
+            return Ok(*cookie);
+        }
+        let cookie = self.enter(|_| kernel::cookie_here())?.map_err(|source| {
             Error::new("read the cookie of the network namespace", self.path.display().to_string(), source)
-        })
+        })?;
+        Ok(*self.held.cookie.get_or_init(|| cookie))
     }
 
     /// The cookie ([`Netns::cookie`]) as text, or device and inode number if the kernel does not support cookies (before Linux
@@ -128,7 +139,7 @@ impl Netns {
                 let failed = |errno: nix::Error| {
                     Error::new("identify the network namespace", self.path.display().to_string(), errno)
                 };
-                let found = fstat(&self.file).map_err(failed)?;
+                let found = fstat(&self.held.file).map_err(failed)?;
                 Ok(format!("{}-{}", found.st_dev, found.st_ino))
             }
             Err(error) => Err(error),
@@ -142,7 +153,7 @@ impl Netns {
     /// fstat(2) fails.
     pub fn held_since(&self) -> Result<u64, Error> {
         let failed = |errno| Error::new("inspect the network namespace", self.path.display().to_string(), errno);
-        let found = fstat(&self.file).map_err(failed)?;
+        let found = fstat(&self.held.file).map_err(failed)?;
         Ok(found.st_ctime.wrapping_mul(1_000_000_000).wrapping_add(found.st_ctime_nsec).cast_unsigned())
     }
 
@@ -156,14 +167,14 @@ impl Netns {
     /// run then.
     #[doc(alias = "setns")]
     pub fn enter<T: Send>(&self, work: impl FnOnce(&Inside) -> T + Send) -> Result<T, Error> {
-        visit(&*self.file, work)
+        visit(&self.held.file, work)
             .map_err(|source| Error::new("enter the network namespace", self.path.display().to_string(), source))
     }
 }
 
 impl AsFd for Netns {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.file.as_fd()
+        self.held.file.as_fd()
     }
 }
 

@@ -52,6 +52,20 @@ fn a_name_that_no_link_can_have_is_an_error_and_not_an_absence() {
 }
 
 #[test]
+fn links_are_found_by_many_names_at_once_each_in_its_place() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    ip(&netns, "link property add dev near altname a-name-that-is-longer-than-fifteen-bytes");
+    let names = ["none1", "near", "none2", "a-name-that-is-longer-than-fifteen-bytes", "lo"].map(str::to_owned);
+    let found = netlink.find_links(&names).unwrap();
+    let indexes: Vec<Option<u32>> = found.iter().map(|link| link.as_ref().map(|link| link.index)).collect();
+    assert_eq!(indexes, [None, Some(near.index), None, Some(near.index), Some(1)]);
+    assert_eq!(netlink.find_links(&[]).unwrap(), []);
+    let names = ["lo".to_owned(), "x".repeat(200)];
+    assert!(!netlink.find_links(&names).unwrap_err().is_absent());
+}
+
+#[test]
 fn alternative_names_of_any_length_find_the_link() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);

@@ -7,6 +7,7 @@ mod link;
 mod namespace;
 mod neighbour;
 mod route;
+mod rule;
 mod scene;
 mod socket;
 mod upper;

@@ -17,6 +17,8 @@ fn the_id_of_a_namespace_is_that_of_links_into_it() {
     assert_eq!([to_first.lower_netns, to_second.lower_netns], numbers);
     assert!(numbers[0].is_some() && numbers[1].is_some());
     assert_ne!(numbers[0], numbers[1]);
+    let numbers_again = [&second, &first].map(|netns| here.namespace_id(netns).unwrap());
+    assert_eq!(numbers_again, [numbers[1], numbers[0]], "as they were read before");
     assert_eq!(here.link("veth2").unwrap().lower_netns, numbers[1]);
 }
 

@@ -1,6 +1,6 @@
 //! Comparison of routes.
 
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 
 use cnikit_netlink::{KernelRoute, RouteCopy};
 
@@ -9,7 +9,9 @@ use cnikit_netlink::{KernelRoute, RouteCopy};
 const IPV6_METRIC: u32 = 1024;
 
 /// Routes that are found by what they are for the kernel: one of two may be wanted, and lack what the kernel fills in.
-pub(crate) struct RouteIndex<'a>(HashMap<KernelRoute, &'a RouteCopy>);
+///
+/// Nearly always these are a handful, which are compared sooner than the first of them is hashed.
+pub(crate) struct RouteIndex<'a>(BTreeMap<KernelRoute, &'a RouteCopy>);
 
 impl<'a> RouteIndex<'a> {
     pub(crate) fn of(copies: impl IntoIterator<Item = &'a RouteCopy>) -> RouteIndex<'a> {

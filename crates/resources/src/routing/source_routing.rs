@@ -90,11 +90,10 @@ impl Resource for SourceRouting {
         if let Err(error) = limit::count("addresses", self.addresses.len(), MOST_ADDRESSES) {
             return Err(Error::config(format!("{}: {error}, and each has a rule", self.ifname)));
         }
-        self.link(context.container()?, context)?;
-        available(&self.data_dir)
+        self.link(context.container()?, context).map(drop)
     }
 
-    /// Compares what is wanted with what is there, so a repeated ADD adds nothing.
+    /// Compares what is wanted with what is there, so a repeated ADD adds nothing. Nothing is changed if the state cannot be stored.
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let _lock = lock_netns::of(&context.netns, LOCKED_FOR)?;
         let container = context.container()?;

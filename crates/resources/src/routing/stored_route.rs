@@ -1,15 +1,15 @@
 //! Routes in state files.
 
 use cnikit_netlink::RouteCopy;
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 use crate::address::layer3;
 use crate::identity::alias::hex;
 use crate::stored_file::unhex;
 
 /// A route with all its properties.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(try_from = "RouteTexts", into = "RouteTexts")]
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(try_from = "RouteTexts")]
 pub(crate) struct StoredRoute(pub(crate) RouteCopy);
 
 impl StoredRoute {
@@ -29,9 +29,10 @@ struct RouteTexts {
     message: String,
 }
 
-impl From<StoredRoute> for RouteTexts {
-    fn from(StoredRoute(copy): StoredRoute) -> RouteTexts {
-        RouteTexts { route: layer3::text(copy.route()), message: hex(&copy.to_bytes()) }
+impl Serialize for StoredRoute {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let StoredRoute(copy) = self;
+        RouteTexts { route: layer3::text(copy.route()), message: hex(&copy.to_bytes()) }.serialize(serializer)
     }
 }
 

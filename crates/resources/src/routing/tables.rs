@@ -20,9 +20,7 @@ pub(crate) struct Rules {
 
 impl Rules {
     pub(crate) fn read(container: &Netlink) -> Result<Rules> {
-        let mut all = container.rules(Family::V4)?;
-        all.extend(container.rules(Family::V6)?);
-        Ok(Rules { all })
+        Ok(Rules { all: container.rules()? })
     }
 
     /// Whether exactly this rule exists.

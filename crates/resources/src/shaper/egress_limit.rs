@@ -13,7 +13,7 @@ use crate::link::container_link::{group_of, no_kind, owner};
 use crate::link::delete_links::{delete, delete_all};
 use crate::link::ipv6_settings;
 use crate::shaper::counted_traffic::UNLIMITED;
-use crate::shaper::ifb_links::{self, IFB, is_ifb};
+use crate::shaper::ifb_links::{IFB, NamedLinks, is_ifb};
 use crate::shaper::{CountedTraffic, RateLimit, host_end, root};
 
 /// A limit of the rate at which the container's interface sends: what the host end receives is redirected to an ifb with a shaper.
@@ -41,10 +41,11 @@ impl Resource for EgressLimit {
         }
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
-        check_ingress(host, &from)?;
-        match ifb_links::of(host, &context.tag, &from)? {
+        Ingress::read(host, &from)?;
+        let named = NamedLinks::read(host, &context.tag)?;
+        match named.of(&from)? {
             Some(ifb) => root::preflight(host, &ifb),
-            None => ifb_links::free_name(host, &context.tag).map(drop),
+            None => named.free_name().map(drop),
         }
     }
 
@@ -53,14 +54,12 @@ impl Resource for EgressLimit {
         let Some(limit) = &self.limit else { return lift(context, &self.ifname) };
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
-        let ifb = match ifb_links::of(host, &context.tag, &from)? {
-            Some(ifb) => ifb,
-            None => create(host, &context.tag, &from, journal)?,
+        let named = NamedLinks::read(host, &context.tag)?;
+        let ifb = match named.of(&from)? {
+            Some(ifb) => limit_existing(host, &context.tag, ifb, limit, journal)?,
+            None => create(host, &context.tag, named.free_name()?, &from, limit, journal)?,
         };
-        mark(host, &context.tag, &ifb)?;
-        root::ensure(host, &ifb, limit, Vec::new(), journal)?;
-        host.change(ifb.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
-        redirect(host, &from, &self.counted.of_egress(ifb.index), journal)?;
+        redirect(host, &from, &ifb, &self.counted.of_egress(ifb.index), journal)?;
         let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
         Ok(Made::one(Interface { name: ifb.name, mac, ..Interface::default() }))
     }
@@ -69,7 +68,7 @@ impl Resource for EgressLimit {
         let Some(limit) = &self.limit else { return Ok(()) };
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
-        let Some(ifb) = ifb_links::of(host, &context.tag, &from)? else {
+        let Some(ifb) = NamedLinks::read(host, &context.tag)?.of(&from)? else {
             let ifname = &self.ifname;
             drifts.unless(false, || format!("limit of traffic from {ifname}: wanted an ifb of its own, found none"));
             return Ok(());
@@ -134,10 +133,16 @@ impl fmt::Display for OwnIfb {
     }
 }
 
-/// Makes an ifb with the MTU of the host end. The kernel accepts no alias in the message that makes a link, so a group marks it
-/// until the alias is written.
-fn create(host: &Netlink, tag: &AttachmentId, from: &Link, journal: &mut Journal) -> Result<Link> {
-    let name = ifb_links::free_name(host, tag)?;
+/// Makes an ifb with the MTU of the host end, limits it and brings it up. The kernel accepts no alias in the message that makes a
+/// link, so a group marks it until the alias is written.
+fn create(
+    host: &Netlink,
+    tag: &AttachmentId,
+    name: String,
+    from: &Link,
+    limit: &RateLimit,
+    journal: &mut Journal,
+) -> Result<Link> {
     let own = OwnIfb { host: host.clone(), tag: tag.clone(), name: name.clone() };
     let _ = journal.undo(&own, OwnIfb::delete);
     let ifb = match host.create_ifb(&NewIfb { name, mtu: from.mtu, group: group_of(tag) }) {
@@ -145,18 +150,34 @@ fn create(host: &Netlink, tag: &AttachmentId, from: &Link, journal: &mut Journal
         created => created?,
     };
     ipv6_settings::ignore_router_adverts(&Inside::here(), &ifb.name, &ipv6_settings::ALL)?;
+    let mut batch = Batch::new();
+    name_owner(&mut batch, tag, &ifb);
+    root::begin(host, &ifb, limit, batch)?;
     Ok(ifb)
 }
 
-/// Writes the alias, and takes the link out of the group that marked it until then: two messages, as for links in containers.
-fn mark(host: &Netlink, tag: &AttachmentId, ifb: &Link) -> Result<()> {
+/// Limits an ifb that an earlier call made, and brings it up.
+fn limit_existing(
+    host: &Netlink,
+    tag: &AttachmentId,
+    ifb: Link,
+    limit: &RateLimit,
+    journal: &mut Journal,
+) -> Result<Link> {
+    let mut batch = Batch::new();
+    name_owner(&mut batch, tag, &ifb);
+    host.send(batch)?;
+    root::ensure(host, &ifb, limit, Vec::new(), journal)?;
+    host.change(ifb.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+    Ok(ifb)
+}
+
+/// Adds the alias of an ifb that has none. Until the kernel has taken it, the group marks the link: [`redirect`] takes the link out
+/// of that.
+fn name_owner(batch: &mut Batch, tag: &AttachmentId, ifb: &Link) {
     if ifb.alias.is_none() {
-        host.change(ifb.index, &LinkChange { alias: Some(alias::of(tag)), ..LinkChange::default() })?;
+        batch.set_link(ifb.index, &LinkChange { alias: Some(alias::of(tag)), ..LinkChange::default() });
     }
-    if ifb.group != 0 {
-        host.change(ifb.index, &LinkChange { group: Some(0), ..LinkChange::default() })?;
-    }
-    Ok(())
 }
 
 /// The ingress of a host end that this ADD adds, for the journal.
@@ -183,50 +204,68 @@ impl fmt::Display for OwnIngress {
 fn lift(context: &ApplyContext, ifname: &str) -> Result<Made> {
     let host = context.host()?;
     let Some(from) = host_end::to_lift(context, ifname)? else { return Ok(Made::nothing()) };
-    if let Some(ifb) = ifb_links::of(host, &context.tag, &from)? {
+    if let Some(ifb) = NamedLinks::read(host, &context.tag)?.of(&from)? {
         delete_ingress(host, &from)?;
         delete(host, &ifb)?;
     }
     Ok(Made::nothing())
 }
 
-/// Redirects what counts of what the host end receives to the ifb. An ingress with other filters, such as to an ifb that is gone,
-/// was made by an earlier ADD: `check_ingress` refuses any other.
-fn redirect(host: &Netlink, from: &Link, wanted: &[FilterRule], journal: &mut Journal) -> Result<()> {
-    check_ingress(host, from)?;
-    let filters = host.filters(from.index, QdiscPlace::Ingress)?;
-    let found: Vec<Option<FilterRule>> = filters.iter().map(|filter| filter.rule).collect();
-    if found.iter().copied().eq(wanted.iter().copied().map(Some)) {
-        return Ok(());
-    }
-    let own = OwnIngress { host: host.clone(), from: from.clone() };
-    let _ = journal.undo(&own, OwnIngress::delete);
-    own.delete()?;
+/// Redirects what counts of what the host end receives to the ifb, and takes the ifb, which has its alias by now, out of its group.
+/// An ingress with other filters, such as to an ifb that is gone, was made by an earlier ADD: [`Ingress::read`] refuses any other.
+fn redirect(host: &Netlink, from: &Link, ifb: &Link, wanted: &[FilterRule], journal: &mut Journal) -> Result<()> {
+    let ingress = Ingress::read(host, from)?;
     let mut batch = Batch::new();
-    batch.add_ingress(from.index);
-    for rule in wanted {
-        batch.add_filter(from.index, QdiscPlace::Ingress, rule);
+    if ifb.group != 0 {
+        batch.set_link(ifb.index, &LinkChange { group: Some(0), ..LinkChange::default() });
+    }
+    let found = ingress.filters.iter().map(|filter| filter.rule);
+    if !found.eq(wanted.iter().copied().map(Some)) {
+        let own = OwnIngress { host: host.clone(), from: from.clone() };
+        let _ = journal.undo(&own, OwnIngress::delete);
+        if ingress.is_there {
+            batch.delete_qdisc(from.index, QdiscPlace::Ingress);
+        }
+        batch.add_ingress(from.index);
+        for rule in wanted {
+            batch.add_filter(from.index, QdiscPlace::Ingress, rule);
+        }
     }
     Ok(host.send(batch)?)
 }
 
-/// Checks that the ingress of a host end is absent, empty, or has only filters as they are made for a limit.
-fn check_ingress(host: &Netlink, from: &Link) -> Result<()> {
-    if is_free_or_ours(host, from)? {
-        return Ok(());
-    }
-    let text = format!("{} has an ingress qdisc or filters of another program", from.name);
-    Err(Error::conflict(text)
-        .hint(format!("run `tc filter show dev {} ingress`, and remove the filters that are not needed", from.name)))
+/// The ingress of a host end: there is none, or it has only filters as they are made for a limit.
+struct Ingress {
+    is_there: bool,
+    filters: Vec<Filter>,
 }
 
-fn is_free_or_ours(host: &Netlink, from: &Link) -> Result<bool> {
-    let Some(ingress) = host.find_qdisc(from.index, QdiscPlace::Ingress)? else { return Ok(true) };
-    if ingress.kind != "ingress" {
-        return Ok(false);
+impl Ingress {
+    /// Reads the ingress.
+    ///
+    /// # Errors
+    /// It is another program's or has filters of one, or the kernel cannot be asked.
+    fn read(host: &Netlink, from: &Link) -> Result<Ingress> {
+        let Some(ingress) = host.find_qdisc(from.index, QdiscPlace::Ingress)? else {
+            return Ok(Ingress { is_there: false, filters: Vec::new() });
+        };
+        if ingress.kind == "ingress" {
+            let filters = host.filters(from.index, QdiscPlace::Ingress)?;
+            if are_ours(host, &filters)? {
+                return Ok(Ingress { is_there: true, filters });
+            }
+        }
+        let text = format!("{} has an ingress qdisc or filters of another program", from.name);
+        let hint =
+            format!("run `tc filter show dev {} ingress`, and remove the filters that are not needed", from.name);
+        Err(Error::conflict(text).hint(hint))
     }
-    for filter in host.filters(from.index, QdiscPlace::Ingress)? {
-        let Some(rule) = filter.rule else { return Ok(false) };
+}
+
+/// Whether all filters are as they are made for a limit.
+fn are_ours(host: &Netlink, filters: &[Filter]) -> Result<bool> {
+    for filter in filters {
+        let Some(rule) = &filter.rule else { return Ok(false) };
         let Some(index) = rule.redirects_to else {
             if rule.class == UNLIMITED {
                 continue;
@@ -246,7 +285,11 @@ fn is_free_or_ours(host: &Netlink, from: &Link) -> Result<bool> {
 
 /// Deletes the ingress of a host end, if it is that of a limit.
 fn delete_ingress(host: &Netlink, from: &Link) -> Result<()> {
-    if host.find_qdisc(from.index, QdiscPlace::Ingress)?.is_none() || !is_free_or_ours(host, from)? {
+    match host.find_qdisc(from.index, QdiscPlace::Ingress)? {
+        Some(ingress) if ingress.kind == "ingress" => {}
+        _ => return Ok(()),
+    }
+    if !are_ours(host, &host.filters(from.index, QdiscPlace::Ingress)?)? {
         return Ok(());
     }
     let mut batch = Batch::new();
@@ -259,9 +302,10 @@ fn delete_ingress(host: &Netlink, from: &Link) -> Result<()> {
 fn release(context: &ReleaseContext) -> Result<()> {
     let host = context.host()?;
     let from = host_end::to_release(context)?;
-    let ifb = match ifb_links::marked(host, &context.tag)? {
+    let named = NamedLinks::read(host, &context.tag)?;
+    let ifb = match named.marked() {
         Some(ifb) => Some(ifb),
-        None => ifb_links::unmarked_to_release(context, from.as_ref())?,
+        None => named.unmarked_to_release(context, from.as_ref())?,
     };
     if let Some(from) = &from {
         root::remove(host, from)?;

@@ -8,7 +8,7 @@ use cnikit_skel::{Error, Result};
 use crate::identity::alias::{self, AliasOwner};
 use crate::identity::recorded;
 use crate::link::veth_ends;
-use crate::shaper::ifb_links;
+use crate::shaper::ifb_links::{self, NamedLinks};
 
 /// The host end from which a limit of an earlier ADD is lifted: none if the interface has none, or it is another attachment's.
 pub(crate) fn to_lift(context: &ApplyContext, ifname: &str) -> Result<Option<Link>> {
@@ -46,7 +46,7 @@ pub(crate) fn to_release(context: &ReleaseContext) -> Result<Option<Link>> {
     if let Some(link) = veth_ends::host_end(host, &context.tag)? {
         return Ok(Some(link));
     }
-    if let Some(ifb) = ifb_links::marked(host, &context.tag)? {
+    if let Some(ifb) = NamedLinks::read(host, &context.tag)?.marked() {
         return ifb_links::user_of(host, &ifb);
     }
     let (NetnsLookup::Present(netns), Some(prev)) = (&context.netns, &context.prev) else { return Ok(None) };

@@ -31,48 +31,74 @@ pub(crate) fn is_ifb(link: &Link) -> bool {
     link.kind.as_deref() == Some(IFB)
 }
 
-/// The ifb of this attachment, by its alias.
-pub(crate) fn marked(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
-    for name in names(tag) {
-        if let Some(link) = host.find_link(&name)?
-            && is_ifb(&link)
-            && owner(&link, tag) == AliasOwner::This
-        {
+/// The links of the host that have the names of a tag's ifb.
+pub(crate) struct NamedLinks<'a> {
+    host: &'a Netlink,
+    tag: &'a AttachmentId,
+    names: [String; NAMES],
+    /// In the order of the names.
+    links: Vec<Option<Link>>,
+}
+
+impl NamedLinks<'_> {
+    /// Reads the links.
+    pub(crate) fn read<'a>(host: &'a Netlink, tag: &'a AttachmentId) -> Result<NamedLinks<'a>> {
+        let names = names(tag);
+        let links = host.find_links(&names)?;
+        Ok(NamedLinks { host, tag, names, links })
+    }
+
+    /// The ifb of this attachment, by its alias.
+    pub(crate) fn marked(&self) -> Option<Link> {
+        let mut links = self.links.iter().flatten();
+        links.find(|link| is_ifb(link) && owner(link, self.tag) == AliasOwner::This).cloned()
+    }
+
+    /// The ifb of upstream's name without an alias: of this attachment, or of another interface of the same container.
+    fn unmarked(&self) -> Option<Link> {
+        let link = self.links.first()?.as_ref()?;
+        (is_ifb(link) && owner(link, self.tag) == AliasOwner::Unknown).then(|| link.clone())
+    }
+
+    /// The ifb of this attachment, whichever implementation made it: one without an alias is this attachment's if the host end's
+    /// traffic is redirected to it.
+    pub(crate) fn of(&self, host_end: &Link) -> Result<Option<Link>> {
+        if let Some(link) = self.marked() {
             return Ok(Some(link));
         }
+        let Some(link) = self.unmarked() else { return Ok(None) };
+        Ok(redirects_to(self.host, host_end, &link)?.then_some(link))
     }
-    Ok(None)
-}
 
-/// The ifb of upstream's name without an alias: of this attachment, or of another interface of the same container.
-pub(crate) fn unmarked(host: &Netlink, tag: &AttachmentId) -> Result<Option<Link>> {
-    let [shared, ..] = names(tag);
-    let found = host.find_link(&shared)?;
-    Ok(found.filter(|link| is_ifb(link) && owner(link, tag) == AliasOwner::Unknown))
-}
-
-/// The ifb of this attachment, whichever implementation made it: one without an alias is this attachment's if the host end's
-/// traffic is redirected to it.
-pub(crate) fn of(host: &Netlink, tag: &AttachmentId, host_end: &Link) -> Result<Option<Link>> {
-    if let Some(link) = marked(host, tag)? {
-        return Ok(Some(link));
-    }
-    let Some(link) = unmarked(host, tag)? else { return Ok(None) };
-    Ok(redirects_to(host, host_end, &link)?.then_some(link))
-}
-
-/// The first name of the tag that no link has.
-///
-/// # Errors
-/// All of them are taken, or the kernel cannot be asked.
-pub(crate) fn free_name(host: &Netlink, tag: &AttachmentId) -> Result<String> {
-    for name in names(tag) {
-        if host.find_link(&name)?.is_none() {
-            return Ok(name);
+    /// The first name of the tag that no link has.
+    ///
+    /// # Errors
+    /// All of them are taken.
+    pub(crate) fn free_name(&self) -> Result<String> {
+        for (name, link) in self.names.iter().zip(&self.links) {
+            if link.is_none() {
+                return Ok(name.clone());
+            }
         }
+        let text = format!("all names of the ifb of {} are taken: {}", self.tag, self.names.join(", "));
+        Err(Error::conflict(text).hint("`ip -details link show type ifb` shows them"))
     }
-    let text = format!("all names of the ifb of {tag} are taken: {}", names(tag).join(", "));
-    Err(Error::conflict(text).hint("`ip -details link show type ifb` shows them"))
+
+    /// The ifb without an alias, if DEL of this attachment removes it. It is left alone if it serves another interface of the
+    /// container, which only the link that redirects to it can tell.
+    pub(crate) fn unmarked_to_release(
+        &self,
+        context: &ReleaseContext,
+        host_end: Option<&Link>,
+    ) -> Result<Option<Link>> {
+        let Some(ifb) = self.unmarked() else { return Ok(None) };
+        let is_own = match (user_of(self.host, &ifb)?, host_end) {
+            (None, _) => true,
+            (Some(user), Some(own)) => own.index == user.index,
+            (Some(user), None) => is_recorded(context, &user),
+        };
+        Ok(is_own.then_some(ifb))
+    }
 }
 
 /// Whether what a link receives is redirected to another link.
@@ -89,19 +115,6 @@ pub(crate) fn user_of(host: &Netlink, ifb: &Link) -> Result<Option<Link>> {
         }
     }
     Ok(None)
-}
-
-/// The ifb without an alias, if DEL of this attachment removes it. It is left alone if it serves another interface of the
-/// container, which only the link that redirects to it can tell.
-pub(crate) fn unmarked_to_release(context: &ReleaseContext, host_end: Option<&Link>) -> Result<Option<Link>> {
-    let host = context.host()?;
-    let Some(ifb) = unmarked(host, &context.tag)? else { return Ok(None) };
-    let is_own = match (user_of(host, &ifb)?, host_end) {
-        (None, _) => true,
-        (Some(user), Some(own)) => own.index == user.index,
-        (Some(user), None) => is_recorded(context, &user),
-    };
-    Ok(is_own.then_some(ifb))
 }
 
 /// Whether a link of the host is this attachment's by its alias, and where it has none by prevResult. Without that, nothing speaks

@@ -3,7 +3,7 @@
 
 use std::fmt;
 
-use cnikit_netlink::{Batch, FilterRule, HtbClass, Link, Netlink, Qdisc, QdiscPlace, ROOT_HANDLE, Tbf};
+use cnikit_netlink::{Batch, FilterRule, HtbClass, Link, LinkChange, Netlink, Qdisc, QdiscPlace, ROOT_HANDLE, Tbf};
 use cnikit_plan::Drifts;
 use cnikit_skel::{Error, Journal, Result, code};
 
@@ -47,6 +47,28 @@ impl Shaper {
             && is_same_buffer(&self.bucket, &found.bucket)
     }
 
+    /// Adds what makes this the root of a link, or changes it. The root and its filters are new if there are any `filters`.
+    fn add_to(&self, batch: &mut Batch, link: &Link, filters: &[FilterRule]) {
+        if self.kind() == HTB {
+            let class = HtbClass { rate: self.bucket.rate, buffer: self.bucket.buffer };
+            if !filters.is_empty() {
+                batch.add_htb(link.index, UNLIMITED);
+            }
+            batch.set_htb_class(link.index, &class);
+            if self.has_fifo() {
+                batch.set_fifo_below_root(link.index, self.bucket.limit);
+            }
+        } else {
+            batch.set_tbf(link.index, &self.bucket);
+        }
+        if self.fq_codel {
+            batch.set_qdisc_below_root(link.index, FQ_CODEL);
+        }
+        for rule in filters {
+            batch.add_filter(link.index, QdiscPlace::Root, rule);
+        }
+    }
+
     fn compares_limit(&self) -> bool {
         self.kind() == Tbf::KIND || self.has_fifo()
     }
@@ -63,7 +85,7 @@ struct OldRoot {
 impl OldRoot {
     fn put_back(&self) -> Result<()> {
         match &self.before {
-            Some(before) => write(&self.host, &self.link, before),
+            Some(before) => write(&self.host, &self.link, before, &Root::read(&self.host, &self.link)?),
             None => remove(&self.host, &self.link),
         }
     }
@@ -84,16 +106,26 @@ pub(crate) fn ensure(
     filters: Vec<FilterRule>,
     journal: &mut Journal,
 ) -> Result<()> {
-    let before = find(host, link)?;
+    let found = find(host, link)?;
+    let before = found.shaper();
     let wanted = Shaper::wanted(limit, link, filters);
-    if let Some(before) = &before
+    if let Some(before) = before
         && wanted.is_met_by(before)
     {
         return Ok(());
     }
-    let old = OldRoot { host: host.clone(), link: link.clone(), before };
+    let old = OldRoot { host: host.clone(), link: link.clone(), before: before.cloned() };
     let _ = journal.undo(&old, OldRoot::put_back);
-    write(host, link, &wanted)
+    write(host, link, &wanted, &found)
+}
+
+/// Limits the rate of a link that this call has made, which has no root of its own, after the other changes of a batch, and
+/// brings the link up. The undo of the link undoes this too.
+pub(crate) fn begin(host: &Netlink, link: &Link, limit: &RateLimit, mut batch: Batch) -> Result<()> {
+    let wanted = Shaper::wanted(limit, link, Vec::new());
+    wanted.add_to(&mut batch, link, &[]);
+    batch.set_link(link.index, &LinkChange { up: Some(true), ..LinkChange::default() });
+    send(host, batch, &wanted)
 }
 
 /// Checks that the root of a link is the kernel's own or a shaper.
@@ -103,11 +135,8 @@ pub(crate) fn preflight(host: &Netlink, link: &Link) -> Result<()> {
 
 /// Removes a limit that an earlier ADD made and this one does not have.
 pub(crate) fn lift(host: &Netlink, link: &Link, journal: &mut Journal) -> Result<()> {
-    let Some(root) = host.find_qdisc(link.index, QdiscPlace::Root)? else { return Ok(()) };
-    if !is_shaper(&root) {
-        return Ok(());
-    }
-    let old = OldRoot { host: host.clone(), link: link.clone(), before: find(host, link)? };
+    let Root::Shaper(before) = Root::read(host, link)? else { return Ok(()) };
+    let old = OldRoot { host: host.clone(), link: link.clone(), before };
     let _ = journal.undo(&old, OldRoot::put_back);
     remove(host, link)
 }
@@ -170,17 +199,45 @@ pub(crate) fn listed(rules: &[FilterRule]) -> String {
     format!("[{}]", rules.join(", "))
 }
 
-/// The shaper of a link.
+/// What a link has as its root.
+enum Root {
+    /// What the kernel chose.
+    Kernels,
+    /// A shaper; `None` if it has no limit, because it was made halfway or its class is gone.
+    Shaper(Option<Shaper>),
+    /// A discipline of another program.
+    Foreign(Qdisc),
+}
+
+impl Root {
+    fn read(host: &Netlink, link: &Link) -> Result<Root> {
+        match host.find_qdisc(link.index, QdiscPlace::Root)? {
+            None => Ok(Root::Kernels),
+            Some(root) if is_shaper(&root) => Ok(Root::Shaper(read(host, link, &root)?)),
+            Some(root) => Ok(Root::Foreign(root)),
+        }
+    }
+
+    fn shaper(&self) -> Option<&Shaper> {
+        match self {
+            Root::Shaper(shaper) => shaper.as_ref(),
+            Root::Kernels | Root::Foreign(_) => None,
+        }
+    }
+}
+
+/// The root of a link.
 ///
 /// # Errors
 /// The root is another program's, or the kernel cannot be asked.
-fn find(host: &Netlink, link: &Link) -> Result<Option<Shaper>> {
-    let Some(root) = host.find_qdisc(link.index, QdiscPlace::Root)? else { return Ok(None) };
-    if is_shaper(&root) {
-        return read(host, link, &root);
+fn find(host: &Netlink, link: &Link) -> Result<Root> {
+    match Root::read(host, link)? {
+        Root::Foreign(Qdisc { kind, handle, .. }) => {
+            let text = format!("{} has a root qdisc of another program: {kind} {:x}:", link.name, handle >> 16);
+            Err(Error::conflict(text).hint(format!("remove it with `tc qdisc del dev {} root`", link.name)))
+        }
+        root => Ok(root),
     }
-    let text = format!("{} has a root qdisc of another program: {} {:x}:", link.name, root.kind, root.handle >> 16);
-    Err(Error::conflict(text).hint(format!("remove it with `tc qdisc del dev {} root`", link.name)))
 }
 
 /// Reads the shaper whose root this is; `None` if it has no limit, because it was made halfway or its class is gone.
@@ -214,36 +271,24 @@ fn is_same_buffer(wanted: &Tbf, found: &Tbf) -> bool {
     wanted.buffer.abs_diff(found.buffer) <= rounding
 }
 
-/// Writes a shaper. One of another kind, or with other filters or another kind of queue, is made anew: there is no way to give a
-/// `tbf` its own queue back. What waits in the old queue is dropped.
-fn write(host: &Netlink, link: &Link, wanted: &Shaper) -> Result<()> {
+/// Writes a shaper in place of what the link has. One of another kind, or with other filters or another kind of queue, is made
+/// anew: there is no way to give a `tbf` its own queue back. What waits in the old queue is dropped.
+fn write(host: &Netlink, link: &Link, wanted: &Shaper, found: &Root) -> Result<()> {
     let mut filters = wanted.filters.as_slice();
-    if let Some(root) = host.find_qdisc(link.index, QdiscPlace::Root)? {
-        let found = if is_shaper(&root) { read(host, link, &root)? } else { None };
-        match found {
-            Some(found) if found.fq_codel == wanted.fq_codel && found.filters == wanted.filters => filters = &[],
-            _ => remove(host, link)?,
+    match found {
+        Root::Kernels => {}
+        Root::Shaper(Some(found)) if found.fq_codel == wanted.fq_codel && found.filters == wanted.filters => {
+            filters = &[];
         }
+        Root::Shaper(_) | Root::Foreign(_) => remove(host, link)?,
     }
     let mut batch = Batch::new();
-    if wanted.kind() == HTB {
-        let class = HtbClass { rate: wanted.bucket.rate, buffer: wanted.bucket.buffer };
-        if !filters.is_empty() {
-            batch.add_htb(link.index, UNLIMITED);
-        }
-        batch.set_htb_class(link.index, &class);
-        if wanted.has_fifo() {
-            batch.set_fifo_below_root(link.index, wanted.bucket.limit);
-        }
-    } else {
-        batch.set_tbf(link.index, &wanted.bucket);
-    }
-    if wanted.fq_codel {
-        batch.set_qdisc_below_root(link.index, FQ_CODEL);
-    }
-    for rule in filters {
-        batch.add_filter(link.index, QdiscPlace::Root, rule);
-    }
+    wanted.add_to(&mut batch, link, filters);
+    send(host, batch, wanted)
+}
+
+/// Sends a batch that writes a shaper.
+fn send(host: &Netlink, batch: Batch, wanted: &Shaper) -> Result<()> {
     match host.send(batch) {
         Err(error) if error.errno == nix::libc::ENOENT => Err(unknown_kind(&error, wanted)),
         sent => Ok(sent?),
