@@ -1,5 +1,7 @@
 //! `doctor`: looks at the whole node and says what is wrong, with what to do. Nothing is changed.
 
+mod needs;
+
 use std::collections::BTreeSet;
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -13,6 +15,7 @@ use cnikit_netlink::Netlink;
 use cnikit_netns::{Netns, sysctl};
 use cnikit_resources::alias;
 use cnikit_skel::AttachmentId;
+use cnikit_types::NetConf;
 use serde_json::{Value, json};
 
 use crate::cli::Doctor;
@@ -235,17 +238,26 @@ fn plugin_directories(common: &Common, report: &mut Report) {
     }
 }
 
-/// Each network: whether its plugins exist and support its version, and what they report to STATUS.
+/// Each network: whether its plugins exist and support its version, what they report to STATUS, and whether the node has what they
+/// need. Runtimes ask for STATUS from version 1.1.0 on, so the needs are checked here whatever the version is.
 fn networks(common: &Common, lists: &[NetworkList], report: &mut Report) {
     let runtime = environment::runtime(common);
     for list in lists {
         let name = &list.name;
-        let done = runtime.validate(list).and_then(|_| runtime.status(list));
-        match done {
-            Ok(()) => report.ok("networks", format!("the plugins of {name} are there and ready")),
-            Err(error) => {
-                report.problem("networks", format!("{name}: {error}"), "`cnitool status` repeats the question");
+        let unmet = needs::unmet(list);
+        let status = runtime.validate(list).and_then(|_| runtime.status(list));
+        if unmet.is_empty() && status.is_ok() {
+            report.ok("networks", format!("the plugins of {name} are there and ready"));
+        }
+        if let Err(error) = status {
+            let text = error.to_string();
+            // STATUS of our plugins reports the same in the same words.
+            if !unmet.iter().any(|need| text.contains(&need.text)) {
+                report.problem("networks", format!("{name}: {text}"), "`cnitool status` repeats the question");
             }
+        }
+        for need in unmet {
+            report.problem("networks", format!("{name}: {}: {}", need.plugin, need.text), need.hint);
         }
     }
 }
@@ -378,9 +390,17 @@ fn forwarding(lists: &[NetworkList], attachments: &[AttachmentSummary], report: 
     }
 }
 
-/// Whether the host routes the packets of this network's containers.
+/// Whether the host routes the packets of this network's containers. A bridge without a gateway on the host is only a switch.
 fn is_routed(list: &NetworkList) -> bool {
-    list.plugins.first().is_some_and(|first| ["bridge", "ptp", "flannel"].contains(&first.plugin.as_str()))
+    let Some(first) = list.plugins.first() else { return false };
+    match first.plugin.as_str() {
+        "bridge" => {
+            let conf = NetConf::parse(first.text.as_bytes()).unwrap_or_default();
+            ["isGateway", "isDefaultGateway"].iter().any(|key| conf.get(key) == Some(&Value::Bool(true)))
+        }
+        "ptp" | "flannel" => true,
+        _ => false,
+    }
 }
 
 /// Chains that drop what is forwarded unless a rule accepts it, where no plugin of a network adds such rules.

@@ -131,3 +131,115 @@ fn a_host_that_drops_or_does_not_forward_is_found() {
     sh(&bench, "nft 'table inet fw { chain through { type filter hook forward priority 0; policy drop; }; }'");
     finds(&bench, "problem", "packet filter", &["chain through of nftables table inet fw"]);
 }
+
+/// Whether doctor reports a need of this plugin of network `tried` as unmet, with its text and hint.
+fn unmet(bench: &Bench, plugin: &str, keys: &str) -> Option<String> {
+    let comma = if keys.is_empty() { "" } else { "," };
+    bench.file(
+        "20-tried.conflist",
+        &format!(r#"{{"cniVersion": "1.0.0", "name": "tried", "plugins": [{{"type": "{plugin}"{comma} {keys}}}]}}"#),
+    );
+    // Which plugins the packaged release has is not of interest.
+    let output = bench.run(&["--json", "doctor"], &[]);
+    let document = json(std::str::from_utf8(&output.stdout).unwrap());
+    fs::remove_file(bench.path("net.d/20-tried.conflist")).unwrap();
+    let findings = document["findings"].as_array().unwrap();
+    let found = findings.iter().find(|one| {
+        one["area"] == "networks" && one["text"].as_str().unwrap().starts_with(&format!("tried: {plugin}: "))
+    })?;
+    assert_eq!(found["level"], "problem", "{found}");
+    let text = format!("{} {}", found["text"].as_str().unwrap(), found["hint"].as_str().unwrap());
+    assert!(!found["hint"].as_str().unwrap().is_empty(), "it does not say what to do: {text}");
+    Some(text)
+}
+
+#[test]
+fn a_feature_of_the_kernel_is_reported_exactly_where_a_trial_shows_that_it_is_missing() {
+    const TBF: &str = "tc qdisc add dev lo root handle 1: tbf rate 1mbit burst 10k limit 20k";
+    const IFB: &str = "ip link add t0 type ifb && tc qdisc add dev lo ingress && \
+        tc filter add dev lo parent ffff: protocol all u32 match u8 0 0 action mirred egress redirect dev t0";
+    let bench = Bench::new();
+    for (plugin, keys, trial, word) in [
+        (
+            "vlan",
+            r#""vlanId": 7, "linkInContainer": true"#,
+            "ip link add m0 type veth && ip link add link m0 name t0 type vlan id 7",
+            "8021q",
+        ),
+        ("dummy", "", "ip link add t0 type dummy", "dummy"),
+        ("tap", "", "ip tuntap add t0 mode tap", "tun"),
+        ("vrf", r#""vrfname": "red""#, "ip link add t0 type vrf table 7", "vrf"),
+        ("sbr", "", "ip rule list | grep -q main", "CONFIG_IP_MULTIPLE_TABLES"),
+        ("bandwidth", r#""ingressRate": 8000000, "ingressBurst": 80000"#, TBF, "sch_tbf"),
+        (
+            "bandwidth",
+            r#""ingressRate": 8000000, "ingressBurst": 80000, "fq_codel": true"#,
+            &format!("{TBF} && tc qdisc add dev lo parent 1:1 fq_codel"),
+            "sch_fq_codel",
+        ),
+        (
+            "bandwidth",
+            r#""ingressRate": 8000000, "ingressBurst": 80000, "shapedSubnets": ["10.0.0.0/8"]"#,
+            "tc qdisc add dev lo root handle 1: htb && tc class add dev lo parent 1: classid 1:1 htb rate 1mbit",
+            "sch_htb",
+        ),
+        ("bandwidth", r#""capabilities": {"bandwidth": true}"#, &format!("{TBF} && {IFB}"), ""),
+    ] {
+        let file = bench.path("trial");
+        fs::write(&file, trial).unwrap();
+        let line = format!("unshare --net sh -c 'sh -e {} >/dev/null 2>&1 && echo met || echo unmet'", file.display());
+        let script = bench.path("line");
+        fs::write(&script, line).unwrap();
+        let is_met = bench.host_says(&format!("sh {}", script.display())) == "met\n";
+        let found = unmet(&bench, plugin, keys);
+        assert_eq!(found.is_none(), is_met, "{plugin} {keys}: {found:?}");
+        assert!(found.is_none_or(|text| text.contains(word)), "{plugin} {keys}");
+    }
+}
+
+#[test]
+fn devices_directories_and_labels_that_the_node_lacks_are_reported() {
+    let bench = Bench::new();
+    let text = unmet(&bench, "host-device", r#""device": "nic0""#).unwrap();
+    assert!(text.contains("nic0") && text.contains("`ip link`"), "{text}");
+    sh(&bench, "ip link add nic0 type veth peer name nic1");
+    assert_eq!(unmet(&bench, "host-device", r#""device": "nic0""#), None);
+    // Only ADD knows the device that a runtime passes.
+    assert_eq!(unmet(&bench, "host-device", r#""capabilities": {"deviceID": true}"#), None);
+
+    for (plugin, keys) in [("host-device", r#""device": "nic0""#), ("sbr", r#""table": 7"#)] {
+        let text = unmet(&bench, plugin, &format!(r#"{keys}, "dataDir": "/proc/none""#)).unwrap();
+        assert!(text.contains("/proc/none"), "{text}");
+    }
+
+    if fs::read_to_string("/proc/filesystems").unwrap().contains("selinuxfs") {
+        let label = r#""selinuxContext": "no_such_u:no_such_r:no_such_t:s0""#;
+        assert!(unmet(&bench, "tap", label).unwrap().contains("selinuxContext"));
+    } else if std::path::Path::new("/dev/net/tun").exists() {
+        let text = unmet(&bench, "tap", r#""selinuxContext": "system_u:object_r:tun_t:s0""#).unwrap();
+        assert!(text.contains("SELinux is off"), "{text}");
+    }
+}
+
+#[test]
+fn a_master_that_is_missing_or_down_is_reported() {
+    let bench = Bench::new();
+    sh(&bench, "ip link add up0 type veth peer name up1 && ip link set up0 up");
+    if unmet(&bench, "vlan", r#""vlanId": 7, "master": "up0""#).is_some_and(|text| text.contains("8021q")) {
+        return; // the other test compares this with a trial
+    }
+    let text = unmet(&bench, "vlan", r#""vlanId": 7, "master": "none0""#).unwrap();
+    assert!(text.contains("none0") && text.contains("`master`"), "{text}");
+    assert!(unmet(&bench, "vlan", r#""vlanId": 7, "master": "up1""#).unwrap().contains("up1"), "it is down");
+    assert_eq!(unmet(&bench, "vlan", r#""vlanId": 7, "master": "up0""#), None);
+}
+
+#[test]
+fn a_bridge_without_a_gateway_needs_no_forwarding() {
+    let bench = Bench::new();
+    bench.file("10-net.conflist", &NET.replace(r#""isGateway": true, "#, ""));
+    bench.says(0, &format!("add net {}", bench.namespace("c1").display()));
+    sh(&bench, "sysctl -qw net.ipv4.ip_forward=0");
+    sh(&bench, "iptables -P FORWARD DROP");
+    assert_eq!(bench.json("doctor")["healthy"], true);
+}

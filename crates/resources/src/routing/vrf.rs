@@ -91,10 +91,16 @@ pub fn data_dir(conf: &NetConf) -> PathBuf {
 /// # Errors
 /// The kernel has no VRFs, or a file could not be created, see [`Directory::probe_at`].
 pub fn available(dir: &Path) -> Result<()> {
-    if !Netlink::here()?.knows_vrf()? {
-        return Err(no_vrf());
-    }
+    known()?;
     Ok(Directory::probe_at(dir)?)
+}
+
+/// Checks that this kernel has VRFs.
+///
+/// # Errors
+/// It has none, or cannot be asked.
+pub fn known() -> Result<()> {
+    if Netlink::here()?.knows_vrf()? { Ok(()) } else { Err(no_vrf()) }
 }
 
 impl Resource for VrfMember {

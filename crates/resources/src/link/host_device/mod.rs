@@ -64,6 +64,19 @@ pub fn available(dir: &Path) -> Result<()> {
     Ok(Directory::probe_at(dir)?)
 }
 
+/// Checks that the host has a device, or that an attachment has it whose state is stored in `dir`.
+///
+/// # Errors
+/// Neither has it, or the kernel or sysfs cannot be asked.
+pub fn check_exists(device: &DeviceSelector, dir: &Path) -> Result<()> {
+    let wanted = HostDevice { ifname: String::new(), device: device.clone(), data_dir: dir.to_owned() };
+    if wanted.find(&Netlink::here()?)?.is_some() {
+        return Ok(());
+    }
+    let states = state_file::all::<DeviceState>(dir)?;
+    if states.iter().any(|found| wanted.is_selected(&found.state)) { Ok(()) } else { Err(wanted.missing(&states)) }
+}
+
 impl Resource for HostDevice {
     fn kind(&self) -> Kind {
         KIND
