@@ -13,8 +13,8 @@
 //! | `stdout` | the result of a successful ADD |
 //!
 //! Other fields, such as the command that the runtime executed, are for people. `@NETNS@/NAME` is replaced by the path of a
-//! container's network namespace, `@BIN@` by the plugin directory. Each host-local and tuning in the text gets a `dataDir` of the
-//! test's own.
+//! container's network namespace, `@BIN@` by the plugin directory. Each host-local, tuning and sbr in the text gets a `dataDir` of
+//! the test's own.
 //!
 //! ```no_run
 //! use cnikit_testkit::{Subject, transcripts};

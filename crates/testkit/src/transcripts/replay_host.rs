@@ -91,11 +91,13 @@ impl ReplayHost {
     pub fn fill_placeholders(&self, text: &str) -> String {
         let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
         let lent = format!(r#""dataDir":"{}","type":"tuning""#, self.host.dir().join("tuning").display());
+        let moved = format!(r#""dataDir":"{}","type":"sbr""#, self.host.dir().join("sbr").display());
         text.replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
             .replace("@BIN@", &self.bin.to_string_lossy())
             .replace("@STATE@/bin", &self.bin.to_string_lossy())
             .replace(r#""type":"host-local""#, &leases)
             .replace(r#""type":"tuning""#, &lent)
+            .replace(r#""type":"sbr""#, &moved)
     }
 
     /// The directory of host-local's reservations.
