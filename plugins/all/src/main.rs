@@ -1,11 +1,12 @@
 //! All plugins in one binary, called by the name of the plugin; and the commands that install it.
 
-use cnikit::{Chained, Delegating, Entry, InterfaceShape, Ipam};
-use dlmalloc::GlobalDlmalloc;
+mod allocator;
 
-/// musl's allocator takes a page, by a system call, for each size of object; this one takes 64 KiB at once.
+use allocator::Allocator;
+use cnikit::{Chained, Delegating, Entry, InterfaceShape, Ipam};
+
 #[global_allocator]
-static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
+static ALLOCATOR: Allocator = Allocator::new();
 
 /// Every plugin of this binary. Each of them calls the others in this process.
 static ALL: &[Entry] = &[
