@@ -1,8 +1,8 @@
 //! The allocator of the binary: dlmalloc behind a lock of one word.
 //!
-//! musl's allocator takes a page, by a system call, for each size of object; dlmalloc takes 64 KiB at once. `GlobalDlmalloc` locks it by a
-//! mutex of the C library, which was 15 % of the instructions of an ADD of sbr. Here an allocation without other threads, as nearly all
-//! are, costs one atomic exchange.
+//! musl's allocator takes a page, by a system call, for each size of object; dlmalloc takes 64 KiB at once. `GlobalDlmalloc`
+//! locks it by a mutex of the C library, which was 15 % of the instructions of an ADD of sbr. Here an allocation without other
+//! threads, as nearly all are, costs one atomic exchange.
 #![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
 
 use std::alloc::{GlobalAlloc, Layout};

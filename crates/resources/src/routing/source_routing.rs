@@ -93,7 +93,8 @@ impl Resource for SourceRouting {
         self.link(context.container()?, context).map(drop)
     }
 
-    /// Compares what is wanted with what is there, so a repeated ADD adds nothing. Nothing is changed if the state cannot be stored.
+    /// Compares what is wanted with what is there, so a repeated ADD adds nothing. Nothing is changed if the state cannot be
+    /// stored.
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let _lock = lock_netns::of(&context.netns, LOCKED_FOR)?;
         let container = context.container()?;
