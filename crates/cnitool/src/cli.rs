@@ -70,6 +70,14 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 26] = [
     ("man", &["ifname", "color", "conf_dir", "plugin_path", "cache_dir"]),
 ];
 
+/// Parses the number of a VLAN.
+pub(crate) fn parse_vlan_id(text: &str) -> Result<u16, String> {
+    match text.parse() {
+        Ok(id) if id < 4095 => Ok(id),
+        _ => Err("not a number from 0 to 4094".to_owned()),
+    }
+}
+
 /// The commands, with the help of each as it is printed.
 pub(crate) fn command() -> clap::Command {
     let mut command = CommandLine::command();
@@ -224,7 +232,7 @@ pub(crate) struct Restore {
 // Which processes are scanned for living namespaces.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ScanScope {
-    /// Scan this PID namespace only; correct if the whole node is in it
+    /// Trust a scan of this PID namespace: right if the whole node is in it, as in kind
     #[arg(long)]
     within_pid_namespace: bool,
 }
@@ -310,7 +318,7 @@ pub(crate) struct Reclaim {
 
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Config {
-    /// Print the file of a runtime's default network, and why not the others
+    /// Print which file a runtime uses as its default network, and why it skips the others
     #[command(alias = "why", after_help = "Example:\n  cnitool config explain --runtime cri-o")]
     Explain {
         /// The directory of configuration files [default: --conf-dir]
@@ -353,7 +361,7 @@ pub(crate) enum Netns {
     Del {
         /// A name below /run/netns, or a path
         name: String,
-        /// Even if an attachment is there; its del cannot look inside then
+        /// Delete it even if an attachment is in it; `cnitool del` cannot inspect it then
         #[arg(long)]
         force: bool,
         /// Print what would be deleted, without deleting it
@@ -410,7 +418,7 @@ pub(crate) struct Init {
     #[arg(long, value_name = "LINK")]
     pub(crate) master: Option<String>,
     /// The number of the VLAN; required with `vlan`
-    #[arg(long, value_name = "ID", value_parser = clap::value_parser!(u16).range(0..4095))]
+    #[arg(long, value_name = "ID", value_parser = parse_vlan_id)]
     pub(crate) vlan_id: Option<u16>,
     /// The device of the host; required with `host-device`
     #[arg(long, value_name = "LINK")]
@@ -424,7 +432,7 @@ pub(crate) struct Init {
     /// The gateway of a subnet; may be repeated [default: the first address]
     #[arg(long, value_name = "ADDRESS")]
     pub(crate) gateway: Vec<IpAddr>,
-    /// Containers keep their own addresses outside of the host
+    /// Do not masquerade: packets keep the container's address as source
     #[arg(long)]
     pub(crate) no_masquerade: bool,
     /// Add `portmap`, for published ports

@@ -99,7 +99,16 @@ fn usage(error: &clap::Error) -> Result {
                 Some(ContextValue::String(word)) => word.as_str(),
                 _ => "",
             };
-            Err(format!("unknown command \"{word}\" for \"cnitool\"; hint: run `cnitool --help`").into())
+            // The most similar one is the last.
+            let similar = match error.get(ContextKind::SuggestedSubcommand) {
+                Some(ContextValue::Strings(names)) => names.last(),
+                _ => None,
+            };
+            let hint = match similar {
+                Some(name) => format!("did you mean `{name}`? `cnitool --help` lists all commands"),
+                None => "run `cnitool --help`".to_owned(),
+            };
+            Err(format!("unknown command \"{word}\" for \"cnitool\"; hint: {hint}").into())
         }
         _ => Err(text.trim_start_matches("error: ").trim_end().into()),
     }

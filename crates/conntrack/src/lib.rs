@@ -1,4 +1,4 @@
-//! Deletes flows of connection tracking that outlive the rules which created them.
+//! Delete flows of connection tracking that outlive the rules that created them.
 //!
 //! Parts, in reading order:
 //!

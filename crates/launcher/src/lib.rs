@@ -1,4 +1,4 @@
-//! What a plugin's name is on a node: a small file of its own, the launcher, which executes `cni-plugins` beside it.
+//! The launcher: a small program that is installed under each plugin's name and executes `cni-plugins` in the same directory.
 //!
 //! Hard links to one binary would be one file: `cp` over one of them writes through to all. See docs/adr/0023-launchers.md.
 

@@ -85,7 +85,7 @@ impl AllocationRequest {
         let addresses: Vec<String> = pending.iter().map(ToString::to_string).collect();
         let sets: Vec<String> = self.sets.iter().map(ToString::to_string).collect();
         Error::value(format!("failed to allocate all requested IPs: {}", addresses.join(" ")))
-            .hint(format!("each range set gives one address; request at most one of each of: {}", sets.join("; ")))
+            .hint(format!("a container gets one address of each range set: request at most one of {}", sets.join("; ")))
     }
 }
 

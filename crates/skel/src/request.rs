@@ -429,7 +429,7 @@ fn parse_arguments(known: Option<&[&str]>, verb: &str, text: &str) -> Result<Arg
         return Ok(args);
     }
     Err(Error::environment(format!("ARGS: unknown args {unknown:?}"))
-        .hint(format!("this plugin knows {known:?}; add IgnoreUnknown=1 to CNI_ARGS, so that others are ignored")))
+        .hint(format!("this plugin knows {known:?}; to ignore all others, add IgnoreUnknown=1 to CNI_ARGS")))
 }
 
 impl Call {

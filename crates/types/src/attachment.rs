@@ -29,10 +29,16 @@ impl NetConf {
         let mut valid: Vec<ValidAttachment> = Vec::new();
         for key in KEYS {
             if let Some(list) = self.get(key) {
-                let listed: Vec<ValidAttachment> = read(list).map_err(|error: ReadError| error.under(key))?;
+                let listed: Vec<ValidAttachment> = read(list).map_err(|error| of_runtime(error, key))?;
                 valid.extend(listed);
             }
         }
         Ok(KEYS.into_iter().any(|key| self.has(key)).then_some(valid))
     }
+}
+
+/// An error of a list that the runtime wrote, not the author of the configuration.
+fn of_runtime(error: ReadError, key: &str) -> ReadError {
+    let hint = "the runtime must list attachments here, each with `containerID` and `ifname`";
+    ReadError { hint: Some(hint.to_owned()), ..error.under(key) }
 }

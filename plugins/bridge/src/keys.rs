@@ -121,7 +121,12 @@ impl BridgeKeys {
     }
 
     fn check_names(&self) -> Result<(), String> {
-        check_ifname(&self.bridge).map_err(|error| format!("`bridge` {:?}: {error}", self.bridge))?;
+        check_ifname(&self.bridge).map_err(|error| {
+            format!(
+                "`bridge` {:?}: {error}; hint: a name has 1 to 15 bytes, without /, :, % and white space",
+                self.bridge
+            )
+        })?;
         self.check_gateway_link()?;
         usable(self.mac)
     }

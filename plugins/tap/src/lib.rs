@@ -64,7 +64,10 @@ impl TryFrom<TapKeys> for TapPlugin {
         if !keys.bridge.is_empty()
             && let Err(why) = check_ifname(&keys.bridge)
         {
-            return Err(format!("`bridge` {:?}: {why}", keys.bridge));
+            return Err(format!(
+                "`bridge` {:?}: {why}; hint: a name has 1 to 15 bytes, without /, :, % and white space",
+                keys.bridge
+            ));
         }
         if keys.selinux_context.contains('\0') {
             return Err("selinuxContext has a NUL, which no label has".to_owned());

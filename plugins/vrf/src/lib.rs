@@ -41,7 +41,9 @@ impl TryFrom<VrfKeys> for VrfPlugin {
             return Err("configuration is expected to have a valid vrf name; hint: set `vrfname`".to_owned());
         }
         if let Err(why) = check_ifname(&name) {
-            return Err(format!("vrfname {name:?} cannot be the name of a link: {why}"));
+            return Err(format!(
+                "vrfname {name:?} cannot be the name of a link: {why}; hint: a name has 1 to 15 bytes, without /, :, % and white space"
+            ));
         }
         Ok(VrfPlugin { name, table: (table != 0).then_some(table) })
     }

@@ -14,7 +14,7 @@ use cnikit_types::{Version, check_ifname, check_network_name, parse_cidr};
 use ipnetwork::IpNetwork;
 use serde_json::{Map, Value, json};
 
-use crate::cli::{Init, MainPlugin};
+use crate::cli::{Init, MainPlugin, parse_vlan_id};
 use crate::environment;
 use crate::failure::{Failure, Result};
 use crate::options::Common;
@@ -238,12 +238,9 @@ fn vlan_id(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<Opt
     if answer.is_empty() {
         return Err("vlan needs `--vlan-id`, the number of the VLAN; hint: use, for instance, `--vlan-id 100`".into());
     }
-    match answer.parse() {
-        Ok(id) if id < 4095 => Ok(Some(id)),
-        _ => Err(format!(
-            "--vlan-id \"{answer}\": not a number from 0 to 4094; hint: use, for instance, `--vlan-id 100`"
-        )
-        .into()),
+    match parse_vlan_id(&answer) {
+        Ok(id) => Ok(Some(id)),
+        Err(why) => Err(format!("--vlan-id \"{answer}\": {why}; hint: use, for instance, `--vlan-id 100`").into()),
     }
 }
 

@@ -6,6 +6,7 @@
 use std::path::Path;
 
 use cnikit_libcni::{Attachment, NetworkList, PlannedSteps, Runtime, ValidAttachment, load};
+use cnikit_netns::NetnsLookup;
 use serde_json::{Value, json};
 
 use crate::cli;
@@ -16,6 +17,8 @@ use crate::failure::{Failure, Result};
 use crate::options::Common;
 use crate::output::format::Output;
 use crate::output::print::{indented, print, print_json, warn};
+
+const NETNS_HINT: &str = "NETNS is the path of a network namespace; `cnitool netns list` prints those in /run/netns";
 
 /// A network list, an attachment, and the runtime that runs the plugins.
 struct Call {
@@ -44,6 +47,15 @@ impl Call {
         let capabilities = environment::capabilities()?;
         let at = Attachment { args: environment::args()?, capabilities, ..at };
         Ok(Call { runtime: environment::runtime(common), list, at })
+    }
+
+    /// The failure of a plugin. If the path leads to no namespace, the hint is for the user of this tool.
+    fn failure(&self, error: cnikit_libcni::Error) -> Failure {
+        let failure = Failure::from(error);
+        match cnikit_netns::find(&self.at.netns) {
+            NetnsLookup::Gone | NetnsLookup::NotNetns { .. } => with_hint(failure, NETNS_HINT),
+            _ => failure,
+        }
     }
 
     /// The document of a call that succeeded.
@@ -87,6 +99,14 @@ pub(crate) fn load_or_cached_list(
     Err(failure)
 }
 
+/// The failure with another hint: that of a plugin is for runtimes.
+fn with_hint(mut failure: Failure, hint: &str) -> Failure {
+    let what = failure.text.split("; hint: ").next().unwrap_or_default();
+    let code = failure.text.rfind(" (code ").map_or("", |start| &failure.text[start..]);
+    failure.text = format!("{}; hint: {hint}{code}", what.trim_end_matches(code));
+    failure
+}
+
 /// The attachment that the arguments name: container, namespace and interface.
 fn attachment(common: &Common, args: &cli::Attachment) -> Result<Attachment> {
     let here = std::env::current_dir().map_err(|error| format!("working directory: {error}"))?;
@@ -100,7 +120,7 @@ fn attachment(common: &Common, args: &cli::Attachment) -> Result<Attachment> {
 
 pub(crate) fn add(common: &Common, args: &cli::Attachment) -> Result {
     let call = Call::of(common, args)?;
-    let result = call.runtime.add(&call.list, &call.at)?;
+    let result = call.runtime.add(&call.list, &call.at).map_err(|error| call.failure(error))?;
     print(&indented(&result)?)
 }
 
@@ -109,13 +129,12 @@ pub(crate) fn check(common: &Common, out: Output, args: &cli::Attachment) -> Res
     let Attachment { container_id, ifname, .. } = &call.at;
     let is_added = call.runtime.cache.attachment(&call.list.name, container_id, ifname).is_some();
     if let Err(error) = call.runtime.check(&call.list, &call.at) {
-        let mut failure = Failure::from(error);
-        if !is_added {
-            // The hint of the plugin is for runtimes.
-            let what = failure.text.split("; hint: ").next().unwrap_or_default();
-            failure.text = format!("{what}; hint: run `cnitool add` first: the cache has no result of one");
-        }
-        return Err(failure);
+        let failure = call.failure(error);
+        return Err(if is_added {
+            failure
+        } else {
+            with_hint(failure, "run `cnitool add` first: the cache has no result of one")
+        });
     }
     if out.json { print_json(&call.document("check")) } else { Ok(()) }
 }

@@ -191,7 +191,7 @@ fn init_refuses_options_that_would_have_no_effect() {
         ("--plugin host-device --device a/b", "--device: interface name contains /"),
         ("--plugin dummy --device eth1", "--device: only with --plugin host-device"),
         ("--plugin vlan", "vlan needs `--vlan-id`"),
-        ("--plugin vlan --vlan-id 4095", "4095 is not in 0..4095"),
+        ("--plugin vlan --vlan-id 4095", "not a number from 0 to 4094"),
         ("--plugin vlan --vlan-id 7 --master a/b", "--master"),
         ("--plugin bridge --vlan-id 7", "--vlan-id: only with --plugin vlan"),
         ("--plugin dummy --master eth1", "--master: only with --plugin vlan"),

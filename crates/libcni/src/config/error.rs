@@ -52,14 +52,15 @@ impl ConfigError {
 
 /// The message and the hint about a text that is not JSON.
 fn syntax(text: &str, error: &serde_json::Error) -> (String, &'static str) {
-    const WHOLE: &str = "write it under another name in the same directory, then rename it";
+    const WHOLE: &str =
+        "complete the file; a program should write it under another name in this directory, then rename it";
     let with_position = error.to_string();
     let cause = with_position.split(" at line ").next().unwrap_or_default();
     if text.trim().is_empty() {
         return (EMPTY.to_owned(), WHOLE);
     }
     if error.is_eof() {
-        return (format!("{CUT}: {cause}"), WHOLE);
+        return (CUT.to_owned(), WHOLE);
     }
     if text.starts_with('\u{feff}') {
         return ("the file begins with a byte order mark".to_owned(), "save it as UTF-8 without one");

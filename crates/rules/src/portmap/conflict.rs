@@ -13,9 +13,8 @@ pub(super) struct Conflict {
 
 /// Refuses the conflicts, or logs that the ports stay with the other containers, as configured.
 pub(super) fn refuse_or_log(map: &PortMap, conflicts: &[Conflict]) -> Result<()> {
-    for Conflict { mapping, holder } in conflicts {
-        let Mapping { protocol, host_port, .. } = mapping;
-        let text = format!("{mapping}: {protocol} {host_port} of the host leads to {holder} already");
+    for Conflict { mapping: Mapping { protocol, host_port, .. }, holder } in conflicts {
+        let text = format!("{protocol} {host_port} of the host leads to {holder} already");
         match map.on_conflict {
             OnPortConflict::Refuse => {
                 return Err(Error::conflict(text).hint(
