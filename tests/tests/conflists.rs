@@ -726,15 +726,15 @@ fn every_finding_has_its_line_column_and_hint() {
     let findings = validator.validate().unwrap();
     let text = found(&findings).replace(&format!("{}/", net_d.display()), "");
     let expected = [
-        "warning: 10-pods.conflist:4:3: disablecheck: no key of a list",
+        "warning: 10-pods.conflist:4:3: disablecheck: a list has no such key",
         "hint: did you mean `disableCheck`?",
-        "warning: 10-pods.conflist:8:7: plugins[0].isGatway: no key of bridge; hint: did you mean `isGateway`?",
-        "warning: 10-pods.conflist:10:48: plugins[0].vlanTrunk[1].mindID: no key of bridge; hint: did you \
+        "warning: 10-pods.conflist:8:7: plugins[0].isGatway: bridge has no such key; hint: did you mean `isGateway`?",
+        "warning: 10-pods.conflist:10:48: plugins[0].vlanTrunk[1].mindID: bridge has no such key; hint: did you \
          mean `minID`?",
         "warning: 10-pods.conflist:11:37: plugins[0].capabilities.portMappings: bridge does not support this capability",
         "warning: 10-pods.conflist:12:51: plugins[0].ipam.ranges[0][0].subnet: 10.88.0.0/16 overlaps the host's \
          route to 10.88.4.128/25 over tun0",
-        "warning: 10-pods.conflist:12:77: plugins[0].ipam.ranges[0][0].gatway: no key of host-local; hint: \
+        "warning: 10-pods.conflist:12:77: plugins[0].ipam.ranges[0][0].gatway: host-local has no such key; hint: \
          did you mean `gateway`?",
         "error: 10-pods.conflist:14:6: plugins[1].type: failed to find plugin \"porttmap\"",
         "warning: 20-other.conflist:1:42: plugins: no plugin of the network takes the capability \"mac\"",

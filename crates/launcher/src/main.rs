@@ -47,6 +47,6 @@ fn execute_beside(path: &[u8], arguments: *const *const c_char, environment: *co
     for (to, from) in program.iter_mut().zip(path.iter().take(name).chain(PROGRAM.as_bytes())) {
         *to = *from;
     }
-    // SAFETY: the path ends with a zero, for it is shorter than the buffer; the arrays are those of main(3).
+    // SAFETY: the path ends with a zero, because it is shorter than the buffer; the arrays are those of main(3).
     unsafe { libc::execve(program.as_ptr().cast(), arguments, environment) };
 }

@@ -15,19 +15,19 @@ use cnikit_types::CniResult;
 pub struct DryRunReport {
     /// The steps of ADD as texts, in order.
     pub steps: Vec<String>,
-    /// The result that ADD might have, so that the plugin that asks for addresses, or the next one in a list, can go on from there:
-    /// what came before, and of an IPAM plugin what it would give were nothing given yet.
+    /// An example of ADD's result, for the next plugin in a list or the plugin that runs this one. It contains the previous result;
+    /// an IPAM plugin adds the addresses that it would assign if none were assigned yet.
     pub example: CniResult,
 }
 
-/// One CNI plugin: the configuration that it is, and what it does on each verb.
+/// A CNI plugin: its configuration, and a method or function per verb.
 ///
-/// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A plugin *is* its configuration: ADD, CHECK, STATUS,
-/// RESTORE and PLAN are asked of a value that was read and checked, DEL and GC of the type alone, for by then the
-/// configuration may be invalid or gone.
+/// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A value of the type is a configuration that was read and
+/// validated: ADD, CHECK, STATUS, RESTORE and PLAN are its methods. DEL and GC are functions of the type and get no value, because
+/// the configuration may be invalid or gone by then.
 ///
-/// The keys of the configuration are matched in any case and `null` counts as absent, as runtimes rely on; a value that a
-/// field's type refuses becomes an error that names the key (code 6 for a wrong JSON type, 7 for a wrong value).
+/// Keys are matched in any letter case, and `null` counts as absent, because runtimes rely on both. A value that a field's type
+/// refuses is an error that names the key (code 6 for a wrong JSON type, 7 for a wrong value).
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is not a plugin",
     note = "implement `Plugin`, or one of the shapes and wrap it: `InterfaceShape<{Self}>` for an `InterfacePlugin`, `Chained<{Self}>` for a `ChainedPlugin`, `Ipam<{Self}>` for an `IpamPlugin`, `Delegating<{Self}>` for a `DelegatingPlugin`"

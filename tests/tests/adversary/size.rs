@@ -475,7 +475,7 @@ fn cnitool_answers_in_bounded_time_whatever_is_in_files_and_results() {
         (fill(&format!(r#"{head}"plugins":["#), "]}", loopback), "plugins, and at most 256 are allowed"),
         (
             fill(&format!(r#"{head}"plugins":[{{"type":"bridge","#), "}]}", |n| format!(r#""key{n}":1"#)),
-            "no key of bridge",
+            "bridge has no such key",
         ),
         (format!(r#"{head}"x":[{}]}}"#, vec!["[]"; MOST / 3].join(",")).into_bytes(), "values, which is the limit"),
     ];

@@ -1,4 +1,4 @@
-//! Killed and failing in VLANs: a few calls of each verb, for the virtual machine is slow.
+//! Kills and failing system calls of a bridge with VLANs: a few calls of each verb, because the virtual machine is slow.
 
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{errno, kill};

@@ -101,9 +101,13 @@ pub(crate) fn load_or_cached_list(
 
 /// The failure with another hint: that of a plugin is for runtimes.
 fn with_hint(mut failure: Failure, hint: &str) -> Failure {
-    let what = failure.text.split("; hint: ").next().unwrap_or_default();
-    let code = failure.text.rfind(" (code ").map_or("", |start| &failure.text[start..]);
-    failure.text = format!("{}; hint: {hint}{code}", what.trim_end_matches(code));
+    let text = &failure.text;
+    let code = match text.rfind(" (code ") {
+        Some(start) if text.ends_with(')') => &text[start..],
+        _ => "",
+    };
+    let what = text.split("; hint: ").next().unwrap_or_default();
+    failure.text = format!("{}; hint: {hint}{code}", what.strip_suffix(code).unwrap_or(what));
     failure
 }
 

@@ -94,7 +94,7 @@ fn a_wrong_ipam_type_hides_no_other_error() {
     let (printed, _) = bench.says(3, "validate");
     for expected in [
         "error: FILE:2:32: plugins[0].isGateway: expected true or false, found the text \"yes\"; hint: correct it: see the documentation of bridge",
-        "warning: FILE:2:52: plugins[0].isGatway: no key of bridge; hint: did you mean `isGateway`?",
+        "warning: FILE:2:52: plugins[0].isGatway: bridge has no such key; hint: did you mean `isGateway`?",
         "error: FILE:2:70: plugins[0].mtu: expected an integer of at most 65535, found 70000",
         "error: FILE:2:99: plugins[0].vlanTrunk[0].id: expected an integer from 1 to 4094, found 4095",
         "error: FILE:3:23: plugins[0].ipam.type: failed to find plugin \"host-locl\"",
@@ -266,7 +266,7 @@ fn all_errors_of_a_file_are_reported_at_once() {
         "error: FILE:2:56: plugins[0].capabilities.ips: is not true or false",
         "error: FILE:3:14: plugins[1].type: ",
         "error: FILE:3:35: plugins[1].capabilities: is not an object",
-        "warning: FILE:4:32: plugins[2].isGatway: no key of bridge",
+        "warning: FILE:4:32: plugins[2].isGatway: bridge has no such key",
         "error: FILE:4:60: plugins[2].mtu: is given more than once",
         "error: FILE:4:79: plugins[2].ipam.type: ",
         "error: FILE:4:113: plugins[2].ipam.x.y: is given more than once",

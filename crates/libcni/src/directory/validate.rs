@@ -58,7 +58,7 @@ pub struct Finding {
 /// let findings = validator.validate()?;
 /// assert_eq!((findings.len(), findings[0].severity), (1, Severity::Warning));
 /// let text = findings[0].to_string();
-/// assert!(text.contains("10-pods.conflist:4:34: plugins[0].isGatway: no key of bridge"), "{text}");
+/// assert!(text.contains("10-pods.conflist:4:34: plugins[0].isGatway: bridge has no such key"), "{text}");
 /// assert!(text.ends_with("hint: did you mean `isGateway`?"));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -259,7 +259,7 @@ impl Validation<'_> {
             for name in names.iter().filter(is_unknown).take(MOST) {
                 let in_another_case = LIST.iter().find(|known| is_key(name, known)).copied();
                 let meant = in_another_case.or_else(|| nearest(name, LIST.into_iter()));
-                let message = "no key of a list; its keys are case-sensitive".to_owned();
+                let message = "a list has no such key; its keys are case-sensitive".to_owned();
                 self.warn(network.file, name, message, &meant_hint(meant));
             }
         }
@@ -299,7 +299,7 @@ impl Validation<'_> {
     fn key_error(&mut self, keys: &PluginKeys, plugin: &PluginObject, prefix: &str, error: KeyError) {
         match error {
             KeyError::Unknown { path, meant } => {
-                let message = format!("no key of {}", keys.plugin);
+                let message = format!("{} has no such key", keys.plugin);
                 self.warn(plugin.file, &plugin.at(&format!("{prefix}{path}")), message, &meant_hint(meant.as_deref()));
             }
             KeyError::Invalid(error) => {

@@ -157,7 +157,7 @@ impl StringForm {
                 if words.iter().any(|word| is_same(&word)) {
                     return Ok(());
                 }
-                let expected = format!("expected {}, found {text:?}", words.join(", "));
+                let expected = format!("expected one of {}, found {text:?}", words.join(", "));
                 return Err(ReadError::value(expected));
             }
         };
@@ -316,7 +316,7 @@ mod tests {
                 "expected the MAC address of an interface, found \"01:00:5e:00:00:01\"",
             ),
             ("string: interface name", json!("a/b"), "expected the name of an interface, found \"a/b\""),
-            ("string: `open`, `shut`", json!("Open"), "expected open, shut, found \"Open\""),
+            ("string: `open`, `shut`", json!("Open"), "expected one of open, shut, found \"Open\""),
             ("object: strings", json!({"a": 1}), "a: expected a text, found 1"),
             ("list of lists of objects", json!([[{}], [5]]), "[1][0]: expected an object, found 5"),
             ("list of strings: address", json!(["10.0.0.1", ""]), "[1]: expected an IP address, found \"\""),
