@@ -232,7 +232,7 @@ pub(crate) struct Restore {
 // Which processes are scanned for living namespaces.
 #[derive(Args, Clone, Copy, Debug)]
 pub(crate) struct ScanScope {
-    /// Trust a scan of this PID namespace: right if the whole node is in it, as in kind
+    /// The whole node is in this PID namespace: its scan is complete
     #[arg(long)]
     within_pid_namespace: bool,
 }
@@ -361,7 +361,7 @@ pub(crate) enum Netns {
     Del {
         /// A name below /run/netns, or a path
         name: String,
-        /// Delete it even if an attachment is in it; `cnitool del` cannot inspect it then
+        /// Delete it even if an attachment is in it
         #[arg(long)]
         force: bool,
         /// Print what would be deleted, without deleting it

@@ -616,7 +616,7 @@ fn is_due(time: Option<Duration>, now: Duration) -> bool {
     time.is_some_and(|time| time <= now)
 }
 
-/// The time at which an unanswered request to renew the lease is repeated. `end` is the end of this phase: T2, or the lease's expiry.
+/// The time at which an unanswered request to renew the lease is repeated. `end` is the end of this phase: T2, or the expiry.
 fn next_renewal(lease: &Lease, end: Option<Duration>, now: Duration) -> Duration {
     let left = end.unwrap_or(now).saturating_sub(now);
     now + renewal_wait(left, lease.times.expiry.unwrap_or_default())
