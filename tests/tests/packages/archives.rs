@@ -44,7 +44,7 @@ fn the_tarball_has_the_layout_of_upstreams() {
     assert!(listed.lines().next().unwrap().ends_with("./cni-plugins"), "launchers need it: {listed}");
 }
 
-/// tar unlinks a file before it writes one of its name: what were hard links become files of their own, and the running ones stay whole.
+/// tar unlinks a file before it writes one of its name: hard links become files of their own, and a program that runs stays whole.
 #[test]
 fn the_tarball_is_unpacked_over_hard_links_and_over_upstreams_plugins() {
     let linked = tempfile::tempdir().unwrap();
