@@ -364,6 +364,8 @@ unpack_arm64() {
         nftables procps sed tar util-linux
     for name in "$dir.new"/debs/*.deb; do dpkg-deb -x "$name" "$dir.new"; done
     rm -r "$dir.new/debs"
+    echo root:x:0:0:root:/:/bin/bash >"$dir.new/etc/passwd" # dnsmasq asks for its user
+    echo root:x:0: >"$dir.new/etc/group"
     # What the installation of iptables does.
     for name in iptables iptables-save iptables-restore ip6tables ip6tables-save ip6tables-restore; do
         ln -s xtables-nft-multi "$dir.new/usr/sbin/$name"
