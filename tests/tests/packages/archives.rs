@@ -185,7 +185,7 @@ fn podman_runs_the_image_against_a_node() {
     let name = sh(dir.path(), &format!("{podman} images --format '{{{{.Repository}}}}:{{{{.Tag}}}}'"));
     assert!(name.starts_with("localhost/cnikit:"), "{name}");
     let run = |command: &str| {
-        let flags = "--rm --network none --cgroups disabled";
+        let flags = "--rm --network none";
         sh(
             dir.path(),
             &format!(
