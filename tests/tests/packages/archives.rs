@@ -214,7 +214,9 @@ fn every_binary_of_a_tarball_is_static_and_for_its_processor() {
     let mut seen = 0;
     for name in names_in(&release(0)) {
         for (architecture, machine) in machines {
-            if !name.ends_with(".tgz") || !name.contains(&format!("-linux-{architecture}-")) {
+            if Path::new(&name).extension() != Some("tgz".as_ref())
+                || !name.contains(&format!("-linux-{architecture}-"))
+            {
                 continue;
             }
             let unpacked = dir.path().join(&name);

@@ -1,5 +1,6 @@
 //! The Debian package, beside Debian's package of upstream's plugins.
 
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -117,8 +118,8 @@ fn way_to_one_of(from: State, steps: &BTreeSet<(State, Event)>, events: &[Event]
             if steps.contains(&(state, *event)) {
                 return way;
             }
-            if !ways.contains_key(&next) {
-                ways.insert(next, way);
+            if let Entry::Vacant(place) = ways.entry(next) {
+                place.insert(way);
                 open.push_back(next);
             }
         }
