@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, PluginOutput, Runtime};
+use cnikit_libcni::{Attachment, Cache, InProcess, NetworkList, PluginOutput, Runtime, load};
 use cnikit_testkit::Host;
 use cnikit_testkit::syscall_trace::{self, SyscallVerdict};
 use serde_json::{Value, json};
@@ -142,6 +142,38 @@ fn show_has_the_links_and_rules_of_our_plugins() {
         usage["networks"][0]["ranges"].as_array().unwrap().iter().map(|one| &one["taken"]).collect();
     assert_eq!(taken, [1, 1]);
     node.tool(&format!("del pods {}", container.path()));
+}
+
+#[test]
+fn check_all_verifies_what_upstream_added_for_a_runtime() {
+    for reference in cnikit_tests::references() {
+        let node = Node::new();
+        node.init("bridge");
+        node.set("ipMasq", false.into());
+        // 1.1.1 has no newer version.
+        let file = node.file("10-pods.conflist");
+        fs::write(&file, fs::read_to_string(&file).unwrap().replace("1.1.0", "1.0.0")).unwrap();
+        let list = load(&node.host.dir().join("net.d"), "pods").unwrap();
+        let cache = Cache::below(&node.host.dir().join("cache"));
+        let upstream = Runtime::new(reference.display().to_string(), cache);
+        let containers = [node.host.container(), node.host.container()];
+        for (n, container) in containers.iter().enumerate() {
+            let at = Attachment::new(format!("pod-{n}"), container.path());
+            node.host.enter(|| upstream.add(&list, &at)).unwrap();
+        }
+        let report = node.tool("check --all");
+        let expected = "pods/pod-0/eth0 passed\npods/pod-1/eth0 passed\n2 passed, 0 failed, 0 skipped\n";
+        assert_eq!(report, expected, "{}", reference.display());
+        containers[1].sh("ip -4 address flush dev eth0");
+        let (ok, report) = node.try_tool("check --all");
+        assert!(!ok && report.contains("pods/pod-0/eth0 passed\npods/pod-1/eth0 failed\n"), "{report}");
+        assert!(report.contains("Error: pods/pod-1/eth0: ") && report.contains("wanted 10.94.0.3/24"), "{report}");
+        for (n, container) in containers.iter().enumerate() {
+            let ours = Runtime { path: cnikit_tests::bin().display().to_string(), ..upstream.clone() };
+            let at = Attachment::new(format!("pod-{n}"), container.path());
+            node.host.enter(|| ours.del(&list, &at)).unwrap();
+        }
+    }
 }
 
 /// How many system calls the tool makes on a host with so many attachments and their addresses.

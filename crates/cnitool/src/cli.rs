@@ -101,9 +101,12 @@ pub(crate) enum Command {
     /// Connect a container to a network, and print the result
     #[command(after_help = "Example:\n  cnitool add pods /run/netns/c1")]
     Add(Attachment),
-    /// Compare a container with the result of add
-    #[command(after_help = "Example:\n  cnitool check pods /run/netns/c1 && echo unchanged")]
-    Check(Attachment),
+    /// Compare a container, or every attachment of the node, with the result of add
+    #[command(
+        override_usage = "cnitool check [OPTIONS] NETWORK NETNS\n       cnitool check [OPTIONS] --all [--network NAME]",
+        after_help = "Examples:\n  cnitool check pods /run/netns/c1 && echo unchanged\n  cnitool check --all"
+    )]
+    Check(Check),
     /// Disconnect a container from a network
     #[command(after_help = "Example:\n  cnitool del pods /run/netns/c1")]
     Del(Attachment),
@@ -179,6 +182,35 @@ pub(crate) struct Attachment {
     /// Ignored, as upstream ignores it.
     #[arg(hide = true)]
     rest: Vec<String>,
+}
+
+// An attachment, or all of them.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Check {
+    /// The name of the network, as in its configuration file
+    #[arg(required_unless_present = "all")]
+    network: Option<String>,
+    /// The path of the container's network namespace
+    #[arg(required_unless_present = "all")]
+    netns: Option<String>,
+    /// Ignored, as upstream ignores it.
+    #[arg(hide = true)]
+    rest: Vec<String>,
+    /// Every attachment in the cache, also those that a runtime added
+    #[arg(long, conflicts_with_all = ["network", "netns"])]
+    pub(crate) all: bool,
+    /// With --all: only this network
+    #[arg(long = "network", value_name = "NAME", requires = "all")]
+    pub(crate) only: Option<String>,
+}
+
+impl Check {
+    // The attachment that the arguments name; none with `--all`.
+    pub(crate) fn attachment(&self) -> Option<Attachment> {
+        let network = self.network.clone()?;
+        let netns = self.netns.clone()?;
+        Some(Attachment { network, netns, rest: Vec::new() })
+    }
 }
 
 // A network. Upstream requires a namespace, which it ignores.

@@ -20,7 +20,7 @@ use std::process::ExitCode;
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use cli::{Command, CommandLine, Config, Ipam};
-use commands::{config, doctor, gc, init, ipam, list, netns, restore, schema, shell, show, verbs};
+use commands::{check, config, doctor, gc, init, ipam, list, netns, restore, schema, shell, show, verbs};
 use dlmalloc::GlobalDlmalloc;
 use failure::{Failure, Result};
 use options::Common;
@@ -62,7 +62,7 @@ fn run(line: &CommandLine) -> Result {
     let Some(command) = &line.command else { return print(&cli::command().render_help().to_string()) };
     match command {
         Command::Add(args) => verbs::add(common, args),
-        Command::Check(args) => verbs::check(common, out, args),
+        Command::Check(args) => check::check(common, out, args),
         Command::Del(args) => verbs::del(common, out, args),
         Command::Gc(args) => gc::gc(common, out, args),
         Command::Restore(args) => restore::restore(common, out, args),

@@ -17,8 +17,8 @@ const REPLY: u8 = 7;
 /// The most steps until a client that hears nothing has no lease.
 const STEPS: usize = 40;
 
-/// Parses the message, and has a client receive it again and again, from its start to a lease and to the end of that; also as a packet
-/// of neighbour discovery.
+/// Parses the message, and has a client receive it again and again, from its start to a lease and to the end of that. Then the same
+/// as a packet of neighbour discovery.
 pub(crate) fn run(message: &[u8]) {
     if let Some(reply) = Reply6::parse(message, IAID) {
         assert!(reply.addresses.len() <= MAX_ADDRESSES && (1..=130).contains(&reply.server.len()));

@@ -9,7 +9,9 @@ use cnikit_libcni::{Attachment, Cache, Networks, Runtime, load};
 
 fn main() -> Result<(), Box<dyn Error>> {
     let args: Vec<String> = std::env::args().collect();
-    let [_, bin, conf, state, netns, names @ ..] = &args[..] else { return Err("five arguments are needed".into()) };
+    let [_, bin, conf, state, netns, names @ ..] = &args[..] else {
+        return Err("four arguments are needed, then the names of networks".into());
+    };
     let mut networks = Networks::new(Runtime::new(bin, Cache::below(state.as_ref()))).with_loopback();
     for name in names {
         networks = networks.with(load(conf.as_ref(), name)?);

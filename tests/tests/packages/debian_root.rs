@@ -70,8 +70,8 @@ impl Debian {
         self.version(name).contains(&format!("CNI {name} plugin cnikit"))
     }
 
-    /// All files and directories that packages may have made, except for the package manager's, and for what upstream's package leaves of
-    /// its units.
+    /// All files and directories that packages may have made, except for the package manager's, and for what upstream's package
+    /// leaves of its units.
     pub(crate) fn files(&self) -> BTreeSet<String> {
         let line = "find /etc /usr /opt /var /run -xdev ! -path '/var/lib/dpkg/*' ! -path '/var/log/*' ! -path '/var/cache/*' \
                     ! -path '/var/lib/systemd/*'";

@@ -1,5 +1,6 @@
 //! One file per command or group of commands.
 
+pub(crate) mod check;
 pub(crate) mod config;
 pub(crate) mod container;
 pub(crate) mod doctor;

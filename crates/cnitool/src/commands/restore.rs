@@ -49,7 +49,7 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
 }
 
 /// The reason for which an attachment is skipped; `None` if its namespace exists.
-fn skip_reason(cached: &CachedAttachment) -> Option<String> {
+pub(crate) fn skip_reason(cached: &CachedAttachment) -> Option<String> {
     match cached.state {
         State::Attached => cached.lost_namespace(),
         State::Adding => Some("it is being added".to_owned()),
@@ -58,7 +58,8 @@ fn skip_reason(cached: &CachedAttachment) -> Option<String> {
     }
 }
 
-fn name(cached: &CachedAttachment) -> String {
+/// Network, container and interface; the file if that cannot be read.
+pub(crate) fn name(cached: &CachedAttachment) -> String {
     if cached.network.is_empty() {
         return cached.file.display().to_string();
     }

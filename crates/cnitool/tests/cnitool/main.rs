@@ -5,6 +5,8 @@ mod bench;
 #[cfg(test)]
 mod chain;
 #[cfg(test)]
+mod check;
+#[cfg(test)]
 mod configurations;
 #[cfg(test)]
 mod doctor;
