@@ -4,7 +4,7 @@ use cnikit_libcni::{CachedAttachment, Error, ErrorContext, Runtime, State};
 use serde_json::{Value, json};
 
 use crate::cli::Check;
-use crate::commands::restore::{name, skip_reason};
+use crate::commands::restore::{name, skip_reason, with_namespace};
 use crate::commands::verbs;
 use crate::environment;
 use crate::failure::{Failure, Result};
@@ -31,7 +31,7 @@ pub(crate) fn check(common: &Common, out: Output, args: &Check) -> Result {
 /// CHECK of all attachments, each with its cached configuration and result. Nothing is changed.
 fn check_all(common: &Common, out: Output, network: Option<&str>) -> Result {
     let runtime = environment::runtime(common);
-    let mut all = runtime.cache.attachments()?;
+    let mut all: Vec<CachedAttachment> = runtime.cache.attachments()?.into_iter().map(with_namespace).collect();
     if let Some(network) = network {
         all.retain(|cached| cached.attachment_of(network).is_some());
     }
@@ -70,6 +70,9 @@ fn check_one(runtime: &Runtime, cached: &CachedAttachment) -> Outcome {
     if let Some(reason) = skip_reason(cached) {
         return Outcome::Skipped(reason);
     }
+    if cached.at.netns.is_empty() {
+        return Outcome::Skipped("neither the cache nor the result has the path of its namespace".to_owned());
+    }
     let error = match cached.list() {
         Ok(list) if list.disable_check => {
             return Outcome::Skipped("its network list has `disableCheck`".to_owned());
@@ -86,7 +89,7 @@ fn check_one(runtime: &Runtime, cached: &CachedAttachment) -> Outcome {
         None => return Outcome::Skipped("it was deleted meanwhile".to_owned()),
         Some(now) if now.written != cached.written => return Outcome::Skipped("it was changed meanwhile".to_owned()),
         Some(now) => {
-            if let Some(reason) = skip_reason(&now) {
+            if let Some(reason) = skip_reason(&with_namespace(now)) {
                 return Outcome::Skipped(reason);
             }
         }

@@ -13,7 +13,7 @@ use crate::output::print::{print_to_stderr, warn};
 /// Calls RESTORE of the plugins of every attachment whose namespace exists. Existing rules and links are not changed.
 pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     let runtime = environment::runtime(common);
-    let mut all = runtime.cache.attachments()?;
+    let mut all: Vec<CachedAttachment> = runtime.cache.attachments()?.into_iter().map(with_namespace).collect();
     if let Some(network) = &args.network {
         all.retain(|cached| cached.attachment_of(network).is_some());
     }
@@ -46,6 +46,13 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     }
     let attachments: Vec<Value> = all.iter().map(document).collect();
     out.finish(json!({"dryRun": args.dry_run, "attachments": attachments}), failures)
+}
+
+/// The attachment with the path of its namespace. Earlier versions of upstream's libcni, such as that of containerd 1.6, do not cache
+/// it: then it is that of the interface in the result.
+pub(crate) fn with_namespace(mut cached: CachedAttachment) -> CachedAttachment {
+    cached.at.netns = cached.summary().netns;
+    cached
 }
 
 /// The reason for which an attachment is skipped; `None` if its namespace exists.

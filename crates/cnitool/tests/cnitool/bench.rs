@@ -76,6 +76,16 @@ impl Bench {
         entries.map(|entry| entry.unwrap().path()).collect()
     }
 
+    /// Rewrites the only cached attachment as earlier versions of upstream's libcni write it: without the path of the namespace, and without what is ours.
+    pub(crate) fn cache_as_old_libcni(&self) {
+        let [file] = &self.cached_files()[..] else { panic!("{:?}", self.cached_files()) };
+        let mut cached = json(&fs::read_to_string(file).unwrap());
+        for newer in ["netns", "cnikit"] {
+            cached.as_object_mut().unwrap().remove(newer).unwrap();
+        }
+        fs::write(file, cached.to_string()).unwrap();
+    }
+
     /// `cnitool VERB NETWORK <the container> …` on the host.
     pub(crate) fn cnitool(&self, verb: &str, network: &str, variables: &[(&str, &str)]) -> Output {
         self.run(&[verb, network, &self.netns()], variables)

@@ -102,6 +102,9 @@ fn check_all_compares_what_the_packaged_plugins_of_upstream_made() {
     );
     attach(&bench, "net", "pod", &bench.netns());
     assert_eq!(bench.says(0, "check --all").0, "net/pod/eth0 passed\n1 passed, 0 failed, 0 skipped\n");
+    // containerd 1.6 does not cache the path of the namespace, but the result has it.
+    bench.cache_as_old_libcni();
+    assert_eq!(bench.says(0, "check --all").0, "net/pod/eth0 passed\n1 passed, 0 failed, 0 skipped\n");
     bench.container_says("ip address flush dev eth0");
     let (printed, errors) = bench.says(1, "check --all");
     assert!(printed.starts_with("net/pod/eth0 failed\n") && errors.contains("10.94.0.2"), "{printed}{errors}");

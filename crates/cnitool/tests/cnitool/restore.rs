@@ -1,5 +1,7 @@
 //! `restore`.
 
+use std::fs;
+
 use cnikit_netns::make;
 
 use crate::bench::{Bench, json};
@@ -38,6 +40,20 @@ fn restore_calls_each_plugin_of_existing_containers_with_the_result_of_the_add()
     assert_eq!((&given["name"], &given["prevResult"]["cniVersion"]), (&"one".into(), &"1.1.0".into()), "{given}");
     let (_, errors) = bench.says(0, "restore --network other");
     assert_eq!((errors.as_str(), bench.calls().len()), ("", 0));
+}
+
+#[test]
+fn restore_takes_the_namespace_from_the_result_if_the_cache_has_none() {
+    let bench = Bench::new();
+    bench.file("one.conflist", r#"{"cniVersion": "1.0.0", "name": "one", "plugins": [{"type": "first"}]}"#);
+    let given = bench.path("given");
+    let script = r#"ADD) echo '{"cniVersion": "1.0.0", "interfaces": [{"name": "eth0", "sandbox": "'$CNI_NETNS'"}]}' ;;
+RESTORE) echo "$CNI_NETNS" >GIVEN ;;"#;
+    bench.plugin("first", &script.replace("GIVEN", &given.display().to_string()));
+    bench.done("add", "one", &[]);
+    bench.cache_as_old_libcni();
+    bench.says(0, "restore");
+    assert_eq!(fs::read_to_string(given).unwrap().trim(), bench.netns());
 }
 
 #[test]
