@@ -48,8 +48,8 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     out.finish(json!({"dryRun": args.dry_run, "attachments": attachments}), failures)
 }
 
-/// The attachment with the path of its namespace. Earlier versions of upstream's libcni, such as that of containerd 1.6, do not cache
-/// it: then it is that of the interface in the result.
+/// The attachment with the path of its namespace. Earlier versions of upstream's libcni, such as that of containerd 1.6, do not
+/// cache it: then it is that of the interface in the result.
 pub(crate) fn with_namespace(mut cached: CachedAttachment) -> CachedAttachment {
     cached.at.netns = cached.summary().netns;
     cached

@@ -76,7 +76,8 @@ impl Bench {
         entries.map(|entry| entry.unwrap().path()).collect()
     }
 
-    /// Rewrites the only cached attachment as earlier versions of upstream's libcni write it: without the path of the namespace, and without what is ours.
+    /// Rewrites the only cached attachment as earlier versions of upstream's libcni write it: without the path of the namespace,
+    /// and without what is ours.
     pub(crate) fn cache_as_old_libcni(&self) {
         let [file] = &self.cached_files()[..] else { panic!("{:?}", self.cached_files()) };
         let mut cached = json(&fs::read_to_string(file).unwrap());
