@@ -169,3 +169,18 @@ pub fn copy_plugins(from: &Path, to: &Path) {
         copy_program(&entry.path(), &to.join(entry.file_name()));
     }
 }
+
+/// Executes a plugin again and again, as a busy node does, until `stop` is set. Returns the number of runs, and each failure.
+pub fn execute_until(plugin: &Path, stop: &AtomicBool) -> (usize, Vec<String>) {
+    let mut times = 0;
+    let mut failures = Vec::new();
+    while !stop.load(Ordering::Relaxed) {
+        let mut call = Command::new(plugin);
+        call.env_clear().env("CNI_COMMAND", "VERSION").stdin(Stdio::null());
+        match call.output() {
+            Ok(printed) if printed.status.success() && printed.stdout.contains(&b'}') => times += 1,
+            other => failures.push(format!("{other:?}")),
+        }
+    }
+    (times, failures)
+}

@@ -6,12 +6,13 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
-use std::process::{Command, Stdio};
+use std::process::Command;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
 use cnikit_testkit::{Host, Subject};
+use cnikit_tests::switched::execute_until;
 use cnikit_tests::{NAMES, released};
 use serde_json::json;
 use tempfile::TempDir;
@@ -320,21 +321,6 @@ fn a_full_disk_leaves_what_was_there() {
     assert!(String::from_utf8_lossy(&printed.stderr).contains("No space left"), "{printed:?}");
 }
 
-/// Executes a plugin again and again, as a busy node does, until `stop` is set. Returns the number of runs, and each failure.
-fn executes(plugin: &Path, stop: &AtomicBool) -> (usize, Vec<String>) {
-    let mut times = 0;
-    let mut failures = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
-        let mut call = Command::new(plugin);
-        call.env_clear().env("CNI_COMMAND", "VERSION").stdin(Stdio::null());
-        match call.output() {
-            Ok(printed) if printed.status.success() && printed.stdout.contains(&b'}') => times += 1,
-            other => failures.push(format!("{other:?}")),
-        }
-    }
-    (times, failures)
-}
-
 #[test]
 fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
     let node = Node::new();
@@ -343,7 +329,7 @@ fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
     let stop = AtomicBool::new(false);
     let plugin = node.plugins().join("bridge");
     let (times, failures) = thread::scope(|scope| {
-        let busy = scope.spawn(|| executes(&plugin, &stop));
+        let busy = scope.spawn(|| execute_until(&plugin, &stop));
         for round in 0..134 {
             node.install();
             // Every other time over our own files, otherwise over those of the other maker, which are put back.

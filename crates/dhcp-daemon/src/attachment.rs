@@ -162,7 +162,7 @@ impl Attachment {
             return self.fail(now, "DHCP option Subnet Mask not found in DHCPACK".to_owned());
         }
         if self.lease.as_ref().is_some_and(|former| former.address != lease.address) {
-            // If that was lost at once, whoever ordered it may have configured it later.
+            // The reply may have been late: the plugin that ordered the lease then configured the former address after it was lost.
             self.change("take the former address from the interface", interface::remove_address);
         }
         self.lease = Some(lease.clone());

@@ -12,7 +12,7 @@ use crate::place;
 use crate::root::{Absent, Root, Trust};
 use crate::runtimes;
 use crate::sources::{Sources, TOOL};
-use crate::standing::{Fingerprint, Linked, Looked, NEXT, Role, Standing, linked, look};
+use crate::standing::{Fingerprint, Linked, NEXT, Observed, Role, Standing, linked, look};
 
 /// The directories that are worked on.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -67,7 +67,7 @@ pub(crate) enum Kind {
 /// A file as it should be, and as it is.
 #[derive(Clone, Debug)]
 pub(crate) struct Item {
-    /// The index of its directory in [`Node::directories`].
+    /// The index of its directory in [`View::places`].
     pub(crate) place: usize,
     pub(crate) name: String,
     pub(crate) kind: Kind,
@@ -157,7 +157,7 @@ impl Node {
                     view.has_remains |= !place::temporaries(directory)?.is_empty();
                     look_at_list(directory, list)?
                 }
-                None => Looked { standing: Standing::Missing, fingerprint: None },
+                None => Observed { standing: Standing::Missing, fingerprint: None },
             };
             if let Some(directory) = &directory {
                 view.record = Record::read(directory)?;
@@ -195,8 +195,8 @@ impl Node {
 
 impl View {
     /// Adds a file of the directory that is added next.
-    fn push(&mut self, name: &str, kind: Kind, looked: Looked) {
-        let Looked { standing, fingerprint } = looked;
+    fn push(&mut self, name: &str, kind: Kind, looked: Observed) {
+        let Observed { standing, fingerprint } = looked;
         self.items.push(Item { place: self.places.len(), name: name.to_owned(), kind, standing, fingerprint });
     }
 
@@ -227,16 +227,16 @@ fn look_in(
     kind: Kind,
     wanted: &[u8],
     of_0_1: &Linked,
-) -> Result<Looked, String> {
-    let Some(directory) = directory else { return Ok(Looked { standing: Standing::Missing, fingerprint: None }) };
+) -> Result<Observed, String> {
+    let Some(directory) = directory else { return Ok(Observed { standing: Standing::Missing, fingerprint: None }) };
     let role = if kind == Kind::Launcher { Role::Launcher } else { Role::Binary };
     look(directory, name, role, wanted, of_0_1)
 }
 
 /// A list is ours if it has the content that the record says was placed.
-fn look_at_list(directory: &Directory, list: &NetworkList) -> Result<Looked, String> {
+fn look_at_list(directory: &Directory, list: &NetworkList) -> Result<Observed, String> {
     let Some(facts) = directory.facts(&list.name).map_err(|error| error.to_string())? else {
-        return Ok(Looked { standing: Standing::Missing, fingerprint: None });
+        return Ok(Observed { standing: Standing::Missing, fingerprint: None });
     };
     let changed = i64::try_from(facts.changed).unwrap_or(i64::MAX);
     let fingerprint = Some((facts.inode, facts.size, changed, 0, 0, 0));
@@ -254,5 +254,5 @@ fn look_at_list(directory: &Directory, list: &NetworkList) -> Result<Looked, Str
         }
         None => Standing::Foreign,
     };
-    Ok(Looked { standing, fingerprint })
+    Ok(Observed { standing, fingerprint })
 }

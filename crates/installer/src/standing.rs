@@ -61,9 +61,9 @@ pub(crate) enum Role {
 /// One state of a file: while it is written, it differs from one look to the next.
 pub(crate) type Fingerprint = Option<(u64, u64, i64, i64, i64, i64)>;
 
-/// A file that was looked at.
+/// What a file is now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Looked {
+pub(crate) struct Observed {
     pub(crate) standing: Standing,
     pub(crate) fingerprint: Fingerprint,
 }
@@ -111,8 +111,8 @@ pub(crate) fn look(
     role: Role,
     wanted: &[u8],
     linked: &Linked,
-) -> Result<Looked, String> {
-    let without = |standing| Ok(Looked { standing, fingerprint: None });
+) -> Result<Observed, String> {
+    let without = |standing| Ok(Observed { standing, fingerprint: None });
     let file = match open(directory, name)? {
         Opened::Nothing => return without(Standing::Missing),
         Opened::Link => return without(Standing::Foreign),
@@ -133,7 +133,7 @@ pub(crate) fn look(
     } else {
         standing_of(&file, facts.len(), facts.mode() & 0o7777, role, wanted).map_err(failed)?
     };
-    Ok(Looked { standing, fingerprint })
+    Ok(Observed { standing, fingerprint })
 }
 
 fn standing_of(file: &File, length: u64, mode: u32, role: Role, wanted: &[u8]) -> std::io::Result<Standing> {

@@ -233,7 +233,7 @@ impl Watch<'_> {
                 self.refilled.insert(item.place, now);
             }
         }
-        // What was placed is looked at once more, also for the directories that were made.
+        // Files that were just placed are read once more, because directories may have been made for them.
         until = until.min(now + SETTLE);
         Ok(until)
     }
@@ -303,7 +303,7 @@ impl Watch<'_> {
         }
     }
 
-    /// Watches every directory on the paths, before they are looked at.
+    /// Watches every directory on the paths, before their files are read.
     fn arm(&mut self) -> Result<(), String> {
         let mut watched = BTreeSet::new();
         for path in self.node.places.plugins.iter().chain(&self.node.places.networks).chain(&self.node.places.tools) {

@@ -11,6 +11,7 @@ use std::thread;
 use cnikit_testkit::cache;
 use cnikit_testkit::campaign::{case_limit, runs_all_cases, seeded_rng};
 use cnikit_tests::NAMES;
+use cnikit_tests::switched::execute_until;
 
 use crate::debian_root::{Debian, PLUGINS};
 use crate::{file, sh};
@@ -144,21 +145,6 @@ fn content_of(package: &Path) -> BTreeMap<String, String> {
     pairs.collect()
 }
 
-/// Executes bridge again and again until `stop` is set. Returns how many times, and what failed.
-fn executes(plugin: &Path, stop: &AtomicBool) -> (usize, Vec<String>) {
-    let mut times = 0;
-    let mut failures = Vec::new();
-    while !stop.load(Ordering::Relaxed) {
-        let mut call = Command::new(plugin);
-        call.env_clear().env("CNI_COMMAND", "VERSION").stdin(Stdio::null());
-        match call.output() {
-            Ok(printed) if printed.status.success() && printed.stdout.contains(&b'}') => times += 1,
-            other => failures.push(format!("{other:?}")),
-        }
-    }
-    (times, failures)
-}
-
 fn dpkg(event: Event, debian: &Debian) -> String {
     let package = |path: PathBuf| debian.give(&path);
     match event {
@@ -222,7 +208,7 @@ fn packages_are_installed_upgraded_downgraded_removed_and_purged_in_any_order() 
         let stop = AtomicBool::new(false);
         let plugin = debian.plugin("bridge");
         let (times, failures) = thread::scope(|scope| {
-            let busy = scope.spawn(|| executes(&plugin, &stop));
+            let busy = scope.spawn(|| execute_until(&plugin, &stop));
             let (succeeded, printed) = debian.try_sh(&line);
             stop.store(true, Ordering::Relaxed);
             assert!(succeeded, "{when}: {printed}");
