@@ -1,4 +1,5 @@
 //! A flood that lasts for hours. `scripts/soak` starts it with the right settings.
+#![expect(clippy::print_stderr, reason = "it is a program, and this is its report")]
 
 use std::process::ExitCode;
 use std::time::Duration;
