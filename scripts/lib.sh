@@ -321,6 +321,43 @@ unpack_runtimes() { unpack_deb sid containerd "$CACHE/containerd"; }
 # A kernel that has what many machines' kernels lack, and 9p.
 unpack_kernel() { unpack_deb bookworm-backports linux-image-amd64 "$CACHE/kernel" meta; }
 
+# build_auxiliary: the module of tests/auxiliary for that kernel, in $auxiliary. That needs Debian's headers of exactly its release, and the
+# archive has those of its newest kernel only: an older kernel in the cache is replaced.
+need_auxiliary() {
+    need make make
+    need x86_64-linux-gnu-gcc-12 gcc-12
+}
+build_auxiliary() {
+    local release built source=${BASH_SOURCE[0]%/*}/../tests/auxiliary
+    need_cache
+    lock "$CACHE/.lock" 3600 "another machine has been prepared"
+    unpack_kernel
+    release=$(basename "$CACHE"/kernel/lib/modules/*)
+    if ! unpack_headers "$release"; then
+        say "the archive has no headers of $release: getting its kernel of today"
+        rm -rf "$CACHE/kernel"
+        unpack_kernel
+        release=$(basename "$CACHE"/kernel/lib/modules/*)
+        unpack_headers "$release"
+    fi
+    built=$CACHE/auxiliary-$release-$(cat "$source"/* | sha256sum | cut -c 1-16)
+    auxiliary=$built/cnikit_auxiliary.ko
+    if [ ! -e "$auxiliary" ]; then
+        say "building: the module of tests/auxiliary"
+        local headers=$CACHE/headers-$release/usr/src
+        rm -rf "$built.new" && cp -rT "$source" "$built.new"
+        make -s -C "$headers/linux-headers-$release" -f "$headers/linux-headers-${release%-*}-common/Makefile" \
+            M="$built.new" CONFIG_DEBUG_INFO_BTF_MODULES= modules
+        rm -rf "$built" && mv "$built.new" "$built"
+    fi
+    exec 9<&-
+}
+# A process of its own, for it may fail.
+unpack_headers() {
+    bash -euo pipefail -c '. "$0" && unpack_deb bookworm-backports "$1" "$2"' "${BASH_SOURCE[0]}" \
+        "linux-headers-$1 linux-headers-${1%-*}-common linux-kbuild-${1%-*}" "$CACHE/headers-$1"
+}
+
 # firewalld, and a bus for it. It is unpacked and not installed: an installation starts it, on a machine whose network is none
 # of ours. What it imports brings no service.
 need_firewalld() {

@@ -1,4 +1,5 @@
-//! host-device with network cards on the PCI bus, which have a bus, a driver and a permanent address.
+//! host-device with network cards on the PCI bus, and with a device on the auxiliary bus: they have a bus, a driver and a permanent
+//! address.
 
 use std::fs;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -20,20 +21,38 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_card_that_was_moved_on_comes_back_when_that_namespace_ends needs Need::PCI_CARDS),
     test!(an_unplugged_card_stops_no_del needs Need::PCI_CARDS),
     test!(a_card_of_a_program_is_only_reported needs Need::PCI_CARDS),
+    test!(a_device_of_the_auxiliary_bus_is_selected_by_its_id needs Need::AUXILIARY_DEVICE),
+    test!(a_device_of_the_auxiliary_bus_comes_back_whatever_the_container_did needs Need::AUXILIARY_DEVICE),
+    test!(the_kernel_returns_a_device_of_the_auxiliary_bus needs Need::AUXILIARY_DEVICE),
+    test!(a_device_without_its_driver_stops_no_del needs Need::AUXILIARY_DEVICE),
 ];
 
-/// The cards are two, and their tests take turns.
+/// The devices are few, and their tests take turns.
 static TURN: Mutex<()> = Mutex::new(());
 /// The time that the kernel gets to bring a card back, or to describe it as it was. The machine is emulated.
 const PATIENCE: Duration = Duration::from_secs(20);
 const TICK: Duration = Duration::from_millis(100);
 
-/// A card, which is called `card0` or `card1` on the host.
+/// A card, which is called `card0` or `card1` on the host, or the device on the auxiliary bus, which is called `port0`.
 struct Card {
-    pci: String,
+    bus: &'static str,
+    id: String,
     name: &'static str,
     altname: &'static str,
     permanent: &'static str,
+    /// The one that it has on the host: another one, as a port of a bond has, or the permanent one.
+    mac: &'static str,
+}
+
+impl Card {
+    fn directory(&self) -> String {
+        format!("/sys/bus/{}/devices/{}", self.bus, self.id)
+    }
+
+    /// What a container does, as [`CHANGED`] has it for the first card, with this one.
+    fn changed(&self, line: &str) -> String {
+        line.replace("the-card-in-front", self.altname).replace("52:54:00:c0:de:00", self.permanent)
+    }
 }
 
 /// Which namespace the host of a test is.
@@ -51,33 +70,35 @@ struct Scene {
     host: Host,
     machine: Host,
     container: Container,
-    cards: [Card; 2],
+    cards: Vec<Card>,
     before: String,
     _turn: MutexGuard<'static, ()>,
 }
 
 impl Scene {
-    /// Both cards are on the host, up, with settings that are not their drivers' own.
+    /// Both cards.
     fn new(place: HostPlace) -> Scene {
+        Scene::with(place, cards())
+    }
+
+    /// They are on the host, up, with settings that are not their drivers' own.
+    fn with(place: HostPlace, cards: Vec<Card>) -> Scene {
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
         let machine = Host::machine();
-        let cards = cards();
         let host = if place == HostPlace::Machine { Host::machine() } else { Host::new() };
         for (number, card) in cards.iter().enumerate() {
-            let Card { pci, name, altname, .. } = card;
+            let Card { id, name, altname, mac, .. } = card;
             reset(&machine, card);
             if place == HostPlace::Nested {
                 machine.sh(&format!("ip link set {name} netns {}", host.path()));
             }
             host.sh(&format!(
-                "ip link set {name} alias 'the one at {pci}' mtu 1400 txqueuelen 500 group 3 promisc on &&
+                "ip link set {name} alias 'the one at {id}' address {mac} mtu 1400 txqueuelen 500 group 3 promisc on &&
                  ip link property add dev {name} altname {altname} && ip link set {name} up &&
                  ip address add 192.0.2.1{number}/24 dev {name} &&
                  ip address add 2001:db8::1{number}/64 dev {name} nodad",
             ));
         }
-        // This one has another MAC than its permanent one, as a port of a bond has.
-        host.sh("ip link set card1 address 02:00:5e:10:00:07");
         fs::create_dir(host.dir().join("devices")).unwrap();
         let container = host.container();
         let mut scene = Scene { before: String::new(), host, machine, container, cards, _turn: turn };
@@ -98,7 +119,10 @@ impl Scene {
     }
 
     fn at(&self, card: &Card) -> Subject {
-        self.subject(&json!({"pciBusID": card.pci}))
+        match card.bus {
+            "pci" => self.subject(&json!({"pciBusID": card.id})),
+            _ => self.subject(&json!({"runtimeConfig": {"deviceID": card.id}})),
+        }
     }
 
     fn del(&self, subject: &Subject, path: &str) {
@@ -109,7 +133,7 @@ impl Scene {
         subject.call(&self.host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
     }
 
-    /// Both cards as the host has them, without what a carrier changes.
+    /// The cards as the host has them, without what a carrier changes.
     fn shown(&self) -> String {
         let script = "s/^[0-9]+: //; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /; s/ qdisc [a-z_]+ / /";
         let line = |name| {
@@ -117,7 +141,8 @@ impl Scene {
                 "ip -d -o link show dev {name} | sed -E '{script}'; ip -o address show dev {name} | sed -E '{script}'"
             )
         };
-        let (_, text) = self.host.try_sh(&format!("{}; {}", line("card0"), line("card1")));
+        let lines: Vec<String> = self.cards.iter().map(|card| line(card.name)).collect();
+        let (_, text) = self.host.try_sh(&lines.join("; "));
         text.lines().filter(|line| !line.contains(" fe80::")).collect::<Vec<_>>().join("\n")
     }
 
@@ -147,22 +172,36 @@ impl Drop for Scene {
 }
 
 /// The cards whose places the machine's kernel was told.
-fn cards() -> [Card; 2] {
+fn cards() -> Vec<Card> {
     let line = fs::read_to_string("/proc/cmdline").unwrap();
     let places = line.split_whitespace().find_map(|word| word.strip_prefix("cnikit.cards=")).unwrap();
     let (one, other) = places.split_once(',').unwrap();
-    let card = |pci: &str, name, altname, permanent| Card { pci: pci.to_owned(), name, altname, permanent };
-    [
-        card(one, "card0", "the-card-in-front", "52:54:00:c0:de:00"),
-        card(other, "card1", "the-card-behind-it", "52:54:00:c0:de:01"),
+    let card =
+        |id: &str, name, altname, permanent, mac| Card { bus: "pci", id: id.to_owned(), name, altname, permanent, mac };
+    vec![
+        card(one, "card0", "the-card-in-front", "52:54:00:c0:de:00", "52:54:00:c0:de:00"),
+        card(other, "card1", "the-card-behind-it", "52:54:00:c0:de:01", "02:00:5e:10:00:07"),
     ]
+}
+
+/// The device that the module of `tests/auxiliary` makes.
+fn auxiliary_device() -> Card {
+    Card {
+        bus: "auxiliary",
+        id: "cnikit_auxiliary.port.0".to_owned(),
+        name: "port0",
+        altname: "the-port-of-a-card",
+        permanent: "52:54:00:c0:de:0a",
+        mac: "02:00:5e:10:00:08",
+    }
 }
 
 /// Waits until the machine has the card, and makes it as its driver made it, under its name here.
 fn reset(machine: &Host, card: &Card) {
-    let Card { pci, name, permanent, .. } = card;
+    let Card { id, name, permanent, .. } = card;
+    let directory = card.directory();
     let line = format!(
-        "for file in /sys/bus/pci/devices/{pci}/net/* /sys/bus/pci/devices/{pci}/virtio*/net/*; do
+        "for file in {directory}/net/* {directory}/virtio*/net/*; do
              [ ! -e $file ] || found=${{file##*/}}
          done
          [ -n \"$found\" ] || exit 1
@@ -179,7 +218,7 @@ fn reset(machine: &Host, card: &Card) {
         if succeeded {
             return;
         }
-        assert!(deadline.pause(TICK), "{pci}: {output}");
+        assert!(deadline.pause(TICK), "{id}: {output}");
     }
 }
 
@@ -187,23 +226,22 @@ fn a_card_is_selected_by_names_addresses_and_places() {
     for place in PLACES {
         let scene = Scene::new(place);
         for card in &scene.cards {
-            let path = scene.machine.sh(&format!("readlink -f /sys/bus/pci/devices/{}", card.pci));
+            let path = scene.machine.sh(&format!("readlink -f {}", card.directory()));
             for selection in [
                 json!({"device": card.name}),
                 json!({"device": card.altname}),
                 json!({"hwaddr": card.permanent}),
                 json!({"kernelpath": path.trim()}),
-                json!({"pciBusID": card.pci}),
-                json!({"runtimeConfig": {"deviceID": card.pci}}),
+                json!({"pciBusID": card.id}),
+                json!({"runtimeConfig": {"deviceID": card.id}}),
                 // The runtime's device replaces `pciBusID`.
-                json!({"pciBusID": "0000:00:1f.0", "runtimeConfig": {"deviceID": card.pci}}),
+                json!({"pciBusID": "0000:00:1f.0", "runtimeConfig": {"deviceID": card.id}}),
             ] {
                 let subject = scene.subject(&selection);
                 let result = subject.add(&scene.host, "c-one", &scene.container);
                 let interface = &result["interfaces"][0];
-                let mac = if card.name == "card0" { card.permanent } else { "02:00:5e:10:00:07" };
-                assert_eq!(interface["mac"], mac, "{place:?} {selection}");
-                assert_eq!((&interface["pciID"], &interface["mtu"]), (&json!(card.pci), &json!(1400)), "{selection}");
+                assert_eq!(interface["mac"], card.mac, "{place:?} {selection}");
+                assert_eq!((&interface["pciID"], &interface["mtu"]), (&json!(card.id), &json!(1400)), "{selection}");
                 subject.check(&scene.host, "c-one", &scene.container, &result).ok();
                 scene.assert_absent(card.name);
                 subject.del(&scene.host, "c-one", &scene.container, &result);
@@ -213,7 +251,7 @@ fn a_card_is_selected_by_names_addresses_and_places() {
         // The bus is not a card, and the card's second function does not exist.
         for (selection, wanted, says) in [
             (json!({"kernelpath": "/sys/devices/pci0000:00"}), 7, "/sys/devices/pci0000:00 is not a device"),
-            (json!({"pciBusID": scene.cards[0].pci.replace(".0", ".1")}), 101, "the host has no PCI device"),
+            (json!({"pciBusID": scene.cards[0].id.replace(".0", ".1")}), 101, "the host has no PCI device"),
         ] {
             let subject = scene.subject(&selection);
             let (code, text) = subject.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
@@ -226,7 +264,7 @@ fn a_card_is_selected_by_names_addresses_and_places() {
 fn two_containers_talk_over_two_cards() {
     let scene = Scene::new(HostPlace::Machine);
     let other = scene.host.container();
-    let [one, two] = &scene.cards;
+    let (one, two) = (&scene.cards[0], &scene.cards[1]);
     let result = scene.at(one).add(&scene.host, "c-one", &scene.container);
     let addresses = json!([{"address": "10.77.0.6/24"}, {"address": "fd00:77::6/64"}]);
     let second = scene.at(two).with("ipam", json!({"type": "static", "addresses": addresses}));
@@ -255,14 +293,22 @@ const CHANGED: [&str; 5] = [
 ];
 
 fn whatever_the_container_did_the_host_has_its_card_back() {
+    assert_del_gives_back(cards);
+}
+
+fn a_device_of_the_auxiliary_bus_comes_back_whatever_the_container_did() {
+    assert_del_gives_back(|| vec![auxiliary_device()]);
+}
+
+fn assert_del_gives_back(cards: fn() -> Vec<Card>) {
     for place in PLACES {
-        let scene = Scene::new(place);
+        let scene = Scene::with(place, cards());
         for line in CHANGED {
             for card in &scene.cards {
                 let container = scene.host.container();
                 let subject = scene.at(card);
                 subject.add(&scene.host, "c-one", &container);
-                container.sh(&line.replace("the-card-in-front", card.altname));
+                container.sh(&card.changed(line));
                 scene.del(&subject, &container.path());
                 scene.assert_given_back(&format!("{place:?} {} {line}", card.name));
             }
@@ -270,16 +316,24 @@ fn whatever_the_container_did_the_host_has_its_card_back() {
     }
 }
 
-/// The namespace has died, with whatever the container did before. DEL, GC and the next ADD find the card on the host.
 fn the_kernel_returns_a_card_and_we_give_it_its_settings_back() {
+    assert_returned_cards_are_restored(cards);
+}
+
+fn the_kernel_returns_a_device_of_the_auxiliary_bus() {
+    assert_returned_cards_are_restored(|| vec![auxiliary_device()]);
+}
+
+/// The namespace has died, with whatever the container did before. DEL, GC and the next ADD find the card on the host.
+fn assert_returned_cards_are_restored(cards: fn() -> Vec<Card>) {
     for place in PLACES {
-        let scene = Scene::new(place);
+        let scene = Scene::with(place, cards());
         for (number, line) in CHANGED.into_iter().enumerate() {
-            let card = &scene.cards[number % 2];
+            let card = &scene.cards[number % scene.cards.len()];
             let subject = scene.at(card);
             let container = scene.host.container();
             subject.add(&scene.host, "c-one", &container);
-            container.sh(&line.replace("the-card-in-front", card.altname));
+            container.sh(&card.changed(line));
             let path = container.path();
             drop(container);
             match number {
@@ -320,7 +374,7 @@ fn an_unplugged_card_stops_no_del() {
     for card in &scene.cards {
         let subject = scene.at(card);
         subject.add(&scene.host, "c-one", &scene.container);
-        scene.machine.sh(&format!("echo 1 >/sys/bus/pci/devices/{}/remove", card.pci));
+        scene.machine.sh(&format!("echo 1 >/sys/bus/pci/devices/{}/remove", card.id));
         assert_eq!(scene.container.links(), [""; 0]);
         let (code, text) = subject.call(&scene.host, "ADD", "c-two", &scene.host.container().path(), &[]).refused();
         assert!(code == 101 && text.contains("the host has no PCI device"), "{code} {text}");
@@ -335,7 +389,7 @@ fn an_unplugged_card_stops_no_del() {
 fn a_card_of_a_program_is_only_reported() {
     let scene = Scene::new(HostPlace::Machine);
     let card = &scene.cards[1];
-    let Card { pci, .. } = card;
+    let pci = &card.id;
     let path = scene.machine.sh(&format!("readlink -f /sys/bus/pci/devices/{pci}"));
     let unbind = format!("echo {pci} >/sys/bus/pci/devices/{pci}/driver/unbind");
     let bind = |driver: &str| {
@@ -368,4 +422,56 @@ fn a_card_of_a_program_is_only_reported() {
     scene.machine.sh(&unbind);
     bind("''");
     reset(&scene.machine, card);
+}
+
+fn a_device_of_the_auxiliary_bus_is_selected_by_its_id() {
+    for place in PLACES {
+        let scene = Scene::with(place, vec![auxiliary_device()]);
+        let card = &scene.cards[0];
+        let path = scene.machine.sh(&format!("readlink -f {}", card.directory()));
+        for selection in [
+            json!({"runtimeConfig": {"deviceID": card.id}}),
+            // The runtime's device replaces `pciBusID` on this bus, too.
+            json!({"pciBusID": "0000:00:1f.0", "runtimeConfig": {"deviceID": card.id}}),
+            json!({"hwaddr": card.permanent}),
+            json!({"kernelpath": path.trim()}),
+        ] {
+            let subject = scene.subject(&selection);
+            let result = subject.add(&scene.host, "c-one", &scene.container);
+            let interface = &result["interfaces"][0];
+            assert_eq!((&interface["mac"], &interface["mtu"]), (&json!(card.mac), &json!(1400)), "{selection}");
+            assert_eq!(interface["pciID"], Value::Null, "{place:?} {selection}");
+            subject.check(&scene.host, "c-one", &scene.container, &result).ok();
+            scene.assert_absent(card.name);
+            assert!(scene.container.links().contains(&"eth0".to_owned()), "{place:?} {selection}");
+            let second = scene.host.container();
+            let (code, text) = subject.call(&scene.host, "ADD", "c-two", &second.path(), &[]).refused();
+            assert!(code == 101 && text.contains("testnet/c-one/eth0 has it"), "{selection}: {code} {text}");
+            subject.del(&scene.host, "c-one", &scene.container, &result);
+            scene.assert_given_back(&format!("{place:?} {selection}"));
+        }
+        let subject = scene.at(card);
+        subject.add(&scene.host, "c-one", &scene.container);
+        scene.gc(&subject);
+        scene.assert_given_back(&format!("{place:?} after GC"));
+        let unknown = scene.subject(&json!({"runtimeConfig": {"deviceID": "cnikit_auxiliary.port.1"}}));
+        let (code, text) = unknown.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
+        assert!(code == 7 && text.contains("not found or unsupported"), "{code} {text}");
+    }
+}
+
+/// Without its driver a device has no link: the kernel takes it from the container.
+fn a_device_without_its_driver_stops_no_del() {
+    let scene = Scene::with(HostPlace::Machine, vec![auxiliary_device()]);
+    let card = &scene.cards[0];
+    let subject = scene.at(card);
+    subject.add(&scene.host, "c-one", &scene.container);
+    let driver = scene.machine.sh(&format!("readlink -f {}/driver", card.directory()));
+    scene.machine.sh(&format!("echo {} >{}/unbind", card.id, driver.trim()));
+    assert_eq!(scene.container.links(), [""; 0]);
+    let (code, text) = subject.call(&scene.host, "ADD", "c-two", &scene.host.container().path(), &[]).refused();
+    assert!(code == 101 && text.contains("failed to find host device"), "{code} {text}");
+    scene.machine.sh(&format!("echo {} >{}/bind", card.id, driver.trim()));
+    scene.del(&subject, &scene.container.path());
+    scene.assert_given_back("after its driver took it again");
 }

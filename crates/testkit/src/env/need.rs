@@ -121,6 +121,12 @@ impl Need {
     pub const PCI_CARDS: Need =
         Need::new("pci-cards", "grep -o 'cnikit[.]cards=[^ ,]*,[^ ,]*' /proc/cmdline", "cnikit.cards=");
 
+    /// A device on the auxiliary bus with a link of its own, which nothing else uses: the module of `tests/auxiliary`, which
+    /// `scripts/test vm` builds and `VM_MODULE` of `scripts/vm` loads.
+    #[doc(alias = "VM_MODULE")]
+    pub const AUXILIARY_DEVICE: Need =
+        Need::new("auxiliary-device", "ls /sys/bus/auxiliary/devices", "cnikit_auxiliary.port.0");
+
     /// All needs defined here.
     pub const ALL: &[Need] = &[
         Need::BRIDGE_VLAN_FILTERING,
@@ -138,6 +144,7 @@ impl Need {
         Need::BRIDGE_NETFILTER,
         Need::BRIDGE_META,
         Need::PCI_CARDS,
+        Need::AUXILIARY_DEVICE,
     ];
 
     /// Defines a need: its name, a shell line that creates the feature on a new host and prints it, and a text that the output
