@@ -5,16 +5,22 @@ use std::time::Duration;
 
 use crate::DaemonSettings;
 
-/// The flags with their meanings, for the help.
-const FLAGS: &str = "\
-  -pidfile PATH          write the process's number to this file
-  -hostprefix PATH       put this in front of the socket's path and of the paths of network namespaces
-  -socketpath PATH       listen on this socket (/run/cni/dhcp.sock)
-  -datadir PATH          record the leases in this directory (/var/lib/cni/dhcp)
-  -broadcast             ask servers to broadcast their replies
-  -timeout DURATION      wait so long for the first reply (2s)
-  -resendmax DURATION    wait no longer than this between two requests (1m2s)
+/// The help.
+pub(crate) const HELP: &str = "\
+Usage: dhcp daemon [FLAGS]
+
+Holds the DHCP leases of containers for the plugin dhcp.
+
+Flags:
+  -pidfile PATH            write the process's number to this file
+  -hostprefix PATH         put this in front of the socket's path and of the paths of namespaces
+  -socketpath PATH         listen on this socket (/run/cni/dhcp.sock)
+  -datadir PATH            record the leases in this directory (/var/lib/cni/dhcp)
+  -broadcast               ask servers to broadcast their replies
+  -timeout DURATION        wait so long for the first reply (2s)
+  -resendmax DURATION      wait no longer than this between two requests (1m2s)
   -resendtimeout DURATION  wait no longer than this for a lease (3m28s)
+  -help                    print this help
 ";
 
 /// The parsed command line.
@@ -29,18 +35,21 @@ pub(crate) struct Flags {
 /// The flag of [`Flags::is_inherited`].
 pub(crate) const INHERITED: &str = "socket-is-stdin";
 
-/// Parses the arguments after `daemon`; the error is the text for the user.
-pub(crate) fn parse(arguments: &[String]) -> Result<Flags, String> {
+/// Parses the arguments after `daemon`; `None` if the help is asked for. The error is the text for the user.
+pub(crate) fn parse(arguments: &[String]) -> Result<Option<Flags>, String> {
     let mut flags = Flags { settings: DaemonSettings::default(), pid_file: None, is_inherited: false };
     let mut rest = arguments.iter();
     while let Some(argument) = rest.next() {
         let Some(name) = argument.strip_prefix("--").or_else(|| argument.strip_prefix('-')) else {
-            return Err(format!("unexpected argument {argument:?}\n{FLAGS}"));
+            return Err(format!("unexpected argument {argument:?}\n{HELP}"));
         };
         let (name, given) = match name.split_once('=') {
             Some((name, value)) => (name, Some(value)),
             None => (name, None),
         };
+        if name == "h" || name == "help" {
+            return Ok(None);
+        }
         if name == INHERITED {
             flags.is_inherited = true;
             continue;
@@ -55,7 +64,7 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Flags, String> {
         }
         let mut value = || match given {
             Some(value) => Ok(value),
-            None => rest.next().map(String::as_str).ok_or_else(|| format!("-{name} needs a value\n{FLAGS}")),
+            None => rest.next().map(String::as_str).ok_or_else(|| format!("-{name} needs a value\n{HELP}")),
         };
         match name {
             "pidfile" => flags.pid_file = pid_file(value()?)?,
@@ -65,12 +74,12 @@ pub(crate) fn parse(arguments: &[String]) -> Result<Flags, String> {
             "timeout" => flags.settings.timing.first_wait = duration(name, value()?)?,
             "resendmax" => flags.settings.timing.longest_wait = duration(name, value()?)?,
             "resendtimeout" => flags.settings.patience = duration(name, value()?)?,
-            _ => return Err(format!("there is no flag -{name}\n{FLAGS}")),
+            _ => return Err(format!("there is no flag -{name}\n{HELP}")),
         }
     }
     let DaemonSettings { host_prefix, socket, .. } = &flags.settings;
     flags.settings.socket = format!("{host_prefix}{}", socket.display()).into();
-    Ok(flags)
+    Ok(Some(flags))
 }
 
 fn pid_file(value: &str) -> Result<Option<PathBuf>, String> {
@@ -112,7 +121,8 @@ mod tests {
     use super::*;
 
     fn flags(line: &str) -> Result<Flags, String> {
-        parse(&line.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect::<Vec<_>>())
+        let arguments: Vec<String> = line.split(' ').filter(|word| !word.is_empty()).map(str::to_owned).collect();
+        parse(&arguments).map(|flags| flags.expect("no flag of the help"))
     }
 
     #[test]
@@ -127,6 +137,14 @@ mod tests {
         let waits = (settings.timing.first_wait, settings.timing.longest_wait, settings.patience);
         assert_eq!(waits, (Duration::from_secs(3), Duration::from_secs(62), Duration::from_mins(90)));
         assert_eq!(flags("-timeout 250ms").unwrap().settings.timing.first_wait, Duration::from_millis(250));
+    }
+
+    #[test]
+    fn the_help_is_asked_for_as_in_go() {
+        for flag in ["-h", "-help", "--help"] {
+            assert_eq!(parse(&["-broadcast".to_owned(), flag.to_owned()]), Ok(None), "{flag}");
+        }
+        assert!(HELP.lines().all(|line| !line.starts_with('-') && line.chars().count() <= 100), "{HELP}");
     }
 
     #[test]

@@ -104,8 +104,13 @@ impl Default for DaemonSettings {
 
 /// The daemon as a program; `arguments` are those after `daemon`.
 pub fn run(arguments: &[String]) -> ExitCode {
-    match flags::parse(arguments).and_then(|flags| start(&flags)) {
-        Ok(_) => ExitCode::SUCCESS,
+    let done = match flags::parse(arguments) {
+        Ok(Some(flags)) => start(&flags).map(drop),
+        Ok(None) => std::io::stdout().write_all(flags::HELP.as_bytes()).map_err(|error| format!("stdout: {error}")),
+        Err(why) => Err(why),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
         Err(why) => {
             log("daemon", why);
             ExitCode::FAILURE

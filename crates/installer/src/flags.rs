@@ -77,6 +77,7 @@ pub(crate) fn help(verb: Verb) -> String {
     if verb != Verb::Uninstall {
         text.push_str(FILES);
     }
+    text.push_str("\nOther:");
     match verb {
         Verb::Install => text.push_str(REASSERT_ALL),
         Verb::Watch => text.push_str(WATCH),
@@ -95,7 +96,7 @@ Where:
                           /etc/cni/net.d
   --preset NAME           k3s, rke2, openshift, microshift, talos, flatcar: where the runtime's
                           configuration is, and the directories without one
-  --tool-dir DIR          place cnitool too, in this directory
+  --tool-dir DIR          the directory of cnitool. Without this flag cnitool is left alone
   --root DIR              the node's root directory (/). All paths above, and those in the runtimes'
                           configuration, are below it; no symbolic link leads out of it
 ";
@@ -106,26 +107,26 @@ What:
   --network-list FILE     place this network list, under its file name, after the plugins. In it
                           the strings @podCIDR@, @podCIDRv4@, @podCIDRv6@, @podCIDRRanges@ (of
                           host-local) and @podCIDRRoutes@ are replaced
-  --pod-cidr CIDR[,CIDR]  the node's ranges for them, at most one of each family
-
+  --pod-cidr CIDR[,CIDR]  the node's pod ranges, which replace these strings; at most one of each
+                          family
 ";
-const REASSERT_ALL: &str = "\
+// The following begin with a line break and end without one: `\` at the end of a line would drop the blanks of the next line.
+const REASSERT_ALL: &str = "
   --reassert missing|all  all: replace files of other programs. missing: do so only if cnikit is
-                          not there yet, and leave alone what was put in its place since (all)
-";
-const WATCH: &str = "\
+                          not there yet; do not replace files that other programs placed later.
+                          Default: all";
+const WATCH: &str = "
   --reassert missing|all  missing: leave alone, and report, a file that another program has put in
                           the place of ours; place ours where the name is missing, empty or
-                          half-written. all: keep such a file, and place ours (missing)
+                          half-written. all: keep a copy of such a file, and place ours.
+                          Default: missing
   --ready-file PATH       make this file when all is in place, and remove it while it is not; a
-                          path of this process, not below --root. systemd is notified too
-";
-const UNINSTALL: &str = "\
+                          path of this process, not below --root. systemd is notified too";
+const UNINSTALL: &str = "
   --force                 uninstall although no plugin would be left that can delete attachments
   --cache-dir DIR         where the runtime caches its attachments, in `results`; can be repeated
-                          (/var/lib/cni and /run/cni)
-";
-const OTHER: &str = "\
+                          (/var/lib/cni and /run/cni)";
+const OTHER: &str = "
   --wait SECONDS          how long to wait for another installation in the same directory (300)
   --trust-user UID        directories may belong to this user too, not to root only
   --help
@@ -237,6 +238,7 @@ mod tests {
         for verb in [Verb::Install, Verb::Watch, Verb::Uninstall, Verb::Verify] {
             let text = help(verb);
             assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+            assert!(text.lines().all(|line| !line.starts_with('-')), "{text}");
             let words = text.split_whitespace().map(|word| word.trim_end_matches([',', '.']));
             for flag in words.filter(|word| word.starts_with("--") && *word != "--force") {
                 let is_known = !matches!(parsed(verb, &format!("{flag} all")), Err(error) if error.contains("no flag"));

@@ -53,15 +53,18 @@ pub(crate) fn of_many(plugins: Plugins, commands: &[Command]) -> ExitCode {
         }
         let _ = write!(operator, "\n  cni-plugins {:<10} {}", command.name, command.about);
     }
+    let help = format!("cnikit-{VERSION}: CNI plugins in one binary:\n{list}\n\n{how}{operator}\n");
     let written = if asked(["--list", "-l"]) {
         writeln!(std::io::stdout(), "{list}")
     } else if asked(["--version", "-V"]) {
         writeln!(std::io::stdout(), "cnikit-{VERSION}")
+    } else if asked(["--help", "-h"]) {
+        write!(std::io::stdout(), "{help}")
     } else {
-        writeln!(std::io::stderr(), "cnikit-{VERSION}: CNI plugins in one binary:\n{list}\n\n{how}{operator}")
+        let _ = write!(std::io::stderr(), "{help}");
+        return ExitCode::FAILURE;
     };
-    let known = asked(["--list", "-l"]) || asked(["--version", "-V"]) || asked(["--help", "-h"]);
-    ExitCode::from(u8::from(written.is_err() || !known))
+    ExitCode::from(u8::from(written.is_err()))
 }
 
 fn asked(flag: [&str; 2]) -> bool {
@@ -94,7 +97,7 @@ JSON object on stdin. To see what an ADD would do, without changing anything:
     {call}
 
 Verbs: ADD, CHECK, DEL, GC, STATUS and VERSION of the CNI specification; PLAN, as above; and
-RESTORE, which adds rules again that another program flushed.
+RESTORE, which re-creates packet filter rules that another program flushed.
 
 CNI_LOG=info logs one line per call, CNI_LOG=debug one line per step, to stderr or to the file that
 CNI_LOG_FILE names.
