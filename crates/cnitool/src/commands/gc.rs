@@ -175,6 +175,6 @@ impl Verdict {
 
     fn to_json(&self) -> Value {
         let ValidAttachment { container_id, ifname } = &self.attachment;
-        json!({"container": container_id, "ifname": ifname, "kept": self.keep, "why": self.why})
+        json!({"container": container_id, "ifname": ifname, "valid": self.keep, "why": self.why})
     }
 }

@@ -79,7 +79,7 @@ fn document(cached: &CachedAttachment) -> Value {
         "network": cached.network,
         "container": cached.at.container_id,
         "ifname": cached.at.ifname,
-        "lives": reason.is_none(),
+        "running": reason.is_none(),
         "why": reason,
     })
 }

@@ -93,7 +93,7 @@ fn a_wrong_ipam_type_hides_no_other_error() {
     );
     let (printed, _) = bench.says(3, "validate");
     for expected in [
-        "error: FILE:2:32: plugins[0].isGateway: expected true or false, found the text \"yes\"; hint: correct it: see the documentation of bridge",
+        "error: FILE:2:32: plugins[0].isGateway: expected true or false, found the text \"yes\"; hint: write true or false, without quotation marks",
         "warning: FILE:2:52: plugins[0].isGatway: bridge has no such key; hint: did you mean `isGateway`?",
         "error: FILE:2:70: plugins[0].mtu: expected an integer of at most 65535, found 70000",
         "error: FILE:2:99: plugins[0].vlanTrunk[0].id: expected an integer from 1 to 4094, found 4095",

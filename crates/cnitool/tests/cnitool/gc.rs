@@ -52,7 +52,7 @@ fn a_dry_run_of_gc_lists_what_would_be_deleted_and_deletes_nothing() {
     assert_eq!((printed.as_str(), errors.matches("would delete").count()), ("", 1), "{errors}");
     let document = bench.json("gc one --dry-run --within-pid-namespace");
     let attachments = document["attachments"].as_array().unwrap();
-    assert_eq!(attachments.iter().filter(|one| one["kept"] == true).count(), 2, "{document}");
+    assert_eq!(attachments.iter().filter(|one| one["valid"] == true).count(), 2, "{document}");
     assert_eq!(bench.calls(), [""; 0]);
     assert!(is_cached(&bench, "gone"));
 }

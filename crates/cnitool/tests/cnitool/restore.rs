@@ -78,8 +78,8 @@ fn a_dry_run_of_restore_lists_attachments_and_restores_nothing() {
     let (_, errors) = bench.says(0, "restore --dry-run");
     assert_eq!(errors.matches("would restore one/").count(), 1, "{errors}");
     let document = bench.json("restore --dry-run");
-    let lives = |one: &&serde_json::Value| one["lives"] == true;
-    assert_eq!(document["attachments"].as_array().unwrap().iter().filter(lives).count(), 1, "{document}");
+    let running = |one: &&serde_json::Value| one["running"] == true;
+    assert_eq!(document["attachments"].as_array().unwrap().iter().filter(running).count(), 1, "{document}");
     assert_eq!(bench.calls(), [""; 0]);
 }
 

@@ -177,7 +177,8 @@ impl Cache {
 
     fn damaged(&self, name: &str, why: &str) -> String {
         let file = self.results().join(name);
-        format!("cached result {}: {why}; hint: DEL, which works without it and moves the file away", file.display())
+        let hint = "run DEL for this attachment: it succeeds without the file, and moves it away";
+        format!("cached result {}: {why}; hint: {hint}", file.display())
     }
 
     /// The directory that upstream uses too.

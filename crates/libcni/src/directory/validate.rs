@@ -305,7 +305,10 @@ impl Validation<'_> {
             KeyError::Invalid(error) => {
                 let path = plugin.at(&format!("{prefix}{}", error.path));
                 let found = &self.files[plugin.file];
-                let hint = format!("correct it: see the documentation of {}", keys.plugin);
+                let hint = match &error.hint {
+                    Some(hint) => hint.clone(),
+                    None => format!("correct it: see the documentation of {}", keys.plugin),
+                };
                 let error = ConfigError::of_key(&found.path, &found.text, ReadError { path, ..error }, hint);
                 self.add(Severity::Error, error);
             }

@@ -87,7 +87,13 @@ impl ValueType {
     pub fn check(&self, value: &Value) -> Result<(), ReadError> {
         match self {
             ValueType::Any => Ok(()),
-            ValueType::Boolean => read::<bool>(value).map(drop),
+            ValueType::Boolean => match read::<bool>(value) {
+                Ok(_) => Ok(()),
+                Err(error) => {
+                    let hint = "write true or false, without quotation marks".to_owned();
+                    Err(ReadError { hint: Some(hint), ..error })
+                }
+            },
             ValueType::Integer { least, most } => in_range(value, *least, *most),
             ValueType::String { form, or_empty } => {
                 let text = read::<String>(value)?;

@@ -153,7 +153,7 @@ impl fmt::Display for Error {
             Self::Configuration(error) => error.fmt(f),
             Self::Name(why) | Self::Cache(why) | Self::Watch(why) => f.write_str(why),
             Self::Busy(why) => write!(f, "{why}; hint: try again"),
-            Self::Cancelled => f.write_str("cancelled by the caller; hint: DEL"),
+            Self::Cancelled => f.write_str("cancelled by the caller; hint: run DEL for this attachment"),
             Self::TooFew { found, wanted } => {
                 write!(f, "{found} networks are loaded, {wanted} are required; hint: put their configurations in place")
             }
