@@ -75,5 +75,5 @@ pub const TARGETS: &[Target] = &[
     Target { name: "conditions", run: conditions::run, words: dictionary::CONDITIONS, longest: VARIABLE },
     Target { name: "dbus", run: dbus::run, words: dictionary::DBUS, longest: 1 << 20 },
     Target { name: "conflist", run: conflist::run, words: dictionary::LIST, longest: STDIN },
-    Target { name: "kept", run: cached_attachments::run, words: dictionary::CACHED, longest: STDIN },
+    Target { name: "cached", run: cached_attachments::run, words: dictionary::CACHED, longest: STDIN },
 ];

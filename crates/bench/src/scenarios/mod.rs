@@ -54,8 +54,8 @@ impl Verb {
             Ready => "cnitool status",
             List => "cnitool list",
             Usage => "cnitool ipam usage",
-            ReadKept => "kept results, a plain read",
-            ReadAll => "kept results and addresses, a plain read",
+            ReadKept => "cached results, a plain read",
+            ReadAll => "cached results and addresses, a plain read",
             Setup => "setup",
             Remove => "remove",
         }
@@ -757,8 +757,8 @@ pub(crate) const COMPARED: &[(&str, &str, f64)] = &[
     ("bridge DEL", "flannel over bridge DEL", 1.5),
     ("portmap, nftables, 1 port ADD", "portmap, nftables, 100,000 foreign rules ADD", 1.5),
     ("portmap, nftables, 1 port DEL", "portmap, nftables, 100,000 foreign rules DEL", 1.5),
-    ("1,000 attachments, kept results, a plain read", "1,000 attachments, cnitool list", 3.0),
-    ("1,000 attachments, kept results and addresses, a plain read", "1,000 attachments, cnitool ipam usage", 3.0),
+    ("1,000 attachments, cached results, a plain read", "1,000 attachments, cnitool list", 3.0),
+    ("1,000 attachments, cached results and addresses, a plain read", "1,000 attachments, cnitool ipam usage", 3.0),
 ];
 
 /// The rows of a plugin called directly and through cnitool. Their difference is the share of cnitool and libcni.
