@@ -98,7 +98,7 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
         let context = ApplyContext::from(add);
         let Some(mut result) = add.prev.clone() else {
             return Err(Error::config("Required prevResult missing")
-                .hint("this plugin changes what other plugins made: put it behind them in the network's list"));
+                .hint("this plugin changes what other plugins made: put it after them in the network's list"));
         };
         let plan = plugin.plan(at, &result)?;
         preflight(&plan, P::KINDS, &context)?;

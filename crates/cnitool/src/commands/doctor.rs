@@ -427,7 +427,7 @@ fn forward_policy(lists: &[NetworkList], report: &mut Report) {
     }
     if !dropping.is_empty() && !unprotected.is_empty() {
         let text = format!("{} drops forwarded packets, also those of {}", dropping.join(", "), first_of(&unprotected));
-        report.problem(AREA, text, "add the plugin `firewall` to the list, behind the plugin that gives the addresses");
+        report.problem(AREA, text, "add the plugin `firewall` to the list, after the plugin that gives the addresses");
     } else if dropping.is_empty() && unread.len() < 2 {
         report.ok(AREA, "no chain drops forwarded packets by its policy");
     } else if dropping.is_empty() {

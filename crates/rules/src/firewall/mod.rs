@@ -155,7 +155,7 @@ impl Firewall {
         let found = if names.is_empty() { "no link of the host".to_owned() } else { names.join(", ") };
         let text = format!("ingressPolicy {:?} needs a bridge, and prevResult has {found}", self.ingress.word());
         Err(Error::config(text)
-            .hint("put firewall behind the plugin bridge in the network's list, or remove ingressPolicy"))
+            .hint("put firewall after the plugin bridge in the network's list, or remove ingressPolicy"))
     }
 }
 
