@@ -98,6 +98,7 @@ fn a_wrong_ipam_type_hides_no_other_error() {
         "error: FILE:2:70: plugins[0].mtu: expected an integer of at most 65535, found 70000",
         "error: FILE:2:99: plugins[0].vlanTrunk[0].id: expected an integer from 1 to 4094, found 4095",
         "error: FILE:3:23: plugins[0].ipam.type: failed to find plugin \"host-locl\"",
+        "hint: did you mean `host-local`? If not, install it there",
         "error: FILE:4:13: plugins[1].ipam: is missing",
         "error: FILE:5:32: plugins[2].mac: expected the MAC address of an interface, found \"x\"",
         "error: FILE:5:55: plugins[2].sysctl.net.core.somaxconn: expected a text, found 5",

@@ -367,10 +367,24 @@ impl Validation<'_> {
                 let Some(refusal) = refusal(name, network.version.as_deref(), supported) else { continue };
                 let found = &self.files[plugin.file];
                 let error = ReadError::value(refusal.message).under(&plugin.at(key));
-                let error = ConfigError::of_key(&found.path, &found.text, error, refusal.hint);
+                let hint = match self.similar_plugin(name, supported) {
+                    Some(meant) => format!("did you mean `{meant}`? If not, {}", refusal.hint),
+                    None => refusal.hint,
+                };
+                let error = ConfigError::of_key(&found.path, &found.text, error, hint);
                 self.add(Severity::Error, ConfigError { code: refusal.code, ..error });
             }
         }
+    }
+
+    /// The plugin with known keys that was probably meant by the name of one that was not found.
+    fn similar_plugin(&self, name: &str, supported: &Result<Vec<String>, FailureKind>) -> Option<&str> {
+        let Err(FailureKind::Call(error)) = supported else { return None };
+        if !matches!(**error, invoke::Error::NotFound { .. }) {
+            return None;
+        }
+        let meant = nearest(name, self.validator.plugins.iter().map(|keys| keys.plugin.as_str()))?;
+        if meant == name { None } else { Some(meant) }
     }
 
     /// Reports addresses that two networks assign, or that the host has a route to.
