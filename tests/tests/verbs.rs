@@ -338,6 +338,12 @@ fn the_one_binary_is_each_plugin_by_its_own_name_and_by_its_first_argument() {
     let host = Host::new();
     let all = program("cni-plugins").display().to_string();
     assert_eq!(host.sh(&format!("{all} --list")).lines().collect::<Vec<_>>(), NAMES);
+    for (line, begins) in
+        [("-h", "cnikit-"), ("install -h", "Usage: cni-plugins install"), ("dhcp daemon -h", "Usage: dhcp daemon")]
+    {
+        let help = host.sh(&format!("{all} {line} 2>/dev/null"));
+        assert!(help.starts_with(begins), "{line}: {help}");
+    }
     for plugin in NAMES {
         let alone = program(plugin).display().to_string();
         let called = [format!("{}/{plugin}", bin().display()), format!("{all} {plugin}"), alone];
