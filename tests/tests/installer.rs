@@ -216,6 +216,10 @@ fn verify_lists_each_difference() {
     }
     assert_eq!(printed.lines().count(), 4, "{printed}");
     node.ok("verify --without bridge,ptp,tap,vlan");
+    // Where cnikit is installed, the file of another program is left alone.
+    assert_eq!(node.ok("verify --reassert missing --without ptp,tap,vlan"), "");
+    fs::remove_file(node.plugin("cni-plugins")).unwrap();
+    assert!(node.refused("verify --reassert missing --without ptp,tap,vlan").contains("bridge: "));
 }
 
 #[test]
@@ -581,7 +585,9 @@ impl Drop for Watch {
 fn what_is_deleted_or_damaged_is_placed_again_and_what_others_placed_is_left_alone() {
     let node = Node::new();
     let list = node.write("10-pods.conflist", LIST);
-    let watch = Watch::begin(&node, &format!("--network-list {} --pod-cidr 10.9.0.0/24", list.display()));
+    let ranges = node.write("ranges", "10.9.0.0/24\n");
+    let line = format!("--network-list {} --pod-cidr-file {}", list.display(), ranges.display());
+    let watch = Watch::begin(&node, &line);
     watch.wait_ready();
     assert!(NAMES.iter().all(|name| node.is_ours(name)));
     fs::remove_file(node.plugin("vlan")).unwrap();
@@ -602,9 +608,12 @@ fn what_is_deleted_or_damaged_is_placed_again_and_what_others_placed_is_left_alo
     );
     assert!(!node.plugin(".replaced-by-cnikit").exists(), "damaged files are not kept");
     fs::write(&list, LIST.replace("pods", "changed")).unwrap();
+    fs::write(&ranges, "10.10.0.0/24 fd00:10::/64").unwrap();
     fs::write(node.plugin("sbr"), "").unwrap();
-    watch.until("the changed list is placed", || {
-        fs::read_to_string(node.list("10-pods.conflist")).is_ok_and(|text| text.contains("changed"))
+    watch.until("the changed list is placed with the changed ranges", || {
+        fs::read_to_string(node.list("10-pods.conflist")).is_ok_and(|text| {
+            text.contains("changed") && text.contains("10.10.0.0/24") && text.contains("fd00:10::/64")
+        })
     });
     watch.until("sbr", || node.is_ours("sbr"));
     let before = node.files();

@@ -3,10 +3,9 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use ipnetwork::IpNetwork;
 use lexopt::prelude::*;
 
-use crate::network_list::pod_cidrs;
+use crate::pod_cidrs::{PodCidrs, parse as pod_cidrs};
 use crate::presets::{self, Preset};
 
 /// What a command does.
@@ -37,7 +36,7 @@ pub(crate) struct Flags {
     pub(crate) preset: &'static Preset,
     pub(crate) from: Option<PathBuf>,
     pub(crate) network_list: Option<PathBuf>,
-    pub(crate) pod_cidrs: Vec<IpNetwork>,
+    pub(crate) pod_cidrs: PodCidrs,
     pub(crate) without: Vec<String>,
     pub(crate) reassert: Reassert,
     pub(crate) wait: Duration,
@@ -82,7 +81,7 @@ pub(crate) fn help(verb: Verb) -> String {
         Verb::Install => text.push_str(REASSERT_ALL),
         Verb::Watch => text.push_str(WATCH),
         Verb::Uninstall => text.push_str(UNINSTALL),
-        Verb::Verify => {}
+        Verb::Verify => text.push_str(REASSERT_VERIFY),
     }
     text.push_str(OTHER);
     text
@@ -109,12 +108,16 @@ What:
                           host-local) and @podCIDRRoutes@ are replaced
   --pod-cidr CIDR[,CIDR]  the node's pod ranges, which replace these strings; at most one of each
                           family
+  --pod-cidr-file FILE    the same, from a file, with commas, spaces or lines between them
 ";
 // The following begin with a line break and end without one: `\` at the end of a line would drop the blanks of the next line.
 const REASSERT_ALL: &str = "
   --reassert missing|all  all: replace files of other programs. missing: do so only if cnikit is
                           not there yet; do not replace files that other programs placed later.
                           Default: all";
+const REASSERT_VERIFY: &str = "
+  --reassert missing|all  all: a file of another program is a difference. missing: it is none where
+                          `install --reassert missing` would not replace it. Default: all";
 const WATCH: &str = "
   --reassert missing|all  missing: leave alone, and report, a file that another program has put in
                           the place of ours; place ours where the name is missing, empty or
@@ -142,7 +145,7 @@ pub(crate) fn parse(verb: Verb, arguments: &[String]) -> Result<Option<Flags>, S
         preset: presets::by_name("default")?,
         from: None,
         network_list: None,
-        pod_cidrs: Vec::new(),
+        pod_cidrs: PodCidrs::default(),
         without: Vec::new(),
         reassert: if verb == Verb::Watch { Reassert::Missing } else { Reassert::All },
         wait: WAIT,
@@ -179,9 +182,10 @@ fn set(flags: &mut Flags, verb: Verb, name: &str, value: String) -> Result<(), S
         "root" => flags.root = value.into(),
         "from" if places => flags.from = Some(value.into()),
         "network-list" if places => flags.network_list = Some(value.into()),
-        "pod-cidr" if places => flags.pod_cidrs = pod_cidrs(&value)?,
+        "pod-cidr" if places => flags.pod_cidrs = PodCidrs::These(pod_cidrs(&value, "--pod-cidr")?),
+        "pod-cidr-file" if places => flags.pod_cidrs = PodCidrs::In(value.into()),
         "without" if places => flags.without.extend(value.split(',').map(|one| one.trim().to_owned())),
-        "reassert" if matches!(verb, Verb::Install | Verb::Watch) => {
+        "reassert" if places => {
             flags.reassert = match value.as_str() {
                 "missing" => Reassert::Missing,
                 "all" => Reassert::All,
@@ -227,6 +231,7 @@ mod tests {
             (Verb::Watch, "--reassert some", "write missing or all"),
             (Verb::Watch, "--preset rk3", "hint: default, k3s, rke2"),
             (Verb::Watch, "--wait long", "write a number of seconds"),
+            (Verb::Uninstall, "--reassert all", "there is no flag --reassert here"),
         ] {
             let error = parsed(verb, line).unwrap_err();
             assert!(error.contains(says), "{line}: {error}");

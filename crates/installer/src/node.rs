@@ -121,7 +121,7 @@ impl Node {
         }
         sources.names.retain(|name| !flags.without.contains(name));
         let list = match &flags.network_list {
-            Some(path) => Some(NetworkList::read(path, &flags.pod_cidrs)?),
+            Some(path) => Some(NetworkList::read(path, &flags.pod_cidrs.read()?)?),
             None => None,
         };
         let places = Places::find(&root, flags)?;

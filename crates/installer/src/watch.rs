@@ -199,7 +199,7 @@ impl Watch<'_> {
 
     fn try_step(&mut self, signals: &SignalFd) -> Result<Instant, String> {
         if let Some(path) = &self.flags.network_list {
-            self.node.list = Some(NetworkList::read(path, &self.flags.pod_cidrs)?);
+            self.node.list = Some(NetworkList::read(path, &self.flags.pod_cidrs.read()?)?);
         }
         self.arm()?;
         let waiting = Waiting { limit: LOCKED.min(self.flags.wait), is_given_up: &|| has_signal(signals) };
