@@ -12,6 +12,7 @@ pub mod dhcp_servers;
 pub mod dnsmasq;
 pub mod docs;
 pub mod guest;
+pub mod kubernetes;
 pub mod lease_daemon;
 pub mod mixed;
 pub mod running_server;

@@ -11,9 +11,9 @@ mod page;
 mod plugins;
 mod trials;
 
-pub use containerd::{Containerd, Edition, PodSandbox, Sandbox};
-pub use image::{IMAGE, UNTIL_SERVED};
+pub use containerd::{Containerd, Edition, PodSandbox, ReadyPod, Sandbox};
+pub use image::{IMAGE, UNTIL_SERVED, release_image};
 pub use node::{HINTS, Node};
-pub use page::{CONFLIST, file, files, network, with_backend};
+pub use page::{CONFLIST, file, file_in, files, network, with_backend};
 pub use plugins::Maker;
 pub use trials::trials;

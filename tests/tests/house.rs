@@ -531,6 +531,14 @@ fn the_top_directory_has_only_listed_entries() {
 }
 
 #[test]
+fn the_manifests_name_the_image_of_this_version() {
+    for name in ["install", "uninstall"] {
+        let manifest = read(format!("plugins/all/kubernetes/{name}/kustomization.yaml"));
+        assert!(manifest.contains(&format!("    newTag: {}\n", env!("CARGO_PKG_VERSION"))), "{name}");
+    }
+}
+
+#[test]
 fn a_plugins_main_is_one_statement() {
     for folder in ours().keys().filter(|folder| folder.starts_with("plugins/")) {
         let main = read(format!("{folder}/src/main.rs"));

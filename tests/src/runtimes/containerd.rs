@@ -1,6 +1,7 @@
 //! containerd on a node, with the CRI requests of a kubelet.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -8,6 +9,7 @@ use serde_json::Value;
 
 use super::grpc::{self, Message, all, at, number, text};
 use super::{IMAGE, Node, file, image};
+use crate::copy_program;
 
 /// Which containerd.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,8 +53,8 @@ const BESIDE: &str = r#"
 const SOCKET: &str = "/run/containerd/containerd.sock";
 
 /// A running containerd. It ends with its node.
-pub struct Containerd<'a> {
-    node: &'a Node,
+pub struct Containerd {
+    node: Arc<Node>,
     edition: Edition,
     /// In the node's words.
     pid: String,
@@ -79,38 +81,88 @@ pub struct Sandbox {
     config: Message,
 }
 
-impl<'a> Containerd<'a> {
-    /// Starts it with the page's configuration and imports the image that everything runs from.
-    pub fn start(node: &'a Node, edition: Edition) -> Containerd<'a> {
+/// A pod that the kubelet runs.
+#[derive(Clone, Debug)]
+pub struct ReadyPod {
+    /// Its name.
+    pub name: String,
+    /// Its container id, for CNI too.
+    pub id: String,
+    /// Its first process, in the node's numbers.
+    pub pid: String,
+    /// The path of its network namespace on the node.
+    pub netns: String,
+}
+
+impl Containerd {
+    /// Starts it with the page's configuration and imports the image that everything runs from. Waits until it accepts pods.
+    pub fn start(node: &Arc<Node>, edition: Edition) -> Containerd {
+        let containerd = Containerd::start_bare(node, edition);
+        containerd.wait_until_ready();
+        containerd
+    }
+
+    /// The same, on a node that may have no network yet.
+    pub fn start_bare(node: &Arc<Node>, edition: Edition) -> Containerd {
         let configuration = file("/etc/containerd/config.toml") + &BESIDE.replace("IMAGE", IMAGE);
         node.write("/etc/containerd/config.toml", &configuration);
         let archive = node.scratch().join("image.tar");
-        image::archive(node.rootfs().as_ref(), &archive);
-        let mut containerd = Containerd { node, edition, pid: String::new() };
-        containerd.start_again();
-        let ctr = edition.bin().join("ctr");
-        node.sh(&format!("{} -n k8s.io images import --no-unpack {}", ctr.display(), archive.display()));
+        image::archive(node.rootfs().as_ref(), IMAGE, &archive);
+        let mut containerd = Containerd { node: Arc::clone(node), edition, pid: String::new() };
+        containerd.start_process();
+        containerd.wait_until(&["RuntimeReady"]);
+        containerd.import(&archive);
         containerd
+    }
+
+    /// Imports the archive of an image.
+    pub fn import(&self, archive: &Path) {
+        let ctr = self.edition.bin().join("ctr");
+        self.node.sh(&format!("{} -n k8s.io images import --no-unpack {}", ctr.display(), archive.display()));
+    }
+
+    /// Imports an image with this name: busybox, and one more program of the node in its `/bin`.
+    pub fn import_with_program(&self, name: &str, program: &Path) {
+        let rootfs = self.node.scratch().join(name.replace('/', "-"));
+        image::rootfs(&rootfs);
+        copy_program(program, &rootfs.join("bin").join(program.file_name().unwrap()));
+        let archive = rootfs.with_extension("tar");
+        image::archive(&rootfs, name, &archive);
+        self.import(&archive);
     }
 
     /// Kills it, and waits until it is gone. Pods go on running.
     pub fn kill(&self) {
-        self.node.sh(&format!("kill -KILL {}", self.pid));
-        self.node.wait_for(&format!("! test -e /proc/{}", self.pid));
+        self.node.kill(&self.pid);
     }
 
     /// Starts it, and waits until it accepts pods.
     pub fn start_again(&mut self) {
-        let path = self.edition.bin();
-        let log = self.log();
-        let line = format!(
-            "PATH={}:$PATH; ulimit -c 0; setsid containerd >>{} 2>&1 </dev/null & echo $!",
-            path.display(),
-            log.display()
-        );
-        self.node.sh(&line).trim().clone_into(&mut self.pid);
+        self.start_process();
+        self.wait_until_ready();
+    }
+
+    /// Ends it if it runs, starts it, and waits until it accepts pods.
+    pub fn restart(&mut self) {
+        if self.node.try_sh(&format!("test -e /proc/{}", self.pid)).0 {
+            self.kill();
+        }
+        self.start_again();
+    }
+
+    fn start_process(&mut self) {
+        let line = format!("PATH={}:$PATH containerd", self.edition.bin().display());
+        self.pid = self.node.daemon(&line, &self.log());
+    }
+
+    /// Waits until it accepts pods.
+    pub fn wait_until_ready(&self) {
+        self.wait_until(&["RuntimeReady", "NetworkReady"]);
+    }
+
+    fn wait_until(&self, conditions: &[&str]) {
         let begin = Instant::now();
-        while let Err(unready) = self.is_ready() {
+        while let Err(unready) = self.check(conditions) {
             assert!(
                 begin.elapsed() < Duration::from_secs(30),
                 "containerd is not ready: {unready}\n{}",
@@ -132,7 +184,7 @@ impl<'a> Containerd<'a> {
     }
 
     fn call(&self, method: &str, message: &Message) -> Result<Vec<u8>, String> {
-        grpc::call(self.node, SOCKET, &format!("runtime.v1.RuntimeService/{method}"), message)
+        grpc::call(&self.node, SOCKET, &format!("runtime.v1.RuntimeService/{method}"), message)
     }
 
     /// Checks that runtime and network are ready. With version 1.1.0 this calls the plugins' STATUS.
@@ -140,14 +192,20 @@ impl<'a> Containerd<'a> {
     /// # Errors
     /// The first condition that is not met, with its message; or the call failed.
     pub fn is_ready(&self) -> Result<(), String> {
+        self.check(&["RuntimeReady", "NetworkReady"])
+    }
+
+    fn check(&self, wanted: &[&str]) -> Result<(), String> {
         let reply = self.call("Status", &Message::default())?;
         let conditions = all(at(&reply, &[1]), 1);
-        let unmet = conditions.iter().find(|condition| number(condition, 2) == 0);
-        match unmet {
-            None if conditions.is_empty() => Err("it names no condition".into()),
-            None => Ok(()),
-            Some(condition) => Err(format!("{}: {}", text(at(condition, &[1])), text(at(condition, &[4])))),
+        for name in wanted {
+            let condition = conditions.iter().find(|condition| at(condition, &[1]) == name.as_bytes());
+            let condition = condition.ok_or_else(|| format!("it does not report {name}"))?;
+            if number(condition, 2) == 0 {
+                return Err(format!("{name}: {}", text(at(condition, &[4]))));
+            }
         }
+        Ok(())
     }
 
     /// Its own version.
@@ -193,12 +251,29 @@ impl<'a> Containerd<'a> {
     }
 
     fn netns(&self, id: &str) -> Result<String, String> {
-        let reply = self.call("PodSandboxStatus", &Message::default().text(1, id).number(2, 1))?;
-        let info: Value = serde_json::from_slice(at(&reply, &[2, 2])).map_err(|error| error.to_string())?;
+        let info = self.info(id)?;
         let namespaces = info["runtimeSpec"]["linux"]["namespaces"].as_array().into_iter().flatten();
         let network = namespaces.into_iter().find(|namespace| namespace["type"] == "network");
         let path = network.and_then(|namespace| namespace["path"].as_str());
         path.map(str::to_owned).ok_or_else(|| format!("{id} has no network namespace: {info}"))
+    }
+
+    /// What containerd reports of a pod besides CRI's fields.
+    fn info(&self, id: &str) -> Result<Value, String> {
+        let reply = self.call("PodSandboxStatus", &Message::default().text(1, id).number(2, 1))?;
+        serde_json::from_slice(at(&reply, &[2, 2])).map_err(|error| error.to_string())
+    }
+
+    /// The pods that are ready, by the name that the kubelet gave them.
+    pub fn ready(&self) -> Vec<ReadyPod> {
+        let reply = self.call("ListPodSandbox", &Message::default()).unwrap();
+        let pods = all(&reply, 1).into_iter().filter(|pod| number(pod, 3) == 0);
+        pods.map(|pod| self.ready_pod(&text(at(pod, &[1])), &text(at(pod, &[2, 1]))).unwrap()).collect()
+    }
+
+    fn ready_pod(&self, id: &str, name: &str) -> Result<ReadyPod, String> {
+        let pid = self.info(id)?["pid"].to_string();
+        Ok(ReadyPod { name: name.into(), id: id.into(), pid, netns: self.netns(id)? })
     }
 
     /// Creates and starts a container in a pod; returns its id.

@@ -2,13 +2,18 @@
 
 use std::fs;
 use std::os::unix::fs::symlink;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use serde_json::{Value, json};
 
+use crate::released;
+
 /// The image's name.
 pub const IMAGE: &str = "cnikit.test/busybox:1";
+
+/// This machine's processor, as images name it.
+const ARCHITECTURE: &str = if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" };
 
 /// A command in the container that ends when a program there listens on port 80: a container counts as started before that.
 pub const UNTIL_SERVED: [&str; 3] = [
@@ -35,13 +40,31 @@ pub(super) fn rootfs(dir: &Path) {
     fs::write(dir.join("www/index.html"), "served\n").unwrap();
 }
 
-/// Packs a file system into an archive in the OCI image layout. Its program sleeps until it gets a signal.
-pub(super) fn archive(rootfs: &Path, into: &Path) {
+/// Writes the archive of the plugins' image with this name into a directory, by `scripts/image`. Its files have these bytes more at
+/// their end: behind what the kernel loads of a program there may be anything.
+pub fn release_image(dir: &Path, name: &str, more: &str) -> PathBuf {
+    let built = tempfile::tempdir_in(dir).unwrap().keep();
+    for file in ["cni-plugins", "cni-launcher"] {
+        let line = "cp \"$1\" \"$2\" && printf %s \"$3\" >>\"$2\"";
+        let mut copy = Command::new("sh");
+        copy.args(["-c", line, "sh"]).args([released().join(file), built.join(file)]).arg(more);
+        assert!(copy.status().unwrap().success(), "{file} cannot be copied");
+    }
+    let archive = built.join("image.tar");
+    let mut image = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/image"));
+    image.arg(&archive).arg(format!("{ARCHITECTURE}={}", built.display())).env("IMAGE_NAME", name);
+    let packed = image.output().unwrap();
+    assert!(packed.status.success(), "{packed:?}");
+    archive
+}
+
+/// Packs a file system into an archive in the OCI image layout, with this name. Its program sleeps until it gets a signal.
+pub(super) fn archive(rootfs: &Path, name: &str, into: &Path) {
     let layout = tempfile::tempdir().unwrap();
     tar(rootfs, into);
     let layer = write_blob(layout.path(), &fs::read(into).unwrap(), "application/vnd.oci.image.layer.v1.tar");
     let config = json!({
-        "architecture": if cfg!(target_arch = "aarch64") { "arm64" } else { "amd64" }, "os": "linux",
+        "architecture": ARCHITECTURE, "os": "linux",
         "config": {"Env": ["PATH=/bin"], "Cmd": ["/bin/sh", "-c", "trap exit TERM INT; while :; do sleep 1; done"]},
         "rootfs": {"type": "layers", "diff_ids": [layer["digest"]]},
     });
@@ -49,7 +72,7 @@ pub(super) fn archive(rootfs: &Path, into: &Path) {
     let manifest_type = "application/vnd.oci.image.manifest.v1+json";
     let manifest = json!({"schemaVersion": 2, "mediaType": manifest_type, "config": config, "layers": [layer]});
     let mut manifest = write_blob(layout.path(), manifest.to_string().as_bytes(), manifest_type);
-    manifest["annotations"] = json!({"io.containerd.image.name": IMAGE});
+    manifest["annotations"] = json!({"io.containerd.image.name": name});
     let index = json!({"schemaVersion": 2, "manifests": [manifest]});
     fs::write(layout.path().join("index.json"), index.to_string()).unwrap();
     fs::write(layout.path().join("oci-layout"), json!({"imageLayoutVersion": "1.0.0"}).to_string()).unwrap();

@@ -1,5 +1,6 @@
 //! A node: namespaces for network, mounts and processes, with the fixed paths of runtimes empty.
 
+use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -25,8 +26,11 @@ mount -t tmpfs tmpfs /var/lib
 mkdir "$DIR/cni" /var/lib/cni
 mount --bind "$DIR/cni" /var/lib/cni
 mount -t tmpfs tmpfs /opt
-mkdir -p /opt/cni/bin
-mount --bind -o ro "$BIN" /opt/cni/bin
+if test -n "$BIN"; then
+    mkdir -p /opt/cni/bin
+    mount --bind -o ro "$BIN" /opt/cni/bin
+fi
+eval "$MORE"
 echo ready
 read -r _ || true
 "#;
@@ -52,12 +56,26 @@ pub struct Node {
 impl Node {
     /// A node with these plugins, and no configuration.
     pub fn new(maker: Maker) -> Node {
+        Node::with(maker, "")
+    }
+
+    /// The same, after shell lines that set up more mounts. A line that fails is the end of the node.
+    pub fn with(maker: Maker, more: &str) -> Node {
+        Node::make(maker, maker.bin().as_os_str(), more)
+    }
+
+    /// A node on which our plugins are still to be installed: it has no directory for them.
+    pub fn bare(more: &str) -> Node {
+        Node::make(Maker::Ours, OsStr::new(""), more)
+    }
+
+    fn make(maker: Maker, bin: &OsStr, more: &str) -> Node {
         let host = Host::new();
         let scratch = tempfile::tempdir().unwrap();
         image::rootfs(&scratch.path().join("rootfs"));
         let mut unshare = Command::new("unshare");
         unshare.args(["--mount", "--pid", "--fork", "--kill-child", "--mount-proc", "bash", "-c", INIT]);
-        unshare.env("DIR", host.dir()).env("BIN", maker.bin()).stdin(Stdio::piped()).stdout(Stdio::piped());
+        unshare.env("DIR", host.dir()).env("BIN", bin).env("MORE", more).stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut first = host.enter(|| unshare.spawn()).expect("unshare can be started");
         let held = first.stdin.take();
         let stdout = first.stdout.take().unwrap();
@@ -131,6 +149,20 @@ impl Node {
         (ended.how, ended.stdout, ended.stderr)
     }
 
+    /// Starts a program that goes on running, with a shell line that begins with its variables. Its output is added to the end of a
+    /// file. Returns its pid, in the node's numbers.
+    pub fn daemon(&self, line: &str, log: &Path) -> String {
+        let log = log.display();
+        let line = format!("ulimit -c 0; exec 3>&1 >>{log} 2>&1 </dev/null; setsid env {line} 3>&- & echo $! >&3");
+        self.sh(&line).trim().to_owned()
+    }
+
+    /// Kills a process of the node, and waits until it is gone.
+    pub fn kill(&self, pid: &str) {
+        self.sh(&format!("kill -KILL {pid}"));
+        self.wait_for(&format!("! test -e /proc/{pid}"));
+    }
+
     /// The alias of every container's host end shows whether our plugins made it. They must be those of the node.
     pub fn assert_made_by_its_maker(&self) {
         let links = self.sh("ip -o -d link show type veth");
@@ -141,7 +173,7 @@ impl Node {
 
     /// Waits until a shell line succeeds on the node.
     pub fn wait_for(&self, line: &str) {
-        let tries = format!("for i in $(seq 300); do if {line}; then exit; fi; sleep 0.1; done 2>&1; exit 1");
+        let tries = format!("for i in $(seq 600); do if {line}; then exit; fi; sleep 0.1; done 2>&1; exit 1");
         let (succeeded, output) = self.try_sh(&tries);
         assert!(succeeded, "in vain was waited for: {line}: {output}");
     }

@@ -9,9 +9,14 @@ pub const CONFLIST: &str = "/etc/cni/net.d/10-cnikit.conflist";
 
 /// The text of a file as the page has it.
 pub fn file(path: &str) -> String {
-    let page = page("docs/runtimes.md");
+    file_in("docs/runtimes.md", path)
+}
+
+/// The text of a file as another page has it.
+pub fn file_in(other: &str, path: &str) -> String {
+    let page = page(other);
     let opening = format!(" file={path}\n");
-    let after = page.text.split_once(&opening).unwrap_or_else(|| panic!("docs/runtimes.md shows no {path}")).1;
+    let after = page.text.split_once(&opening).unwrap_or_else(|| panic!("{other} shows no {path}")).1;
     after.split_once("```").unwrap().0.to_owned()
 }
 

@@ -1,6 +1,7 @@
 //! A node on which scenes are played one after the other, and the leftovers of each.
 
 use std::fmt;
+use std::sync::Arc;
 use std::time::Instant;
 
 use cnikit_testkit::HostSnapshot;
@@ -39,14 +40,14 @@ pub(crate) struct Scene {
 /// Where scenes are played.
 pub(crate) struct Stage<'a> {
     pub(crate) node: &'a Node,
-    pub(crate) cri: Containerd<'a>,
+    pub(crate) cri: Containerd,
     /// Every container id and address that was seen, by which traces are known.
     seen: Vec<String>,
 }
 
 /// Plays all scenes on one node; after each, nothing of it is left.
 pub(crate) fn play(subject: Subject, scenes: &[Scene]) {
-    let node = Node::new(subject.maker);
+    let node = Arc::new(Node::new(subject.maker));
     let list = network(subject.version);
     let list = subject.backend.map_or(list.clone(), |backend| with_backend(list, backend));
     node.write(CONFLIST, &list.to_string());

@@ -1,0 +1,239 @@
+//! The manifests of `plugins/all/kubernetes` on a node that has neither plugins nor a network list.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
+
+use cnikit_testkit::cache;
+use cnikit_tests::kubernetes::{Cluster, NODE, program};
+use cnikit_tests::runtimes::{file_in, release_image};
+use serde_json::Value;
+
+use crate::stage::{Until, manifests, pod};
+
+/// Where the page puts the images.
+const REGISTRY: &str = "registry.example";
+const VERSION: &str = env!("CARGO_PKG_VERSION");
+/// Finds all files that are installed, and nothing that comes and goes.
+const FILES: &str = "cd / && find opt/cni etc/cni -type f ! -name '.cnikit-lock' ! -name '.cnikit-tmp*'";
+
+/// A cluster with the page's directories.
+struct Installer {
+    cluster: Cluster,
+    /// The directory of the operator, with the files of the page and a copy of the manifests beside it.
+    mine: PathBuf,
+}
+
+/// The node gets plugins and list, loses files, gets another list, is upgraded while pods start, and loses all again.
+pub(crate) fn life_of_a_node() {
+    let installer = Installer::new();
+    installer.is_installed();
+    installer.files_are_lost();
+    installer.its_process_and_its_pod_end();
+    installer.another_list();
+    installer.upgraded_while_pods_start();
+    installer.uninstalled();
+}
+
+impl Installer {
+    fn new() -> Installer {
+        let cluster = Cluster::bare();
+        let scratch = cluster.node.scratch().to_owned();
+        cluster.node.sh(&format!("cp -r {} {}/kubernetes", manifests().display(), scratch.display()));
+        let mine = scratch.join("mine");
+        fs::create_dir(&mine).unwrap();
+        fs::write(mine.join("kustomization.yaml"), file_in("docs/kubernetes.md", "mine/kustomization.yaml")).unwrap();
+        fs::copy(scratch.join("kubernetes/network/10-pods.conflist"), mine.join("10-pods.conflist")).unwrap();
+        let installer = Installer { cluster, mine };
+        installer.import_release(VERSION, "");
+        let kubectl = PathBuf::from(program("kubectl"));
+        installer.cluster.cri.import_with_program(&format!("{REGISTRY}/kubectl:1.20"), &kubectl);
+        installer
+    }
+
+    /// Imports the image of a release whose files have these bytes more at their end.
+    fn import_release(&self, tag: &str, more: &str) {
+        let image = release_image(self.cluster.node.scratch(), &format!("{REGISTRY}/cnikit:{tag}"), more);
+        self.cluster.cri.import(&image);
+    }
+
+    fn kubectl(&self, line: &str) -> String {
+        self.cluster.kubectl_line(&format!("kubectl {line}"))
+    }
+
+    /// What kustomize makes of a directory. That of the cluster's own kubectl is too old.
+    fn kustomized(&self, dir: &Path) -> String {
+        let kubectl = cache().join("kubectl/usr/bin/kubectl");
+        self.cluster.node.sh(&format!("{} kustomize {}", kubectl.display(), dir.display()))
+    }
+
+    fn apply(&self, manifests: &str) {
+        let file = self.mine.join("applied.yaml");
+        fs::write(&file, manifests).unwrap();
+        self.kubectl(&format!("apply -f {}", file.display()));
+    }
+
+    fn wait_until_rolled_out(&self) {
+        self.kubectl("-n kube-system rollout status --timeout=100s daemonset/cnikit");
+    }
+
+    /// The installed files with their digests.
+    fn installed(&self) -> String {
+        let files = self.cluster.node.sh(&format!("{FILES} -exec sha256sum {{}} + | sort -k 2"));
+        for name in ["opt/cni/bin/bridge", "opt/cni/bin/cni-plugins", "etc/cni/net.d/10-pods.conflist"] {
+            assert!(files.contains(name), "{name} is not among {files}");
+        }
+        files
+    }
+
+    /// The network list on the node.
+    fn list(&self) -> Value {
+        serde_json::from_str(&self.cluster.node.sh("cat /etc/cni/net.d/10-pods.conflist")).unwrap()
+    }
+
+    fn run(&self, name: &str) {
+        self.cluster.apply(&pod(name, 0));
+        self.kubectl(&format!("wait --for=condition=Ready --timeout=100s pod/{name}"));
+    }
+
+    /// A node without a network becomes ready, and its pods have addresses of its own range.
+    fn is_installed(&self) {
+        let (is_ready, nodes) =
+            self.cluster.try_kubectl_line(&format!("kubectl wait --for=condition=Ready --timeout=1s node/{NODE}"));
+        assert!(!is_ready, "a node without a network is ready: {nodes}");
+        self.apply(&self.kustomized(&self.mine));
+        self.wait_until_rolled_out();
+        self.cluster.wait_until_node_is_ready();
+        let range = self.kubectl(&format!("get node {NODE} -o jsonpath='{{.spec.podCIDR}}'"));
+        assert!(range.starts_with("10.244.") && range.ends_with(".0/24"), "{range}");
+        assert_eq!(self.list()["plugins"][0]["ipam"]["ranges"][0][0]["subnet"], range.as_str());
+        self.run("one");
+        let address = self.kubectl("get pod one -o jsonpath='{.status.podIP}'");
+        assert_eq!(address.rsplit_once('.').unwrap().0, range.rsplit_once('.').unwrap().0);
+        self.has_no_privilege();
+    }
+
+    /// The process that stays has no capability, cannot write but in two directories of the node, and has no token.
+    fn has_no_privilege(&self) {
+        let node = &self.cluster.node;
+        let pid = self.pid();
+        let status = node.sh(&format!("cat /proc/{pid}/status"));
+        for line in ["CapEff:\t0000000000000000", "CapBnd:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+            assert!(status.contains(line), "{line}: {status}");
+        }
+        let mounts = node.sh(&format!("cat /proc/{pid}/mounts"));
+        assert!(!mounts.contains("serviceaccount"), "{mounts}");
+        let writable: Vec<&str> = mounts.lines().filter(|line| line.contains(" rw,")).collect();
+        let of_node =
+            writable.iter().filter_map(|line| line.split(' ').nth(1)).filter(|path| path.starts_with("/host"));
+        assert!(of_node.clone().all(|path| path.starts_with("/host/etc") || path == "/host/opt"), "{mounts}");
+        assert!(of_node.count() >= 2, "{mounts}");
+    }
+
+    fn pid(&self) -> String {
+        self.cluster.node.sh("pgrep -f '^/cni-plugins watch'").trim().to_owned()
+    }
+
+    /// Another program removes or truncates files and directories, as an upgrade of a package did.
+    fn files_are_lost(&self) {
+        let node = &self.cluster.node;
+        let installed = self.installed();
+        for line in [
+            "rm -rf /opt/cni",
+            "rm /etc/cni/net.d/*",
+            ": >/opt/cni/bin/portmap",
+            "rm -rf /opt/cni/bin; rm /etc/cni/net.d/*",
+        ] {
+            node.sh(line);
+            let again = format!("{FILES} -exec sha256sum {{}} + | sort -k 2");
+            self.cluster
+                .wait_until(&format!("all is there again after {line:?}"), || node.try_sh(&again).1 == installed);
+        }
+        self.wait_until_rolled_out();
+        self.run("two");
+        self.kubectl("delete --timeout=100s pod two");
+    }
+
+    /// Neither changes anything.
+    fn its_process_and_its_pod_end(&self) {
+        let installed = self.installed();
+        self.cluster.node.kill(&self.pid());
+        assert_eq!(self.installed(), installed, "after the end of its process");
+        self.kubectl("-n kube-system delete --timeout=100s pod --selector=app.kubernetes.io/name=cnikit");
+        assert_eq!(self.installed(), installed, "after the end of its pod");
+        self.wait_until_rolled_out();
+        assert_eq!(self.installed(), installed, "after its next pod");
+    }
+
+    /// The operator changes the network list.
+    fn another_list(&self) {
+        let mut list: Value = serde_json::from_slice(&fs::read(self.mine.join("10-pods.conflist")).unwrap()).unwrap();
+        list["plugins"][0]["mtu"] = 1400.into();
+        fs::write(self.mine.join("10-pods.conflist"), list.to_string()).unwrap();
+        self.apply(&self.kustomized(&self.mine));
+        self.wait_until_rolled_out();
+        assert_eq!(self.list()["plugins"][0]["mtu"], 1400);
+        let takes_effect = || {
+            self.run("two");
+            let mtu = self.kubectl("exec two -- ip link show eth0");
+            self.kubectl("delete --timeout=100s pod two");
+            mtu.contains("mtu 1400")
+        };
+        self.cluster.wait_until("containerd uses the list", takes_effect);
+    }
+
+    /// Pods start and end all the time: none is refused while each file is replaced.
+    fn upgraded_while_pods_start(&self) {
+        let next = format!("{VERSION}-next");
+        self.import_release(&next, "the next release");
+        let manifests = self.kustomized(&self.mine).replace(&format!("cnikit:{VERSION}"), &format!("cnikit:{next}"));
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let crowd = scope.spawn(|| {
+                let mut started = 0;
+                while !is_over.load(Ordering::Relaxed) {
+                    let names = ["crowd-0", "crowd-1", "crowd-2"];
+                    names.iter().for_each(|name| self.cluster.apply(&pod(name, 0)));
+                    self.kubectl(&format!("wait --for=condition=Ready --timeout=100s pod {}", names.join(" ")));
+                    self.kubectl(&format!("delete --timeout=100s pod {}", names.join(" ")));
+                    started += names.len();
+                }
+                started
+            });
+            let until = Until(&is_over);
+            self.apply(&manifests);
+            self.wait_until_rolled_out();
+            drop(until);
+            println!("{} pods started during the upgrade", crowd.join().unwrap());
+        });
+        for name in ["cni-plugins", "bridge"] {
+            let end = self.cluster.node.sh(&format!("tail -c 16 /opt/cni/bin/{name}"));
+            assert_eq!(end, "the next release", "{name} has not been upgraded");
+        }
+        let refused = self.kubectl("get events --field-selector=reason=FailedCreatePodSandBox");
+        assert!(!refused.contains("crowd"), "{refused}");
+    }
+
+    /// A running pod needs the plugins for its DEL: then the node keeps them, and the Job says why.
+    fn uninstalled(&self) {
+        self.kubectl("-n kube-system delete --timeout=100s daemonset cnikit");
+        let installed = self.installed();
+        let job = self.kustomized(&self.mine.with_file_name("kubernetes/uninstall"));
+        let job = job.replace("NODE", NODE).replace("localhost/", &format!("{REGISTRY}/"));
+        let name = format!("cnikit-uninstall-{NODE}");
+        self.apply(&job);
+        self.kubectl(&format!("-n kube-system wait --for=condition=Failed --timeout=100s job/{name}"));
+        let printed = self.kubectl(&format!("-n kube-system logs job/{name}"));
+        let one = &self.cluster.cri.ready().into_iter().find(|pod| pod.name == "one").unwrap().id;
+        assert!(printed.contains(one), "{one} is not named: {printed}");
+        assert_eq!(self.installed(), installed, "it was refused");
+
+        self.kubectl("delete --timeout=100s pod one");
+        self.kubectl(&format!("-n kube-system delete --timeout=100s job {name}"));
+        self.apply(&job);
+        self.kubectl(&format!("-n kube-system wait --for=condition=Complete --timeout=100s job/{name}"));
+        assert_eq!(self.cluster.node.sh("find /opt/cni/bin /etc/cni/net.d -type f"), "", "left behind");
+        self.kubectl(&format!("wait --for=condition=Ready=False --timeout=100s node/{NODE}"));
+    }
+}

@@ -1,0 +1,75 @@
+//! A real kubelet, with API server, scheduler and controllers, runs pods on our plugins by containerd; and the image and the
+//! manifests of a release install them.
+//!
+//! The scenes with the plugins share a cluster. If one fails, the cluster ends, and the next scene starts another.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+#![expect(clippy::print_stdout, reason = "what each scene took is part of what a test program says")]
+
+mod installer;
+mod podman;
+mod scenes;
+mod stage;
+
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::time::Instant;
+
+use cnikit_testkit::campaign::sample;
+use cnikit_tests::runtimes::{Edition, trials};
+use libtest_mimic::Arguments;
+
+use stage::{Backend, Shared};
+
+type Play = Arc<dyn Fn() + Send + Sync>;
+
+/// How many scenes with the plugins are played, and how many with the installer, unless all are wanted or some are named.
+const FEW: usize = 2;
+
+fn main() -> ExitCode {
+    let arguments = Arguments::from_args();
+    let clusters = Arc::new(Shared::default());
+    let mut scenes = with_plugins(&clusters);
+    let mut installing = with_installer();
+    if arguments.filter.is_none() {
+        scenes = sample("scenes with plugins", scenes, FEW);
+        installing = sample("scenes with the installer", installing, FEW);
+    }
+    scenes.extend(installing);
+    let play = |(name, play): (String, Play)| (name, move || play());
+    let ended = trials(&arguments, scenes.into_iter().map(play).collect());
+    clusters.end();
+    ended
+}
+
+fn with_plugins(clusters: &Arc<Shared>) -> Vec<(String, Play)> {
+    let mut all: Vec<(String, Play)> = Vec::new();
+    for backend in Backend::ALL {
+        for scene in scenes::ALL {
+            let clusters = Arc::clone(clusters);
+            all.push((format!("{backend}::{}", scene.name), Arc::new(move || clusters.play(backend, &scene))));
+        }
+    }
+    all
+}
+
+fn with_installer() -> Vec<(String, Play)> {
+    let mut all: Vec<(String, Play)> = Vec::new();
+    all.push((
+        "manifests::life_of_a_node".into(),
+        Arc::new(|| timed("manifests, life_of_a_node", installer::life_of_a_node)),
+    ));
+    for edition in [Edition::Packaged, Edition::Newest] {
+        for (name, play) in podman::ALL {
+            let name = format!("podman::{}::{name}", edition.name());
+            let shown = name.clone();
+            all.push((name, Arc::new(move || timed(&shown, || play(edition)))));
+        }
+    }
+    all
+}
+
+fn timed(what: &str, play: impl FnOnce()) {
+    let begin = Instant::now();
+    play();
+    println!("{what}: {:.1} s", begin.elapsed().as_secs_f32());
+}
