@@ -8,6 +8,7 @@
 pub mod attached;
 pub mod campaign_subjects;
 pub mod chain;
+pub mod debian_root;
 pub mod dhcp_servers;
 pub mod dnsmasq;
 pub mod docs;
@@ -15,6 +16,7 @@ pub mod guest;
 pub mod kubernetes;
 pub mod lease_daemon;
 pub mod mixed;
+pub mod release_files;
 pub mod running_server;
 pub mod runtimes;
 pub mod scene;
@@ -135,6 +137,12 @@ pub fn released() -> &'static Path {
         assert!(printed.status.success(), "{printed:?}");
         PathBuf::from(String::from_utf8(printed.stdout).unwrap().trim_end())
     })
+}
+
+/// The earlier release of cnikit, commit b2fe807: its plugins, which are hard links to one binary, and its cnitool. It is there if
+/// the file `.complete` is.
+pub fn earlier() -> PathBuf {
+    cache().join("release-b2fe807")
 }
 
 /// Installs the plugins in `bin` of a directory, which may exist, and cnitool in `tool`.

@@ -23,17 +23,17 @@ pub struct SwitchedNode {
     host: Host,
     /// The directory of plugins, which is what is exchanged.
     plugins: PathBuf,
+    /// The runtime's cache, from which an uninstallation learns of the containers.
+    cache: PathBuf,
     containers: Vec<(&'static str, Container)>,
 }
 
 impl SwitchedNode {
-    /// Starts the containers with the plugins that `place` puts into an empty directory.
-    pub fn new(place: impl FnOnce(&Path)) -> SwitchedNode {
+    /// Starts the containers, with the plugins in the directory `plugins` of the node's root directory.
+    pub fn new(root: &Path, plugins: &str) -> SwitchedNode {
         let host = Host::new();
-        let plugins = host.dir().join("opt/cni/bin");
-        fs::create_dir_all(&plugins).unwrap();
+        let [plugins, cache] = [plugins, "var/lib/cni"].map(|path| root.join(path.trim_start_matches('/')));
         fs::create_dir(host.dir().join("net.d")).unwrap();
-        place(&plugins);
         for (place, (network, _)) in NETWORKS.iter().enumerate() {
             let subnets =
                 json!([[{"subnet": format!("10.5{place}.0.0/24")}], [{"subnet": format!("fd00:5{place}::/64")}]]);
@@ -49,7 +49,7 @@ impl SwitchedNode {
             let list = json!({"cniVersion": "1.0.0", "name": network, "plugins": [first, firewall]});
             fs::write(host.dir().join(format!("net.d/{network}.conflist")), list.to_string()).unwrap();
         }
-        let mut node = SwitchedNode { host, plugins, containers: Vec::new() };
+        let mut node = SwitchedNode { host, plugins, cache, containers: Vec::new() };
         for (network, count) in NETWORKS {
             for _ in 0..count {
                 let container = node.host.container();
@@ -60,15 +60,10 @@ impl SwitchedNode {
         node
     }
 
-    /// The directory of plugins.
-    pub fn plugins(&self) -> &Path {
-        &self.plugins
-    }
-
-    /// Exchanges the plugins, while the first container of each network pings its gateway, and others start and end. Not one ADD
-    /// or DEL fails, and no packet is lost. Returns what `exchange` returns.
-    pub fn exchange<T>(&self, exchange: impl FnOnce(&Path) -> T) -> T {
-        let pings: Vec<Ping> = (0..NETWORKS.len()).map(|place| self.ping(place)).collect();
+    /// Exchanges the plugins, while the first container of each network pings its gateway, others start and end, and a plugin is
+    /// executed again and again. Not one ADD or DEL fails, and no packet is lost. Returns what `exchange` returns.
+    pub fn exchange<T>(&self, exchange: impl FnOnce() -> T) -> T {
+        let pings = self.pings();
         let is_done = AtomicBool::new(false);
         let exchanged = thread::scope(|scope| {
             let users: Vec<_> = NETWORKS
@@ -78,10 +73,15 @@ impl SwitchedNode {
                     scope.spawn(move || self.use_until(network, is_done))
                 })
                 .collect();
+            let plugin = self.plugins.join("bridge");
+            let executed = scope.spawn({
+                let is_done = &is_done;
+                move || execute_until(&plugin, is_done)
+            });
             for (network, _) in NETWORKS {
                 (0..ROUNDS).for_each(|_| self.one_more(network));
             }
-            let exchanged = exchange(&self.plugins);
+            let exchanged = exchange();
             for (network, _) in NETWORKS {
                 (0..ROUNDS).for_each(|_| self.one_more(network));
             }
@@ -90,8 +90,20 @@ impl SwitchedNode {
                 let times = user.join().unwrap();
                 assert!(times > 0, "no container was started meanwhile");
             }
+            let (_, failures) = executed.join().unwrap();
+            assert_eq!(failures, Vec::<String>::new(), "the plugin was not always there");
             exchanged
         });
+        pings.into_iter().for_each(Ping::end);
+        exchanged
+    }
+
+    /// The same, while no container starts or ends: for a way that leaves a moment without a plugin.
+    pub fn exchange_between_calls<T>(&self, exchange: impl FnOnce() -> T) -> T {
+        let pings = self.pings();
+        NETWORKS.iter().for_each(|(network, _)| self.one_more(network));
+        let exchanged = exchange();
+        NETWORKS.iter().for_each(|(network, _)| self.one_more(network));
         pings.into_iter().for_each(Ping::end);
         exchanged
     }
@@ -127,11 +139,16 @@ impl SwitchedNode {
 
     fn call(&self, verb: &str, network: &str, container: &Container) {
         let dir = self.host.dir().display();
-        let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/cache --plugin-path {}", self.plugins.display());
+        let [cache, plugins] = [&self.cache, &self.plugins].map(|path| path.display());
+        let flags = format!("--conf-dir {dir}/net.d --cache-dir {cache} --plugin-path {plugins}");
         let tool = program("cnitool");
         let line = format!("{} {flags} {verb} {network} {}", tool.display(), container.path());
         let (succeeded, output) = self.host.try_sh(&line);
         assert!(succeeded, "{verb} {network}: {output}");
+    }
+
+    fn pings(&self) -> Vec<Ping> {
+        (0..NETWORKS.len()).map(|place| self.ping(place)).collect()
     }
 
     /// A container pings the gateway of its network.

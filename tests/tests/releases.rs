@@ -1,32 +1,26 @@
-//! A node is upgraded from an earlier release to this one and downgraded again while containers run.
+//! A node is upgraded from an earlier release to this one and downgraded again while containers run. How its files are exchanged
+//! on a node in use is tested by `switching`.
 //!
 //! The earlier release is commit b2fe807, built by `scripts/test`. In a clone without history it cannot be built; then these
 //! tests are reported as not run.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
-#![expect(clippy::disallowed_methods, reason = "it runs the installer")]
 #![expect(clippy::print_stdout, reason = "what was not run is part of what a test program says")]
 
 use std::fs;
-use std::path::{Path, PathBuf};
-use std::process::{Command, ExitCode};
+use std::path::Path;
+use std::process::ExitCode;
 
 use cnikit_testkit::mixed::replaced;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{connected, crowded_firewall, masquerading, spoof_checking_bridge};
-use cnikit_tests::switched::{SwitchedNode, copy_plugins};
-use cnikit_tests::{MASTER_OF_MACVLANS, bin, copy_program, flannel, macvlan, program, references, released};
+use cnikit_tests::{MASTER_OF_MACVLANS, bin, earlier, flannel, macvlan, program};
 use libtest_mimic::{Arguments, Completion, Trial};
 use serde_json::{Value, json};
 
-/// The earlier release: its plugins and its cnitool.
-fn earlier() -> PathBuf {
-    cnikit_testkit::cache().join("release-b2fe807")
-}
-
 fn main() -> ExitCode {
     let is_here = earlier().join(".complete").exists();
-    let mut trials: Vec<Trial> = tests()
+    let trials: Vec<Trial> = tests()
         .into_iter()
         .map(|(name, run)| {
             Trial::ignorable_test(name, move || {
@@ -41,10 +35,6 @@ fn main() -> ExitCode {
     if !is_here {
         println!("releases: {} not run here for want of b2fe807\n", trials.len());
     }
-    trials.push(Trial::test("a_node_in_use::from_upstream_by_the_installer_and_back", || {
-        upstream_and_back();
-        Ok(())
-    }));
     libtest_mimic::run(&Arguments::from_args(), trials).exit_code()
 }
 
@@ -58,8 +48,6 @@ fn tests() -> Vec<Test> {
     }
     tests.push(("a_node_of_twenty_containers::to_this_release_and_back".into(), Box::new(|| node(true))));
     tests.push(("a_node_of_twenty_containers::to_the_earlier_release_and_back".into(), Box::new(|| node(false))));
-    tests
-        .push(("a_node_in_use::from_the_earlier_release_by_the_installer_and_back".into(), Box::new(earlier_and_back)));
     tests
 }
 
@@ -258,46 +246,4 @@ fn node(earlier_first: bool) {
     // The earlier release does not restore this setting; this one does.
     let may_differ = [HINTS[0], HINTS[1], "route_localnet"];
     assert_eq!(HostSnapshot::leftovers(&node.host, &before, &may_differ), None);
-}
-
-/// Runs the installer; it has to succeed.
-fn installer(plugins: &Path, line: &str) -> String {
-    let mut command = Command::new(released().join("cni-plugins"));
-    let printed = command.args(line.split_whitespace()).arg("--plugin-dir").arg(plugins).output().unwrap();
-    assert!(printed.status.success(), "{line}: {printed:?}");
-    String::from_utf8(printed.stdout).unwrap()
-}
-
-/// Whether a plugin is a launcher, which executes this release.
-fn is_ours(plugins: &Path, name: &str) -> bool {
-    fs::read(plugins.join(name)).unwrap() == fs::read(released().join("cni-launcher")).unwrap()
-}
-
-fn upstream_and_back() {
-    let [_, upstream] = references();
-    let node = SwitchedNode::new(|plugins| copy_plugins(&upstream, plugins));
-    node.exchange(|plugins| installer(plugins, "install"));
-    assert!(is_ours(node.plugins(), "bridge"));
-    let printed = node.exchange(|plugins| installer(plugins, "uninstall"));
-    assert!(printed.contains("put back"), "{printed}");
-    assert_eq!(fs::read(node.plugins().join("bridge")).unwrap(), fs::read(upstream.join("bridge")).unwrap());
-    node.end();
-}
-
-fn earlier_and_back() {
-    let earlier = earlier();
-    let node = SwitchedNode::new(|plugins| {
-        // As its installer placed it: every name is a hard link.
-        copy_program(&earlier.join("cni-plugins"), &plugins.join("cni-plugins"));
-        for name in ["bridge", "ptp", "host-local", "firewall"] {
-            fs::hard_link(plugins.join("cni-plugins"), plugins.join(name)).unwrap();
-        }
-    });
-    let printed = node.exchange(|plugins| installer(plugins, "install"));
-    assert!(!printed.contains("kept") && is_ours(node.plugins(), "bridge"), "{printed}");
-    let line = format!("install --from {}", earlier.display());
-    node.exchange(|plugins| installer(plugins, &line));
-    let binary = |dir: &Path| fs::read(dir.join("cni-plugins")).unwrap();
-    assert!(binary(node.plugins()) == binary(&earlier));
-    node.end();
 }

@@ -261,6 +261,29 @@ pub(crate) const LIST: &[&str] = &[
     "9999999999999999999",
 ];
 
+pub(crate) const RUNTIME_CONFIG: &[&str] = &[
+    "version = 2\n",
+    "version = 3\n",
+    "imports = ['*.toml']\n",
+    "imports = ['config.toml', '/etc/a[b].toml']\n",
+    "disabled_plugins = ['cri']\n",
+    "[plugins.'io.containerd.cri.v1.runtime'.cni]\n",
+    "[plugins.\"io.containerd.grpc.v1.cri\".cni]\n",
+    "[crio.network]\n",
+    "bin_dir = '/a'\n",
+    "bin_dirs = ['', '/b']\n",
+    "plugin_dirs = ['/c']\n",
+    "network_dir = \"/d\"\n",
+    "conf_dir = '''/e/../..'''\n",
+    "{ a.b = [[1, 2.5e3], {}] }",
+    "\\u0000",
+    "1979-05-27T07:32:00Z",
+    "[[",
+    "'",
+    "\"\"\"",
+    "#",
+];
+
 pub(crate) const SUBNET_ENV: &[&str] = &[
     "FLANNEL_NETWORK=10.1.0.0/16",
     "FLANNEL_SUBNET=10.1.17.1/24",

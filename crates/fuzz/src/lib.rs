@@ -26,6 +26,7 @@ mod nftables;
 mod plugin_call;
 mod plugins;
 mod request;
+mod runtime_config;
 pub mod seeds;
 mod store;
 mod subnet_env;
@@ -64,6 +65,7 @@ pub const TARGETS: &[Target] = &[
     Target { name: "delegate", run: delegate::run, words: dictionary::RESULT, longest: STDIN },
     Target { name: "store", run: store::run, words: &[], longest: 4 << 10 },
     Target { name: "subnet-env", run: subnet_env::run, words: dictionary::SUBNET_ENV, longest: 1 << 20 },
+    Target { name: "runtime-config", run: runtime_config::run, words: dictionary::RUNTIME_CONFIG, longest: 4 << 20 },
     Target { name: "netlink", run: netlink::replies, words: dictionary::NUMBERS, longest: DATAGRAM },
     Target { name: "netlink-sent", run: netlink::sent, words: &[], longest: 4 << 10 },
     Target { name: "nftables", run: nftables::replies, words: dictionary::NFTABLES, longest: DATAGRAM },

@@ -37,6 +37,7 @@ mod watch;
 mod whole;
 
 use std::io::Write;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use cnikit_skel::{Command, Plugins};
@@ -45,7 +46,7 @@ use nix::sys::stat::{Mode, umask};
 use crate::flags::{Flags, Verb};
 use crate::install::{Damaged, Waiting};
 use crate::node::Node;
-use crate::root::Absent;
+use crate::root::{Absent, Root};
 use crate::standing::Standing;
 
 /// The commands of the binary of all plugins.
@@ -71,6 +72,17 @@ pub const COMMANDS: [Command; 4] = [
         run: |plugins, rest| run(Verb::Verify, plugins, rest),
     },
 ];
+
+/// The directories of plugins and of network lists with which containerd and CRI-O are configured, of each runtime that is; the
+/// usual ones if none is. `root` is the node's root directory.
+///
+/// # Errors
+///
+/// The name of a file that cannot be read or understood, and why.
+pub fn configured_directories(root: &Path) -> Result<Vec<(PathBuf, PathBuf)>, String> {
+    let found = runtimes::find(&Root::open(root, None)?, presets::by_name("default")?)?;
+    Ok(found.into_iter().map(|one| (one.plugins, one.networks)).collect())
+}
 
 /// The exit status for a wrong command line.
 const USAGE: u8 = 2;

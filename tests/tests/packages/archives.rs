@@ -5,10 +5,9 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use cnikit_tests::NAMES;
+use cnikit_tests::release_files::{Podman, file, kinds, release, sh, try_sh};
+use cnikit_tests::{NAMES, released};
 use serde_json::Value;
-
-use crate::{file, release, sh, try_sh};
 
 fn plugins_tarball() -> PathBuf {
     file(0, "cni-plugins-linux-amd64-v", ".tgz")
@@ -110,7 +109,7 @@ fn the_list_of_checksums_is_signed_with_the_key_that_is_given() {
     let dir = tempfile::tempdir().unwrap();
     sh(dir.path(), "minisign -G -W -p public -s secret");
     let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let built = std::env::var("CNIKIT_RELEASE_BUILT").unwrap();
+    let built = released().display();
     let line = format!(
         "cd '{top}' && scripts/release --arch amd64 --built amd64='{built}' --only tarball --key '{0}/secret' --out '{0}/out'",
         dir.path().display()
@@ -131,8 +130,8 @@ fn the_list_of_checksums_is_signed_with_the_key_that_is_given() {
 fn a_release_is_made_twice_with_the_same_bytes() {
     let dir = tempfile::tempdir().unwrap();
     let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
-    let built = std::env::var("CNIKIT_RELEASE_BUILT").unwrap();
-    let only = std::env::var("CNIKIT_RELEASE_ONLY").unwrap();
+    let built = released().display();
+    let only = kinds();
     sh(dir.path(), &format!("cp -r '{built}' built && touch built/*"));
     let line = format!(
         "cd '{top}' && umask 077 && TZ=Asia/Tokyo scripts/release --arch amd64 --built amd64='{0}/built' --only '{only}' --out '{0}/out'",
@@ -172,38 +171,18 @@ fn the_image_has_one_layer_for_each_processor_and_starts_the_installer() {
 /// Podman loads the image and runs it against a node's root directory: installed, verified, uninstalled.
 #[test]
 fn podman_runs_the_image_against_a_node() {
-    let dir = tempfile::tempdir().unwrap();
-    fs::write(dir.path().join("containers.conf"), "[containers]\napparmor_profile = \"unconfined\"\nlog_driver = \"k8s-file\"\ndefault_ulimits = [\"nofile=1024:4096\", \"nproc=4096:4096\"]\n[engine]\ncgroup_manager = \"cgroupfs\"\nevents_logger = \"file\"\nruntime = \"runc\"\n").unwrap();
-    let node = dir.path().join("node");
-    fs::create_dir_all(node.join("opt/cni/bin")).unwrap();
-    fs::copy("/usr/lib/cni/bridge", node.join("opt/cni/bin/bridge")).expect("upstream's plugins are installed");
-    let podman = format!(
-        "CONTAINERS_CONF='{0}/containers.conf' podman --root '{0}/storage' --runroot '{0}/run' --storage-driver vfs",
-        dir.path().display()
-    );
-    sh(dir.path(), &format!("{podman} load --input '{}'", image().display()));
-    let name = sh(dir.path(), &format!("{podman} images --format '{{{{.Repository}}}}:{{{{.Tag}}}}'"));
-    assert!(name.starts_with("localhost/cnikit:"), "{name}");
-    let run = |command: &str| {
-        let flags = "--rm --network none";
-        sh(
-            dir.path(),
-            &format!(
-                "{podman} run {flags} --volume '{}:/host' {} {command} --root /host --plugin-dir /opt/cni/bin",
-                node.display(),
-                name.trim()
-            ),
-        )
-    };
+    let node = tempfile::tempdir().unwrap();
+    let plugins = node.path().join("opt/cni/bin");
+    fs::create_dir_all(&plugins).unwrap();
+    fs::copy("/usr/lib/cni/bridge", plugins.join("bridge")).expect("upstream's plugins are installed");
+    let podman = Podman::new(&image());
+    assert!(podman.image.starts_with("localhost/cnikit:"), "{}", podman.image);
+    let run = |command: &str| podman.run(node.path(), "", &format!("{command} --plugin-dir /opt/cni/bin"));
     run("install");
-    assert_has_plugins(&node.join("opt/cni/bin"));
+    assert_has_plugins(&plugins);
     run("verify");
     run("uninstall");
-    assert_eq!(names_in(&node.join("opt/cni/bin")), BTreeSet::from(["bridge".to_owned()]));
-    sh(
-        dir.path(),
-        &format!("{podman} rmi --all --force; umount '{}'/storage/* 2>/dev/null || true", dir.path().display()),
-    );
+    assert_eq!(names_in(&plugins), BTreeSet::from(["bridge".to_owned()]));
 }
 
 /// arm64's files are for that processor. They are run in a virtual machine: `CNIKIT_CAMPAIGNS=whole scripts/test packages`.

@@ -10,10 +10,9 @@ use std::thread;
 use cnikit_testkit::cache;
 use cnikit_testkit::campaign::{case_limit, runs_all_cases, seeded_rng};
 use cnikit_tests::NAMES;
+use cnikit_tests::debian_root::{Debian, PLUGINS};
+use cnikit_tests::release_files::{file, sh};
 use cnikit_tests::switched::execute_until;
-
-use crate::debian_root::{Debian, PLUGINS};
-use crate::{file, sh};
 
 /// Upstream's plugins as packages: Debian's own release of them, and the newest.
 const THEIRS: [&str; 2] = ["bookworm.deb", "sid.deb"];

@@ -9,7 +9,9 @@ use crate::figures::{Ratio, Verdict, median, short};
 use crate::run::idle;
 use crate::run::measure::{Outcome, Row};
 use crate::scenarios::stage::{Side, WARM};
-use crate::scenarios::{COMPARED, LACKING, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target};
+use crate::scenarios::{
+    COMPARED, LACKING, LAUNCHED, LAUNCHER, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target,
+};
 
 /// One target.
 #[derive(Debug)]
@@ -61,6 +63,7 @@ pub(crate) fn evaluate(rows: &[Row], sides: &[Side]) -> Vec<TargetResult> {
         .chain(speeds)
         .chain(compared(rows))
         .chain(THROUGH.iter().filter_map(|(without, through)| through_the_tool(rows, without, through)))
+        .chain(launcher(rows))
         .chain(log_off(rows, idle::log_step()))
         .chain(memory(rows))
         .chain(sides.first().map(size))
@@ -128,6 +131,27 @@ fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Target
         reached: SHARE / share.max(0.01),
         verdict: at_least(1.0 - SHARE),
         broken: false, // how long a disk takes is its own affair
+    })
+}
+
+/// What the launcher adds to a call, in milliseconds. Both were called in turn, so that each round has a difference of its own.
+fn launcher(rows: &[Row]) -> Option<TargetResult> {
+    let find = |name| rows.iter().find(|row| row.name == name);
+    let (launched, linked) = (find(LAUNCHED.0)?, find(LAUNCHED.1)?);
+    let pairs = launched.samples(0)?.took.iter().zip(&linked.samples(0)?.took);
+    let added = median(&pairs.map(|(launched, linked)| launched - linked).collect::<Vec<_>>());
+    let is_noisy = launched.is_noisy() || linked.is_noisy();
+    Some(TargetResult {
+        what: "what the launcher adds to a call".to_owned(),
+        wanted: format!("at most {LAUNCHER} ms"),
+        is: format!("{added:.3} ms"),
+        reached: LAUNCHER / added.max(0.001),
+        broken: !is_noisy && added > LAUNCHER / HALF,
+        verdict: match added <= LAUNCHER {
+            true => Verdict::Met,
+            false if is_noisy => Verdict::Unknown,
+            false => Verdict::Missed,
+        },
     })
 }
 
@@ -254,7 +278,7 @@ mod tests {
         let wanted = TARGETS.iter().map(|target| target.row);
         let compared = COMPARED.iter().flat_map(|(first, second, _)| [*first, *second]);
         let through = THROUGH.iter().flat_map(|(without, through)| [*without, *through]);
-        for name in wanted.chain(compared).chain(through).chain([LOG.0, LOG.1]) {
+        for name in wanted.chain(compared).chain(through).chain([LOG.0, LOG.1, LAUNCHED.0, LAUNCHED.1]) {
             assert!(rows.iter().any(|row| row == name), "{name} is no row");
         }
     }
@@ -309,6 +333,19 @@ mod tests {
             samples.calls = calls;
             assert_eq!(log_off(&rows, 9.0).unwrap().verdict, Verdict::Unmeasured);
         }
+    }
+
+    #[test]
+    fn a_launcher_may_add_a_tenth_of_a_millisecond() {
+        let of = |unrest, added| {
+            let rows = [row(LAUNCHED.0, unrest, &[0.2 + added]), row(LAUNCHED.1, unrest, &[0.2])];
+            let result = launcher(&rows).unwrap();
+            (result.verdict, result.broken)
+        };
+        assert_eq!(of(1.0, 0.05), (Verdict::Met, false));
+        assert_eq!(of(1.0, 0.15), (Verdict::Missed, false));
+        assert_eq!(of(1.0, 0.25), (Verdict::Missed, true));
+        assert_eq!(of(9.0, 0.25), (Verdict::Unknown, false));
     }
 
     #[test]

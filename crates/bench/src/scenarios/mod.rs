@@ -11,6 +11,8 @@ use serde_json::{Value, json};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Verb {
     Version,
+    /// The same of a hard link to `cni-plugins`, which is executed without a launcher.
+    VersionLinked,
     Status,
     Add,
     Check,
@@ -38,12 +40,14 @@ pub(crate) enum Verb {
 
 use Verb::{
     Add, Attach, Check, Del, Detach, Gc, List, ReadAll, ReadKept, Ready, Remove, Setup, Status, Usage, Version,
+    VersionLinked,
 };
 
 impl Verb {
     pub(crate) fn name(self) -> &'static str {
         match self {
             Version => "VERSION",
+            VersionLinked => "VERSION by a hard link",
             Status => "STATUS",
             Add => "ADD",
             Check => "CHECK",
@@ -59,6 +63,11 @@ impl Verb {
             Setup => "setup",
             Remove => "remove",
         }
+    }
+
+    /// The verb that a plugin gets.
+    pub(crate) fn of_plugin(self) -> &'static str {
+        if self == VersionLinked { Version.name() } else { self.name() }
     }
 
     /// The arguments of cnitool, with `NETNS` for the container's namespace; `None` if this is not a command of cnitool.
@@ -489,6 +498,15 @@ const PODMAN: Scenario = Scenario {
 /// Every scenario, in the order of the table that is made of them.
 pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "bridge", steps: &[Version], rows: &[Version], pause: BRIEF, ..ONE },
+    Scenario {
+        name: "launched bridge",
+        steps: &[Version, VersionLinked],
+        rows: &[Version, VersionLinked],
+        pause: BRIEF,
+        rounds: 300,
+        short: 60,
+        ..ONE
+    },
     Scenario { name: "cold bridge", steps: &[Version], rows: &[Version], cold: true, rounds: 20, ..ONE },
     Scenario { name: "loopback", plugin: "loopback", pause: BRIEF, ..ONE },
     Scenario { name: "bridge", conf: BRIDGE, steps: &[Add, Check, Del], rows: &[Add, Check, Del], ..ONE },
@@ -769,6 +787,12 @@ pub(crate) const THROUGH: [(&str, &str); 2] =
 /// disk.
 pub(crate) const SHARE: f64 = 0.75;
 
+/// A plugin's name that is a launcher, and one that is a hard link to the binary.
+pub(crate) const LAUNCHED: (&str, &str) = ("launched bridge VERSION", "launched bridge VERSION by a hard link");
+
+/// The most milliseconds that the launcher may add to a call: docs/adr/0023-launchers.md.
+pub(crate) const LAUNCHER: f64 = 0.1;
+
 /// Without a log and with all of it.
 pub(crate) const LOG: (&str, &str) = ("bridge ADD", "bridge, log at debug ADD");
 
@@ -778,8 +802,8 @@ pub(crate) const LOG_OFF: f64 = 0.001;
 /// The largest ratio of our memory to the smallest of the peers.
 pub(crate) const MEMORY: f64 = 0.5;
 
-/// The largest size of all our plugins on a disk, in bytes.
-pub(crate) const SIZE: u64 = 5 << 20;
+/// The largest size of all our plugins on a disk with their launchers, in bytes.
+pub(crate) const SIZE: u64 = 8 << 20;
 
 /// The row of all of a scenario's verbs together, if it has one.
 pub(crate) fn row_together(scenario: &Scenario) -> Option<String> {

@@ -218,7 +218,7 @@ impl<'a> Stage<'a> {
         let container = &self.containers[index];
         let pairs = [
             ("PATH", PATH.to_owned()),
-            ("CNI_COMMAND", verb.name().to_owned()),
+            ("CNI_COMMAND", verb.of_plugin().to_owned()),
             ("CNI_PATH", self.side.bin.display().to_string()),
             ("CNI_CONTAINERID", format!("bench-{index}")),
             ("CNI_IFNAME", if self.scenario.plugin == "loopback" { "lo" } else { "eth0" }.to_owned()),
@@ -253,6 +253,8 @@ impl<'a> Stage<'a> {
                 return Err("it is a program of cnikit's".to_owned());
             }
             (std::env::current_exe().map_err(|error| error.to_string())?, self.placed(words))
+        } else if verb == Verb::VersionLinked {
+            (self.linked()?, String::new())
         } else {
             (self.plugin(), String::new())
         };
@@ -263,6 +265,19 @@ impl<'a> Stage<'a> {
             all.extend(self.containers.iter().map(|container| path(&container.netns)));
         }
         Ok(all)
+    }
+
+    /// The plugin as a hard link to the binary of all.
+    fn linked(&self) -> Result<PathBuf> {
+        if self.side.name != OURS {
+            return Err("it has no launchers".to_owned());
+        }
+        let link = self.dir().join(self.scenario.plugin);
+        if !link.exists() {
+            let binary = self.side.bin.join("cni-plugins");
+            fs::hard_link(&binary, &link).map_err(|error| format!("{}: {error}", binary.display()))?;
+        }
+        Ok(link)
     }
 
     /// Writes the network list for cnitool and a runtime.
