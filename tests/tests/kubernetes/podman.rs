@@ -8,6 +8,7 @@ use std::thread;
 use std::time::Duration;
 
 use cnikit_process::Deadline;
+use cnikit_testkit::campaign::seeded_rng;
 use cnikit_tests::NAMES;
 use cnikit_tests::runtimes::{Containerd, Edition, Node, PodSandbox, Sandbox, release_image};
 
@@ -33,16 +34,21 @@ const LIST: &str = "--network-list /list/10-pods.conflist --pod-cidr 10.244.1.0/
 const NEXT: &str = "the next release";
 /// The digests of the files that are installed. Podman makes a lock file beside the network list.
 const DIGESTS: &str = "sha256sum /opt/cni/bin/* /etc/cni/net.d/*.conflist";
+/// How many installers are killed, how many are started for that at most, and how long they live at most, in milliseconds.
+const KILLS: usize = 4;
+const TRIES: usize = 60;
+const LONGEST_LIFE: u32 = 40;
 /// The longest time for something that a busy machine needs seconds for.
 const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// A scene on a node of its own.
 pub(crate) type Scene = (&'static str, fn(Edition));
 
-pub(crate) const ALL: [Scene; 7] = [
+pub(crate) const ALL: [Scene; 8] = [
     ("a_node_without_a_network_gets_one", first_install),
     ("an_upgrade_disturbs_no_pod_that_starts", upgrade_under_load),
     ("two_installers_at_once_leave_one_release", two_at_once),
+    ("killed_installers_leave_plugins_that_serve_pods", killed),
     ("a_full_disk_leaves_the_earlier_release", full_disk),
     ("a_read_only_node_passes_if_nothing_is_to_be_done", read_only),
     ("deleted_directories_are_made_again", deleted_directories),
@@ -191,6 +197,10 @@ fn first_install(edition: Edition) {
     let stage = Stage::new(edition);
     let unready = stage.cri.is_ready().unwrap_err();
     assert!(unready.starts_with("NetworkReady: "), "{unready}");
+    // Another directory than those that the container has is none of the node's: it is not filled in vain.
+    let other = format!("install --root /host --plugin-dir /usr/lib/cni {LIST}");
+    let (succeeded, printed) = stage.try_run(Release::First, &other);
+    assert!(!succeeded && printed.contains("/host/usr: "), "{printed}");
     stage.install(Release::First);
     stage.cri.wait_until_ready();
     let names = stage.node.sh("ls /opt/cni/bin");
@@ -222,6 +232,37 @@ fn two_at_once(edition: Edition) {
     });
     let is_second = stage.node.sh("tail -c 16 /opt/cni/bin/bridge") == NEXT;
     stage.assert_is(if is_second { Release::Second } else { Release::First });
+    stage.run_pod("afterwards");
+}
+
+/// Each is killed at a random moment, while pods start and end.
+fn killed(edition: Edition) {
+    let stage = Stage::installed(edition);
+    let mut chance = seeded_rng("killed installers");
+    let (mut started, mut died) = (0, 0);
+    let count = stage.under_load(|| {
+        while died < KILLS && started < TRIES {
+            started += 1;
+            let release = if started % 2 == 0 { Release::Second } else { Release::First };
+            let install = stage.run_line(release, "", &format!("install --root /host {LIST}"));
+            let line = format!(
+                "{install} >/dev/null & until pid=$(pgrep -f '^/cni-plugins install') || ! kill -0 $!; do :; done 2>/dev/null
+                 sleep 0.{:03}; kill -KILL $pid 2>/dev/null || :
+                 status=0; wait $! || status=$?; echo $status",
+                chance.u32(..LONGEST_LIFE)
+            );
+            match stage.node.sh(&line).trim() {
+                "137" => died += 1,
+                status => assert_eq!(status, "0", "it was not killed"),
+            }
+        }
+    });
+    println!("{died} of {started} installers were killed, {count} pods started meanwhile");
+    assert!(died == KILLS && count > 0);
+    // A lock file of a killed one is removed by the next that has something to do, which one of these has.
+    let (succeeded, printed) = stage.try_run(Release::First, &format!("install --root /host {LIST}"));
+    assert!(succeeded, "{printed}");
+    stage.install(Release::Second);
     stage.run_pod("afterwards");
 }
 
