@@ -31,6 +31,7 @@ pub(crate) fn life_of_a_node() {
     installer.is_installed();
     installer.files_are_lost();
     installer.its_process_and_its_pod_end();
+    installer.another_directory();
     installer.another_list();
     installer.upgraded_while_pods_start();
     installer.uninstalled();
@@ -60,6 +61,22 @@ impl Installer {
 
     fn kubectl(&self, line: &str) -> String {
         self.cluster.kubectl_line(&format!("kubectl {line}"))
+    }
+
+    /// The page's patch mounts one more directory, and leaves the containers in their order.
+    fn another_directory(&self) {
+        let dir = self.mine.with_file_name("usr");
+        fs::create_dir(&dir).unwrap();
+        let patch = "resources: [../mine]\npatches: [{path: usr-lib-cni.yaml}]\n";
+        fs::write(dir.join("kustomization.yaml"), patch).unwrap();
+        fs::write(dir.join("usr-lib-cni.yaml"), file_in("docs/kubernetes.md", "mine/usr-lib-cni.yaml")).unwrap();
+        let made = self.kustomized(&dir);
+        assert_eq!(made.matches("mountPath: /host/usr/lib/cni\n").count(), 2, "{made}");
+        let [ranges, install] =
+            ["ranges", "install"].map(|name| made.find(&format!("\n        name: {name}\n")).unwrap());
+        assert!(ranges < install, "{made}");
+        fs::write(dir.join("made.yaml"), made).unwrap();
+        self.kubectl(&format!("apply --dry-run=server -f {}", dir.join("made.yaml").display()));
     }
 
     /// What kustomize makes of a directory. That of the cluster's own kubectl is too old.
