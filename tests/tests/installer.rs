@@ -662,8 +662,79 @@ fn another_programs_file_is_replaced_if_that_is_asked_for_and_who_insists_is_giv
     watch.end();
 }
 
+/// A small file system at `opt` of a node.
+struct SmallDisk {
+    at: PathBuf,
+}
+
+impl SmallDisk {
+    fn new(node: &Node) -> SmallDisk {
+        let at = node.root().join("opt");
+        fs::create_dir(&at).unwrap();
+        let mut mount = Command::new("mount");
+        mount.args(["-t", "tmpfs", "-o", "size=16m,mode=0755", "tmpfs"]).arg(&at);
+        assert!(mount.status().unwrap().success());
+        SmallDisk { at }
+    }
+
+    fn filler(&self) -> PathBuf {
+        self.at.join("filler")
+    }
+
+    /// Fills it to the last byte.
+    fn fill(&self) {
+        let mut file = fs::File::options().create(true).append(true).open(self.filler()).unwrap();
+        let mut written = 0;
+        let full = loop {
+            match std::io::Write::write(&mut file, &[1; 4096]) {
+                Ok(count) => written += count,
+                Err(error) => break error,
+            }
+        };
+        assert_eq!(full.raw_os_error(), Some(nix::libc::ENOSPC), "after {written} bytes");
+    }
+
+    fn empty(&self) {
+        fs::remove_file(self.filler()).unwrap();
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("--lazy").arg(&self.at).status();
+    }
+}
+
 #[test]
-fn a_full_disk_is_tried_again_and_the_file_of_a_slow_writer_is_waited_for() {
+fn on_a_full_disk_names_stay_whole_and_the_others_are_placed_once_there_is_room() {
+    let node = Node::new();
+    let disk = SmallDisk::new(&node);
+    fs::write(disk.filler(), vec![1; 12 << 20]).unwrap(); // the binary needs more than is left
+    let watch = Watch::begin(&node, "");
+    watch.until("it is logged", || watch.said().contains("No space left on device"));
+    assert!(!watch.ready.exists() && node.refused("verify").contains("missing"));
+    let names = files(&disk.at).into_keys().filter(|path| *path != disk.filler());
+    let visible = names.filter(|path| !path.file_name().unwrap().to_str().unwrap().starts_with('.'));
+    assert_eq!(visible.collect::<Vec<_>>(), Vec::<PathBuf>::new(), "no launcher is placed before the binary");
+    disk.empty();
+    watch.wait_ready();
+    assert!(watch.said().contains("it works again"), "{}", watch.said());
+    node.ok("verify");
+    // Another program truncates a name, and the room is taken.
+    fs::write(node.plugin("ptp"), "").unwrap();
+    disk.fill();
+    watch.until("it is not ready", || !watch.ready.exists());
+    for name in NAMES.iter().filter(|name| **name != "ptp") {
+        assert!(node.is_ours(name), "{name}");
+    }
+    disk.empty();
+    watch.until("ptp is placed again", || node.is_ours("ptp"));
+    watch.wait_ready();
+    watch.end();
+}
+
+#[test]
+fn what_is_in_the_way_is_tried_again_and_the_file_of_a_slow_writer_is_waited_for() {
     let node = Node::new();
     let watch = Watch::begin(&node, "");
     watch.wait_ready();

@@ -40,6 +40,8 @@ mod log;
 mod protocol;
 mod record;
 mod server;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64", target_arch = "riscv64"))]
+mod syscall_filter;
 mod uplink;
 
 use std::fs::OpenOptions;
