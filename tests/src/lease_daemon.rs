@@ -174,6 +174,13 @@ impl LeaseDaemon {
     }
 }
 
+/// The files of the records and notes of a host's leases.
+pub fn lease_records(host: &Host) -> Vec<PathBuf> {
+    let files = fs::read_dir(host.dir().join("dhcp-leases")).unwrap();
+    let paths = files.map(|file| file.unwrap().path());
+    paths.filter(|path| path.file_name().is_some_and(|name| name != ".lock")).collect()
+}
+
 /// Panics unless the process has five capabilities, can get no other ones, and has a filter of system calls.
 pub fn assert_confined(pid: i32) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

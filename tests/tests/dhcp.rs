@@ -8,7 +8,7 @@ use cnikit_process::Deadline;
 use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, DHCP6_OPTIONS, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
-use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined};
+use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, lease_records};
 use cnikit_tests::world::ping;
 use cnikit_tests::{references, subject};
 use nix::sys::signal::{Signal, kill};
@@ -51,7 +51,7 @@ fn address(result: &Value) -> &str {
 
 /// The file of notes and records has none.
 fn has_no_record(host: &Host) -> bool {
-    std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap().next().is_none()
+    lease_records(host).is_empty()
 }
 
 #[test]
@@ -351,6 +351,35 @@ fn of_many_adds_at_once_one_starts_the_daemon_which_outlives_it() {
         assert!(deadline.pause(Duration::from_millis(20)), "it does not end");
     }
     assert!(!host.dir().join("dhcp.sock").exists());
+}
+
+/// An argument that the runtime does not send has no value, and one identifier for all containers would be that of one client.
+#[test]
+fn an_option_without_a_value_is_not_sent() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let _daemon = LeaseDaemon::start(&host, &[]);
+    let provide = json!({"provide": [{"option": "dhcp-client-identifier", "fromArg": "ID_OF_MINE"},
+        {"option": "host-name", "fromArg": "K8S_POD_NAME"}]});
+    let mut bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE}), &provide);
+    let containers = [host.container(), host.container()];
+    for (container, id) in containers.iter().zip(["c-one", "c-two"]) {
+        bridge.add(&host, id, container);
+    }
+    let leases = server.leases();
+    assert_eq!(leases.len(), 2, "{leases:?}");
+    for id in ["c-one", "c-two"] {
+        let bytes: Vec<String> = id.bytes().map(|byte| format!("{byte:02x}")).collect();
+        assert!(leases.iter().any(|line| line.contains(&format!(" 00:{}", bytes.join(":")))), "{id}: {leases:?}");
+    }
+    bridge.env.push(("CNI_ARGS".into(), "IgnoreUnknown=1;ID_OF_MINE=x".into()));
+    let container = host.container();
+    let refused = bridge.call(&host, "ADD", "c-three", &container.path(), &[]).json();
+    assert_eq!(refused["code"], json!(7), "{refused}");
+    assert!(
+        refused["msg"].as_str().unwrap().contains("the client identifier has 1 bytes, and needs at least 2"),
+        "{refused}"
+    );
 }
 
 /// As a tenant of the node may send them.

@@ -8,7 +8,7 @@ use cnikit_process::{Deadline, Env, Program, find_program};
 use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP6_OPTIONS, DHCP6_SERVER, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
-use cnikit_tests::lease_daemon::LeaseDaemon;
+use cnikit_tests::lease_daemon::{LeaseDaemon, lease_records};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::subject;
 use cnikit_tests::world::ping;
@@ -54,7 +54,7 @@ fn addresses(result: &Value) -> Vec<String> {
 }
 
 fn has_no_record(host: &Host) -> bool {
-    std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap().next().is_none()
+    lease_records(host).is_empty()
 }
 
 /// The lease of IPv6 in a list: its first address, and when it was requested.
@@ -315,8 +315,7 @@ fn after_a_reboot_a_container_gets_its_address_again() {
     let container = host.container();
     let before = addresses(&bridge.add(&host, "c-one", &container));
     daemon.kill();
-    for file in std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap() {
-        let path = file.unwrap().path();
+    for path in lease_records(&host) {
         let mut record: Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         record["place"]["boot"] = json!("00000000-0000-4000-8000-000000000000");
         std::fs::write(&path, record.to_string()).unwrap();
@@ -385,4 +384,36 @@ fn all_families_are_in_one_result_and_an_unknown_one_is_refused() {
         refused["code"] == json!(7) && refused["msg"].as_str().unwrap().contains("ipam.families: \"v5\" is not"),
         "{refused}"
     );
+}
+
+/// tuning gives the interface another hardware address after the leases were reported.
+#[test]
+fn leases_of_both_families_survive_another_mac_and_the_daemon() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &DHCP6_OPTIONS);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let bridge = on_bridge(&host, &["v4", "v6"]);
+    let container = host.container();
+    let result = bridge.add(&host, "c-one", &container);
+    let tuning = subject("tuning", json!({"mac": "02:00:00:00:99:07", "dataDir": host.dir().join("tuning")}));
+    let result = tuning.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", result)]).ok();
+    assert!(container.sh("ip link show eth0").contains("02:00:00:00:99:07"));
+    let reported = addresses(&result);
+    let is_kept = |list: &[LeaseReport], since: [Duration; 2]| {
+        let v4 = list.iter().find_map(|one| one.lease.as_ref()).map(|one| (one.address.to_string(), one.since));
+        let (Some(v4), Some(v6)) = (v4, lease6(list)) else { return false };
+        let address = |network: &String| network.split('/').next().unwrap().to_owned();
+        v4.0 == address(&reported[0]) && v6.0 == address(&reported[1]) && v4.1 > since[0] && v6.1 > since[1]
+    };
+    let since = |daemon: &LeaseDaemon| {
+        let list = daemon.list();
+        [list.iter().find_map(|one| one.lease.as_ref()).unwrap().since, lease6(&list).unwrap().1]
+    };
+    let before = since(&daemon);
+    daemon.kill();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    daemon.await_list("both are renewed", |list| is_kept(list, before));
+    bridge.check(&host, "c-one", &container, &result).ok();
+    bridge.del(&host, "c-one", &container, &result);
+    server.await_leases("both are given back", |lines| lines.iter().all(|line| line.starts_with("duid ")));
 }

@@ -148,7 +148,7 @@ impl Station {
                     self.link.as_ref().unwrap_or(&once).send(to, &packet).unwrap();
                 }
                 Transmit::Datagram { from, to, payload } => {
-                    RoutedSocket::open(netns, "eth0", from).unwrap().send(to, &payload).unwrap();
+                    RoutedSocket::open(netns, "eth0", self.index, from).unwrap().send(to, &payload).unwrap();
                 }
                 Transmit::Arp(packet) => self.arp.as_ref().unwrap().send(&packet).unwrap(),
             }

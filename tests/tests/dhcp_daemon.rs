@@ -7,17 +7,19 @@ use std::os::unix::fs::PermissionsExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseRecords, LeaseReply, LeaseRequest, call};
+use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseRecords, LeaseReply, LeaseReport, LeaseRequest, call};
 use cnikit_process::{Deadline, Env, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, connect, dhcp_bridge, dhcp_site};
-use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, configure, order, owner};
+use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, configure, lease_records, order, owner};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::udhcpd::udhcpd;
 use cnikit_tests::{installed, references, subject};
+use nix::sys::signal::{Signal, kill};
+use nix::unistd::Pid;
 use serde_json::json;
 
 const RANGE: &str = "10.99.0.10,10.99.0.200";
@@ -80,8 +82,7 @@ fn a_lease_is_got_checked_and_given_back() {
     server.await_leases("the lease is given back", <[String]>::is_empty);
     assert!(daemon.list().is_empty());
     assert_eq!(daemon.check(&container, "one"), ["the DHCP daemon has no lease of one/net/eth0"]);
-    let records = host.dir().join("dhcp-leases");
-    assert_eq!(std::fs::read_dir(records).unwrap().count(), 0);
+    assert!(lease_records(&host).is_empty());
 }
 
 #[test]
@@ -127,7 +128,7 @@ fn what_is_gone_while_no_daemon_runs_is_made_good() {
     drop(deleted);
     let daemon = LeaseDaemon::start(&host, &[]);
     assert!(daemon.list().is_empty(), "{:?}", daemon.list());
-    assert_eq!(std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap().count(), 0);
+    assert_eq!(lease_records(&host).len(), 0);
     let log = daemon.stop();
     assert!(log.contains("released/net/eth0: its DEL came while no daemon ran"), "{log}");
     assert!(log.contains("removed/net/eth0: its network namespace or interface is gone"), "{log}");
@@ -361,6 +362,13 @@ fn upstreams_daemon_on_the_socket_is_named_by_plugin_and_daemon() {
     let host = host();
     let socket = host.dir().join("dhcp.sock");
     let container = container(&host, 1);
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": socket, "dataDir": host.dir().join("dhcp-leases")});
+    let dhcp = subject("dhcp", json!({"ipam": ipam}));
+    dhcp.call(&host, "ADD", "c-one", &container.path(), &[]).ok();
+    daemon.kill();
+    drop(server);
     for bin in references() {
         let theirs = LeaseDaemon::begin_in(&host, &bin, &[], &[], &socket);
         let deadline = Deadline::after(Duration::from_secs(30));
@@ -377,6 +385,14 @@ fn upstreams_daemon_on_the_socket_is_named_by_plugin_and_daemon() {
             assert!(msg.contains("belongs to a daemon that speaks HTTP, as upstream's does"), "{refused}");
             assert!(details.contains("stop that program and start `dhcp daemon`"), "{refused}");
         }
+        // Containers end nevertheless, and what our daemon had is noted for the next one.
+        dhcp.conf["ipam"]["dataDir"] = json!(host.dir().join("dhcp-leases"));
+        for verb in ["DEL", "GC"] {
+            dhcp.call(&host, verb, "c-one", &container.path(), &[("cni.dev/valid-attachments", json!([]))]).ok();
+            let records = lease_records(&host);
+            let note = records.iter().find(|path| path.to_string_lossy().ends_with(".released"));
+            std::fs::remove_file(note.unwrap_or_else(|| panic!("{verb}: {records:?}"))).unwrap();
+        }
         let ended = LeaseDaemon::begin(&host, &[]).finish();
         let log = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.how, How::Exit(1));
@@ -384,6 +400,182 @@ fn upstreams_daemon_on_the_socket_is_named_by_plugin_and_daemon() {
         assert!(UnixStream::connect(&socket).is_ok(), "upstream's serves on");
         theirs.stop();
         let _ = std::fs::remove_file(&socket); // which that of Debian leaves there
+    }
+}
+
+/// A daemon that has the request and does not get to it.
+#[test]
+fn del_and_gc_succeed_if_the_daemon_is_killed_meanwhile_and_the_next_one_gives_the_lease_back() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let container = container(&host, 1);
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": host.dir().join("dhcp.sock"), "dataDir": host.dir().join("dhcp-leases")});
+    let dhcp = subject("dhcp", json!({"ipam": ipam}));
+    for verb in ["DEL", "GC"] {
+        let daemon = LeaseDaemon::start(&host, &[]);
+        dhcp.call(&host, "ADD", "c-one", &container.path(), &[]).ok();
+        let pid = Pid::from_raw(daemon.pid().unwrap());
+        kill(pid, Signal::SIGSTOP).unwrap();
+        thread::scope(|scope| {
+            let call = scope.spawn(|| {
+                let valid = [("cni.dev/valid-attachments", json!([]))];
+                dhcp.call(&host, verb, "c-one", &container.path(), &valid).ok();
+            });
+            // The request is in the daemon's socket: the plugin waits for the reply.
+            thread::sleep(Duration::from_millis(500));
+            assert!(!call.is_finished());
+            daemon.kill();
+            call.join().unwrap();
+        });
+        assert_eq!(server.leases().len(), 1, "{verb}");
+        let daemon = LeaseDaemon::start(&host, &[]);
+        server.await_leases("the next one gives it back", <[String]>::is_empty);
+        assert!(daemon.list().is_empty() && lease_records(&host).is_empty(), "{verb}");
+        daemon.stop();
+    }
+}
+
+/// Renewed beyond its end by the name and the hardware address that the interface has then.
+#[test]
+fn an_interface_that_was_renamed_or_has_another_mac_keeps_its_lease() {
+    for change in [
+        "ip link set eth0 down; ip link set eth0 name lan0; ip link set lan0 up",
+        "ip link set eth0 address 02:00:00:00:99:07",
+    ] {
+        let host = host();
+        let server = DhcpServer::start(&host, ServerMaker::Kea, 8, [10, 20]);
+        let daemon = LeaseDaemon::start(&host, &["-timeout", "500ms", "-resendmax", "2s"]);
+        let container = container(&host, 1);
+        let lease = daemon.add(&container, "one");
+        configure(&container, &lease);
+        container.sh(change);
+        let is_renewed = |since: Duration, list: &[LeaseReport]| {
+            list.len() == 1
+                && list[0].lease.as_ref().is_some_and(|one| one.address == lease.address && one.since >= since)
+        };
+        let end = lease.expires_at().unwrap();
+        daemon.await_list("it is renewed beyond its end", |list| is_renewed(end, list));
+        let found = daemon.check(&container, "one");
+        assert_eq!(found, [] as [String; 0], "{change}");
+        daemon.kill();
+        let daemon = LeaseDaemon::start(&host, &["-timeout", "500ms", "-resendmax", "2s"]);
+        let since = daemon.list()[0].lease.as_ref().unwrap().since;
+        daemon.await_list("the next daemon renews it", |list| is_renewed(since + Duration::from_millis(1), list));
+        assert_eq!(daemon.check(&container, "one"), [] as [String; 0], "{change}");
+        daemon.del("one");
+        server.await_free(&lease.address.to_string());
+    }
+}
+
+/// A second daemon on another socket would renew the same leases and give them back.
+#[test]
+fn two_daemons_do_not_serve_the_same_leases() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    let lease = daemon.add(&container, "one");
+    let records = host.dir().join("dhcp-leases").display().to_string();
+    let other = host.dir().join("other.sock");
+    let ended = LeaseDaemon::begin_in(&host, cnikit_tests::bin(), &[], &["-datadir", &records], &other).finish();
+    let log = String::from_utf8_lossy(&ended.stderr).into_owned();
+    assert_eq!(ended.how, How::Exit(1));
+    assert!(log.contains(&format!("process {} serves the leases of {records}", daemon.pid().unwrap())), "{log}");
+    assert_eq!(daemon.add(&container, "one"), lease);
+}
+
+#[test]
+fn an_order_that_waits_does_not_keep_another_daemon_from_taking_over() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    let order = order(&container, "one");
+    let reply = thread::scope(|scope| {
+        let caller = scope.spawn(|| daemon.call(&LeaseRequest::Add(order)));
+        daemon.await_list("the order is there", |list| list.len() == 1);
+        let began = Instant::now();
+        let next = LeaseDaemon::start(&host, &[]);
+        assert!(began.elapsed() < Duration::from_secs(20), "callers give up after 20 s: {:?}", began.elapsed());
+        next.del("one");
+        caller.join().unwrap()
+    });
+    assert!(
+        matches!(&reply, LeaseReply::Failed { message } if message.contains("is being replaced, try again")),
+        "{reply:?}"
+    );
+}
+
+/// A runtime may remove the path that its ADD has named: a process in the namespace shows that the container runs.
+#[test]
+fn a_lease_survives_the_path_of_its_namespace() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    let path = host.dir().join("netns");
+    std::os::unix::fs::symlink(container.path(), &path).unwrap();
+    let order = LeaseOrder { netns: path.display().to_string(), ..order(&container, "one") };
+    let LeaseReply::Lease { lease, .. } = daemon.call(&LeaseRequest::Add(order)) else { panic!("no lease") };
+    configure(&container, &lease);
+    let process: i32 = container.sh("sleep 300 >/dev/null 2>&1 </dev/null & echo $!").trim().parse().unwrap();
+    daemon.kill();
+    std::fs::remove_file(&path).unwrap();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    daemon.await_list("the server confirms it", |list| {
+        list.len() == 1 && list[0].lease.as_ref().is_some_and(|one| one.since > lease.since)
+    });
+    assert_eq!(server.leases().len(), 1);
+    // With its last process it is gone.
+    daemon.kill();
+    kill(Pid::from_raw(process), Signal::SIGKILL).unwrap();
+    drop(container);
+    let deadline = Deadline::after(Duration::from_secs(30));
+    while Path::new(&format!("/proc/{process}/ns/net")).exists() && deadline.pause(Duration::from_millis(10)) {}
+    let daemon = LeaseDaemon::start(&host, &[]);
+    assert!(daemon.list().is_empty() && lease_records(&host).is_empty(), "{:?}", daemon.list());
+}
+
+/// Smaller, larger, and none any more: never larger than the interface had.
+#[test]
+fn another_router_and_another_mtu_of_the_server_reach_the_interface() {
+    let host = host();
+    let container = container(&host, 1);
+    let restarted = |options: &[&str]| (Dnsmasq::start(&host, RANGE, options), LeaseDaemon::start(&host, &[]));
+    let (server, daemon) = restarted(&["--dhcp-option=option:mtu,1400"]);
+    let lease = daemon.add(&container, "one");
+    configure(&container, &lease);
+    let mut running = (server, daemon);
+    let mut since = lease.since;
+    let steps: [(&[&str], &str, u32, &str); 4] = [
+        (
+            &["--dhcp-option=option:mtu,1450", "--dhcp-option=option:router,10.99.0.7"],
+            "10.99.0.7",
+            1450,
+            "the routers from 10.99.0.1 to 10.99.0.7",
+        ),
+        (&["--dhcp-option=option:mtu,1300"], "10.99.0.1", 1300, "the MTU from 1450 to 1300"),
+        (&["--dhcp-option=option:mtu,9000"], "10.99.0.1", 1500, "the MTU from 1300 to 9000"),
+        (&[], "10.99.0.1", 1500, "the MTU from 9000 to none"),
+    ];
+    for (options, router, mtu, logged) in steps {
+        running.1.kill();
+        drop(running.0);
+        running = restarted(options);
+        let daemon = &running.1;
+        daemon.await_list("it is renewed", |list| list[0].lease.as_ref().is_some_and(|one| one.since > since));
+        since = daemon.list()[0].lease.as_ref().unwrap().since;
+        let routes = container.sh("ip route show default");
+        assert_eq!(routes.trim(), format!("default via {router} dev eth0"), "{options:?}");
+        let link = container.sh("ip link show eth0");
+        assert!(link.contains(&format!(" mtu {mtu} ")), "{options:?}: {link}");
+        assert_eq!(daemon.check(&container, "one"), [] as [String; 0]);
+        let (server, daemon) = running;
+        let log = daemon.stop();
+        assert!(log.contains(logged), "{log}");
+        running = (server, LeaseDaemon::start(&host, &[]));
+        let again = since;
+        running.1.await_list("it is renewed", |list| list[0].lease.as_ref().is_some_and(|one| one.since > again));
+        since = running.1.list()[0].lease.as_ref().unwrap().since;
     }
 }
 
@@ -441,8 +633,7 @@ fn after_a_reboot_a_container_gets_its_address_again_and_garbage_is_given_back()
     let leases = [(&one, "one"), (&two, "two"), (&three, "three")].map(|(container, id)| daemon.add(container, id));
     daemon.kill();
     // The records are as those of a boot before this one.
-    for file in std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap() {
-        let path = file.unwrap().path();
+    for path in lease_records(&host) {
         let mut record: serde_json::Value = serde_json::from_slice(&std::fs::read(&path).unwrap()).unwrap();
         record["place"]["boot"] = serde_json::json!("00000000-0000-4000-8000-000000000000");
         std::fs::write(&path, record.to_string()).unwrap();
@@ -459,7 +650,7 @@ fn after_a_reboot_a_container_gets_its_address_again_and_garbage_is_given_back()
     let valid = vec![("one".to_owned(), "eth0".to_owned())];
     assert_eq!(daemon.call(&LeaseRequest::Gc { network: "net".to_owned(), valid }), LeaseReply::Done);
     server.await_leases("the others are given back", |leases| leases.len() == 1);
-    assert_eq!(std::fs::read_dir(host.dir().join("dhcp-leases")).unwrap().count(), 1);
+    assert_eq!(lease_records(&host).len(), 1);
 }
 
 /// The hardware address of a container's `eth0`.

@@ -1,11 +1,15 @@
 //! Addresses of leases that another host uses already: found by probes during ADD, or soon after it, and declined.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+use std::time::Duration;
+
+use cnikit_dhcp_daemon::{Lease6Order, LeaseReply, LeaseRequest};
 use cnikit_netlink::Netlink;
+use cnikit_process::Deadline;
 use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, connect, dhcp_bridge, dhcp6_address};
-use cnikit_tests::lease_daemon::LeaseDaemon;
+use cnikit_tests::lease_daemon::{LeaseDaemon, configure, owner};
 use cnikit_tests::subject;
 use cnikit_tests::world::ping;
 use serde_json::json;
@@ -132,4 +136,31 @@ fn an_address_of_ipv6_that_a_host_answers_for_after_add_is_replaced() {
     assert!(is_declined(&server, "fd00:99::10"), "{}", server.leases());
     let log = daemon.stop();
     assert!(log.contains(&format!("fd00:99::10 is lost: {} uses fd00:99::10 too", scene.by())), "{log}");
+}
+
+/// A host that knows an address of the container that had it before sends to the next one.
+#[test]
+fn hosts_learn_the_hardware_address_of_a_lease() {
+    let scene = Scene::new();
+    let _server = Dnsmasq::start(&scene.host, "10.99.0.10,10.99.0.11", &["--dhcp-sequential-ip"]);
+    let _server6 = kea6(&scene.host);
+    let daemon = LeaseDaemon::start(&scene.host, &[]);
+    scene.take("10.99.0.5/24");
+    scene.take("fd00:99::5/64");
+    for address in ["10.99.0.10", "fd00:99::10"] {
+        scene.holder.sh(&format!("ip neigh replace {address} lladdr 02:00:00:00:00:99 dev eth0 nud reachable"));
+    }
+    let container = scene.host.container();
+    connect(&scene.host, &container, "port1", "eth0");
+    let mac = Netlink::inside(container.netns()).unwrap().link("eth0").unwrap().mac.unwrap().to_string();
+    configure(&container, &daemon.add(&container, "one"));
+    let order = Lease6Order { owner: owner("one"), netns: container.path(), timeout_ms: 60_000 };
+    let LeaseReply::Lease6 { lease, .. } = daemon.call(&LeaseRequest::Add6(order)) else { panic!("no lease") };
+    container.sh(&format!("ip address add {}/128 dev eth0 nodad", lease.addresses[0].address));
+    let deadline = Deadline::after(Duration::from_secs(30));
+    let knows = |address: &str| scene.holder.sh(&format!("ip neigh show {address}")).contains(&mac);
+    while !(knows("10.99.0.10") && knows("fd00:99::10")) {
+        assert!(deadline.pause(Duration::from_millis(20)), "{mac}: {}", scene.holder.sh("ip neigh"));
+    }
+    scene.holder.sh("ping -c 1 -W 5 10.99.0.10");
 }

@@ -1,6 +1,6 @@
 //! One lease: its client, its sockets while an exchange runs, and what happens to its interface.
 
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use ipnetwork::IpNetwork;
 use crate::held::{HeldLease, LISTENING, STEPS, Step};
 use crate::log::log;
 use crate::protocol::{LeaseFamily, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport};
-use crate::record::{LeaseRecords, Place, Record};
+use crate::record::{LeaseRecords, LoweredMtu, Place, Record};
 use crate::uplink::Uplink;
 use crate::{clock, interface};
 
@@ -55,6 +55,8 @@ pub(crate) struct Attachment {
     client: Client,
     /// The last lease that the client had.
     lease: Option<Lease>,
+    /// What a lease has done to the MTU of the interface.
+    lowered_mtu: Option<LoweredMtu>,
     link: Option<LinkSocket>,
     arp: Option<ArpSocket>,
     routed: Option<RoutedSocket>,
@@ -87,9 +89,10 @@ impl Attachment {
 
     /// Goes on with a lease of the disk (INIT-REBOOT). `has_address`: the interface has its address.
     pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour) -> Attachment {
-        let Record { owner, place, uplink, options, mtu, priority, lease, .. } = record;
+        let Record { owner, place, uplink, options, mtu, lowered_mtu, priority, lease, .. } = record;
         let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
         attachment.client.reboot(clock::now(), lease.clone(), has_address);
+        attachment.lowered_mtu = lowered_mtu;
         attachment.lease = Some(lease);
         attachment
     }
@@ -117,6 +120,7 @@ impl Attachment {
             // Where the kernel has no random numbers, nothing works.
             client: Client::new(settings, || getrandom::u32().unwrap_or_default()),
             lease: None,
+            lowered_mtu: None,
             link: None,
             arp: None,
             routed: None,
@@ -174,11 +178,11 @@ impl Attachment {
         }
         if is_first {
             self.ordered = None;
-            self.change("set the MTU of the interface", interface::lower_mtu);
         } else {
             log(&self.owner, format!("it has {} now", lease.address));
             self.change("configure the interface", |netns, record| interface::configure(netns, record, None));
         }
+        self.set_mtu(records);
         Step { reply: Some(LeaseReply::Lease { lease: Box::new(lease), is_new: is_first }), is_over: false }
     }
 
@@ -187,12 +191,66 @@ impl Attachment {
         if let Err(why) = self.store(records) {
             log(&self.owner, format!("the renewal is not recorded: {why}"));
         }
-        let is_same =
-            former.as_ref().map(|former| &former.parameters) == self.lease.as_ref().map(|new| &new.parameters);
-        if !is_same {
-            log(&self.owner, "the server has changed its parameters: the interface gets them");
+        let changes = match (&former, &self.lease) {
+            (Some(former), Some(lease)) if former.parameters == lease.parameters => None,
+            (Some(former), Some(lease)) => Some(interface::changes(former, lease)),
+            _ => None,
+        };
+        if let Some(changes) = changes {
+            log(&self.owner, format!("the server has changed {changes}: the interface gets that"));
             let configure = |netns: &Netns, record: &Record| interface::configure(netns, record, former.as_ref());
             self.change("configure the interface", configure);
+            self.set_mtu(records);
+        }
+    }
+
+    /// Gives the interface the MTU of the lease, and records the one that it had.
+    fn set_mtu(&mut self, records: &LeaseRecords) {
+        let Some(record) = self.record() else { return };
+        let changed = match interface::reopen(&self.place) {
+            Ok(Some(netns)) => interface::set_mtu(&netns, &record),
+            Ok(None) => return,
+            Err(why) => Err(why),
+        };
+        match changed {
+            Ok(None) => {}
+            Ok(Some(change)) => {
+                let LoweredMtu { from, to } = change;
+                log(
+                    &self.owner,
+                    format!("{} has an MTU of {to} now, as the server says, and at most {from}", self.place.link),
+                );
+                self.lowered_mtu = Some(change);
+                if let Err(why) = self.store(records) {
+                    log(&self.owner, format!("the MTU is not recorded: {why}"));
+                }
+            }
+            Err(why) => log(&self.owner, format!("set the MTU of the interface: {why}")),
+        }
+    }
+
+    /// Finds the interface; `None` if it or its namespace is gone. If its name or hardware address was changed, those of now are
+    /// used from now on.
+    fn find_interface(&mut self) -> Result<Option<()>, String> {
+        let Some(netns) = interface::reopen(&self.place)? else { return Ok(None) };
+        let leased: Vec<IpAddr> = self.lease.iter().map(|lease| lease.address.into()).collect();
+        let Some(link) = interface::find_interface(&netns, &self.place, &leased)? else { return Ok(None) };
+        if self.place.adopt(&link) {
+            log(&self.owner, format!("{} has the hardware address {} now", self.place.link, self.place.mac));
+            self.client.set_mac(self.place.mac);
+            self.link = None;
+        }
+        Ok(Some(()))
+    }
+
+    /// Whether the interface or its namespace is gone. What cannot be looked at is there.
+    fn is_gone(&mut self) -> bool {
+        match self.find_interface() {
+            Ok(found) => found.is_none(),
+            Err(why) => {
+                log(&self.owner, why);
+                false
+            }
         }
     }
 
@@ -219,6 +277,7 @@ impl Attachment {
             uplink: self.uplink.clone(),
             options: self.terms.options.clone(),
             mtu: self.terms.mtu,
+            lowered_mtu: self.lowered_mtu,
             priority: self.terms.priority,
             lease: self.lease.clone()?,
         })
@@ -277,7 +336,9 @@ impl Attachment {
         for packet in packets {
             match self.send_one(&netns, packet) {
                 Ok(()) => {}
-                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) => return false,
+                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && self.is_gone() => {
+                    return false;
+                }
                 Err(error) => log(&self.owner, error),
             }
         }
@@ -306,10 +367,13 @@ impl Attachment {
             }
             _ => {}
         }
+        if let (Transmit::Packet { .. } | Transmit::Datagram { .. }, Some(link)) = (packet, &mut self.link) {
+            link.expect(self.client.xid())?;
+        }
         match (packet, &self.link, &self.arp) {
             (Transmit::Packet { to, packet }, Some(link), _) => link.send(*to, packet),
             (Transmit::Datagram { from, to, payload }, _, _) => {
-                let routed = RoutedSocket::open(netns, name, *from)?;
+                let routed = RoutedSocket::open(netns, name, *index, *from)?;
                 routed.send(*to, payload)?;
                 self.routed = Some(routed);
                 Ok(())
@@ -327,6 +391,10 @@ impl HeldLease for Attachment {
 
     fn place(&self) -> &Place {
         &self.place
+    }
+
+    fn set_path(&mut self, netns: String) {
+        self.place.netns = netns;
     }
 
     fn ordered(&self) -> Option<Duration> {
@@ -420,6 +488,10 @@ impl HeldLease for Attachment {
 
     fn step(&mut self, now: Duration, records: &LeaseRecords) -> Step {
         let mut step = Step::default();
+        let is_due = self.client.deadline().is_some_and(|deadline| deadline <= now);
+        if is_due && self.ordered.is_none() {
+            self.is_gone(); // sending says so
+        }
         for _ in 0..STEPS {
             self.client.advance(now);
             while let Some(event) = self.client.event() {
@@ -444,6 +516,7 @@ impl HeldLease for Attachment {
     }
 
     fn release(&mut self, now: Duration) -> bool {
+        let _ = self.find_interface();
         if !self.client.release(now) {
             return false;
         }

@@ -1,9 +1,12 @@
 //! One lease of IPv6 addresses: its client, its socket while an exchange runs, and what happens to its interface.
 
+use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
-use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, Transmit6, multicast_packet};
+use cnikit_dhcp::v6::{
+    Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, Transmit6, advertisement_packet, multicast_packet,
+};
 use cnikit_dhcp::{MulticastSocket, NeighborSocket};
 use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
@@ -100,7 +103,9 @@ impl Attachment6 {
         if *due > now {
             return true;
         }
-        match interface::reopen(&self.place).and_then(|netns| interface::link_local(netns.as_ref(), &self.place)) {
+        match interface::reopen(&self.place)
+            .and_then(|netns| interface::link_local(netns.as_ref(), &self.place, &self.leased()))
+        {
             Ok(Some(LinkLocal::Usable(_))) => {
                 self.before = None;
                 self.client.start(now);
@@ -113,6 +118,36 @@ impl Attachment6 {
             }
         }
         true
+    }
+
+    /// The addresses of the last lease.
+    fn leased(&self) -> Vec<IpAddr> {
+        self.lease.iter().flat_map(|lease| &lease.addresses).map(|one| one.address.into()).collect()
+    }
+
+    /// Whether the interface or its namespace is gone; what cannot be looked at is there. If its name or hardware address was
+    /// changed, those of now are used from now on.
+    fn is_gone(&mut self) -> bool {
+        let leased = self.leased();
+        let found = match interface::reopen(&self.place) {
+            Ok(Some(netns)) => interface::find_interface(&netns, &self.place, &leased),
+            Ok(None) => Ok(None),
+            Err(why) => Err(why),
+        };
+        match found {
+            Ok(Some(link)) => {
+                if self.place.adopt(&link) {
+                    log(&self.owner, format!("{} has the hardware address {} now", self.place.link, self.place.mac));
+                    self.neighbors = None;
+                }
+                false
+            }
+            Ok(None) => true,
+            Err(why) => {
+                log(&self.owner, why);
+                false
+            }
+        }
     }
 
     fn handle(&mut self, event: Client6Event, records: &LeaseRecords, step: &mut Step) {
@@ -234,13 +269,21 @@ impl Attachment6 {
                     continue;
                 }
             }
-            let sent = match (packet, &self.socket, &self.neighbors) {
-                (Transmit6::Message(payload), Some(socket), _) => socket.send(payload),
+            let sent = match (packet, &mut self.socket, &self.neighbors) {
+                (Transmit6::Message(payload), Some(socket), _) => {
+                    socket.expect(self.client.xid()).and_then(|()| socket.send(payload))
+                }
                 (Transmit6::Packet { to, packet }, _, Some(neighbors)) => neighbors.send(*to, packet),
+                (Transmit6::Advertisement(address), _, Some(neighbors)) => {
+                    let (to, packet) = advertisement_packet(self.place.mac, *address);
+                    neighbors.send(to, &packet)
+                }
                 _ => Ok(()),
             };
             match sent {
-                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) => return false,
+                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && self.is_gone() => {
+                    return false;
+                }
                 Err(error) => log(&self.owner, error),
                 Ok(()) => {}
             }
@@ -259,7 +302,7 @@ impl Attachment6 {
                     self.socket = Some(socket);
                 }
             }
-            Transmit6::Packet { .. } => {
+            Transmit6::Packet { .. } | Transmit6::Advertisement(_) => {
                 if self.neighbors.as_ref().is_none_or(|socket| socket.addresses() != probed) {
                     let Some(netns) = interface::reopen(&self.place)? else { return Ok(false) };
                     let Place { link, index, mac, .. } = &self.place;
@@ -275,7 +318,7 @@ impl Attachment6 {
     fn open(&self) -> Result<Option<MulticastSocket>, String> {
         let Some(netns) = interface::reopen(&self.place)? else { return Ok(None) };
         let Place { link, index, .. } = &self.place;
-        match interface::link_local(Some(&netns), &self.place)? {
+        match interface::link_local(Some(&netns), &self.place, &self.leased())? {
             Some(LinkLocal::Usable(address)) => {
                 MulticastSocket::open(&netns, link, *index, address).map(Some).map_err(|error| error.to_string())
             }
@@ -292,6 +335,10 @@ impl HeldLease for Attachment6 {
 
     fn place(&self) -> &Place {
         &self.place
+    }
+
+    fn set_path(&mut self, netns: String) {
+        self.place.netns = netns;
     }
 
     fn ordered(&self) -> Option<Duration> {
@@ -368,6 +415,10 @@ impl HeldLease for Attachment6 {
 
     fn step(&mut self, now: Duration, records: &LeaseRecords) -> Step {
         let mut step = Step::default();
+        let is_due = self.client.deadline().is_some_and(|deadline| deadline <= now);
+        if is_due && self.ordered.is_none() {
+            self.is_gone(); // sending says so
+        }
         let mut is_there = self.try_start(now);
         for _ in 0..STEPS {
             self.client.advance(now);
@@ -435,6 +486,7 @@ fn frames(packets: Vec<Transmit6>, mac: Mac) -> Vec<(Mac, Vec<u8>)> {
         frames.push(match packet {
             Transmit6::Message(payload) => multicast_packet(mac, &payload),
             Transmit6::Packet { to, packet } => (to, packet),
+            Transmit6::Advertisement(address) => advertisement_packet(mac, address),
         });
     }
     frames

@@ -30,6 +30,9 @@ pub(crate) trait HeldLease {
     /// Where its interface is.
     fn place(&self) -> &Place;
 
+    /// Its namespace is at this path too.
+    fn set_path(&mut self, netns: String);
+
     /// Until when an order waits for its first lease; `None` once that was reported.
     fn ordered(&self) -> Option<Duration>;
 

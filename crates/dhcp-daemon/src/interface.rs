@@ -6,10 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use cnikit_dhcp::v4::{Lease, LeaseRoute};
 use cnikit_dhcp::v6::Lease6;
 use cnikit_netlink::{KernelRoute, Link, LinkChange, Netlink, NewAddress};
-use cnikit_netns::{Netns, NetnsLookup, boot_id, find};
+use cnikit_netns::{Netns, NetnsLookup, boot_id, find, mounted, of_processes};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
-use crate::record::{Place, Record, StoredRecord};
+use crate::record::{LoweredMtu, Place, Record, StoredRecord};
 use crate::uplink::{self, Uplink};
 
 /// Finds the namespace and the interface in it, and sets that up. Also returns the link of the host below it.
@@ -42,9 +42,34 @@ pub(crate) fn locate(netns: &str, ifname: &str) -> Result<(Place, Option<Uplink>
     Ok((place, uplink::find(&netlink, &link)))
 }
 
-/// The namespace of a place; `None` if it does not exist any more, or another one is at its path. No namespace survives a reboot,
-/// and cookies are of one boot.
+/// The namespace of a place; `None` if it does not exist any more. No namespace survives a reboot, and cookies are of one boot.
 pub(crate) fn reopen(place: &Place) -> Result<Option<Netns>, String> {
+    match at_path(place)? {
+        Some(found) => Ok(Some(found)),
+        None if place.boot != boot_id().map_err(|error| error.to_string())? => Ok(None),
+        None => search(place.cookie),
+    }
+}
+
+/// The namespace with this cookie, by another path: a runtime may have removed the one that its ADD named, and the container runs.
+/// `None`: no process is in it and no mount keeps it, so no container has it.
+fn search(cookie: u64) -> Result<Option<Netns>, String> {
+    let failed = |error: std::io::Error| format!("the network namespaces cannot be listed: {error}");
+    for paths in [mounted().map_err(failed)?, of_processes().map_err(failed)?] {
+        for path in paths {
+            // One that ends meanwhile is not the one that is looked for, or is gone.
+            if let Ok(found) = Netns::open(&path)
+                && found.cookie().is_ok_and(|other| other == cookie)
+            {
+                return Ok(Some(found));
+            }
+        }
+    }
+    Ok(None)
+}
+
+/// The namespace of a place by its path; `None` if another one is there, or none.
+fn at_path(place: &Place) -> Result<Option<Netns>, String> {
     if place.boot != boot_id().map_err(|error| error.to_string())? {
         return Ok(None);
     }
@@ -57,29 +82,38 @@ pub(crate) fn reopen(place: &Place) -> Result<Option<Netns>, String> {
     Ok(if cookie == place.cookie { Some(found) } else { None })
 }
 
-/// The interface of a place in its namespace; `None` if another interface has its name by now, or none.
-fn link(netlink: &Netlink, place: &Place) -> Result<Option<Link>, String> {
-    let link = netlink.find_link_at(place.index).map_err(|error| error.to_string())?;
-    Ok(link.filter(|link| link.mac == Some(place.mac)))
+/// The interface of a place in its namespace; `None` if it is gone. Its index identifies it, because the container or a plugin such
+/// as tuning may give it another name and another hardware address. One that has neither of these, nor an address of the lease, is
+/// another interface that came from another namespace and has kept its index.
+fn link(netlink: &Netlink, place: &Place, leased: &[IpAddr]) -> Result<Option<Link>, String> {
+    let Some(link) = netlink.find_link_at(place.index).map_err(|error| error.to_string())? else { return Ok(None) };
+    if link.mac == Some(place.mac) || link.name == place.link {
+        return Ok(Some(link));
+    }
+    let addresses = netlink.addresses(link.index).map_err(|error| error.to_string())?;
+    let is_it = addresses.iter().any(|one| leased.contains(&one.address.ip()));
+    Ok(if is_it { Some(link) } else { None })
 }
 
-/// Whether the interface has the address; `None` if there is no such interface.
-pub(crate) fn find_address(netns: &Netns, record: &StoredRecord) -> Result<Option<bool>, String> {
+/// The interface of a place, whose lease has these addresses; `None` if it is gone.
+pub(crate) fn find_interface(netns: &Netns, place: &Place, leased: &[IpAddr]) -> Result<Option<Link>, String> {
+    link(&Netlink::inside(netns).map_err(|error| error.to_string())?, place, leased)
+}
+
+/// Whether the interface has an address of the lease; `None` if there is no such interface. Its name and hardware address of now
+/// replace those of the record.
+pub(crate) fn find_address(netns: &Netns, record: &mut StoredRecord) -> Result<Option<bool>, String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    if link(&netlink, record.place())?.is_none() {
-        return Ok(None);
-    }
-    let wanted: Vec<IpAddr> = match record {
-        StoredRecord::V4(record) => vec![record.lease.address.into()],
-        StoredRecord::V6(record) => record.lease.addresses.iter().map(|one| one.address.into()).collect(),
-    };
-    let addresses = netlink.addresses(record.place().index).map_err(|error| error.to_string())?;
-    Ok(Some(addresses.iter().any(|one| wanted.contains(&one.address.ip()))))
+    let leased = record.addresses();
+    let Some(link) = link(&netlink, record.place(), &leased)? else { return Ok(None) };
+    record.place_mut().adopt(&link);
+    let addresses = netlink.addresses(link.index).map_err(|error| error.to_string())?;
+    Ok(Some(addresses.iter().any(|one| leased.contains(&one.address.ip()))))
 }
 
 /// Whether the path leads to the namespace of this place.
 pub(crate) fn is_at(netns: &str, place: &Place) -> Result<bool, String> {
-    Ok(reopen(&Place { netns: netns.to_owned(), ..place.clone() })?.is_some())
+    Ok(at_path(&Place { netns: netns.to_owned(), ..place.clone() })?.is_some())
 }
 
 /// Each difference between the interface, the result of its ADD, of which these are the addresses, and the lease.
@@ -90,7 +124,7 @@ pub(crate) fn differences(
 ) -> Result<Vec<String>, String> {
     let (place, lease) = (&record.place, &record.lease);
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    let Some(link) = link(&netlink, place)? else {
+    let Some(link) = link(&netlink, place, &[lease.address.into()])? else {
         return Ok(vec![format!("{} with the address {} does not exist", place.link, place.mac)]);
     };
     let mut differences = Vec::new();
@@ -105,17 +139,17 @@ pub(crate) fn differences(
     if reported.is_some_and(|reported| !reported.contains(&wanted)) {
         differences.push(format!("prevResult does not have {wanted}, the address of the lease of {}", link.name));
     }
-    if let Some(mtu) = smaller_mtu(record, &link) {
+    if let Some(LoweredMtu { to: mtu, .. }) = wanted_mtu(record, &link) {
         differences.push(format!("{} has an MTU of {}, and the server of the lease wants {mtu}", link.name, link.mtu));
     }
     Ok(differences)
 }
 
-/// Makes the interface as the lease says, after it was as another lease, or none, said. The first error is reported; everything
-/// else is done.
+/// Gives the interface the address and the routes of the lease, after it had those of another lease, or none. The first error is
+/// reported; everything else is done.
 pub(crate) fn configure(netns: &Netns, record: &Record, former: Option<&Lease>) -> Result<(), String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    let Some(link) = link(&netlink, &record.place)? else {
+    let Some(link) = link(&netlink, &record.place, &addresses_of(record, former))? else {
         return Err(format!("{} does not exist any more", record.place.link));
     };
     let lease = &record.lease;
@@ -126,9 +160,6 @@ pub(crate) fn configure(netns: &Netns, record: &Record, former: Option<&Lease>) 
             failures.push(error.to_string());
         }
     };
-    if let Some(mtu) = smaller_mtu(record, &link) {
-        note(netlink.change(link.index, &LinkChange { mtu: Some(mtu), ..LinkChange::default() }));
-    }
     let is_new = former.is_none_or(|former| network(former) != network(lease));
     if is_new {
         note(netlink.add_address(link.index, &NewAddress::from(network(lease))));
@@ -149,19 +180,29 @@ pub(crate) fn configure(netns: &Netns, record: &Record, former: Option<&Lease>) 
     if failures.is_empty() { Ok(()) } else { Err(failures.join("; ")) }
 }
 
-/// Gives the interface the MTU of the lease, if it is smaller than the one that it has.
-pub(crate) fn lower_mtu(netns: &Netns, record: &Record) -> Result<(), String> {
+/// The addresses of the lease of now and of the one before.
+fn addresses_of(record: &Record, former: Option<&Lease>) -> Vec<IpAddr> {
+    let mut addresses = vec![record.lease.address.into()];
+    if let Some(former) = former {
+        addresses.push(former.address.into());
+    }
+    addresses
+}
+
+/// Gives the interface the MTU of the lease, if that may be set. Returns the change; `None` if it has that MTU.
+pub(crate) fn set_mtu(netns: &Netns, record: &Record) -> Result<Option<LoweredMtu>, String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    let Some(link) = link(&netlink, &record.place)? else { return Ok(()) };
-    let Some(mtu) = smaller_mtu(record, &link) else { return Ok(()) };
-    let change = LinkChange { mtu: Some(mtu), ..LinkChange::default() };
-    netlink.change(link.index, &change).map_err(|error| error.to_string())
+    let Some(link) = link(&netlink, &record.place, &[record.lease.address.into()])? else { return Ok(None) };
+    let Some(wanted) = wanted_mtu(record, &link) else { return Ok(None) };
+    let change = LinkChange { mtu: Some(wanted.to), ..LinkChange::default() };
+    netlink.change(link.index, &change).map_err(|error| error.to_string())?;
+    Ok(Some(wanted))
 }
 
 /// Takes the lease's address from the interface; its routes go with it.
 pub(crate) fn remove_address(netns: &Netns, record: &Record) -> Result<(), String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    if link(&netlink, &record.place)?.is_none() {
+    if link(&netlink, &record.place, &[record.lease.address.into()])?.is_none() {
         return Ok(());
     }
     match netlink.delete_address(record.place.index, network(&record.lease)) {
@@ -170,10 +211,50 @@ pub(crate) fn remove_address(netns: &Netns, record: &Record) -> Result<(), Strin
     }
 }
 
-/// The MTU that the server names, if it may be set and the interface has a larger one.
-fn smaller_mtu(record: &Record, link: &Link) -> Option<u32> {
-    let wanted = u32::from(record.lease.parameters.mtu?);
-    (record.mtu && wanted < link.mtu).then_some(wanted)
+/// The MTU that the interface should have; `None` if it may not be set, or the interface has it. It is the one that the server
+/// names, but never larger than the one that the interface had before, and one that another program has set is not made larger.
+fn wanted_mtu(record: &Record, link: &Link) -> Option<LoweredMtu> {
+    if !record.mtu {
+        return None;
+    }
+    let most = match record.lowered_mtu {
+        Some(lowered) if lowered.to == link.mtu => lowered.from,
+        _ => link.mtu,
+    };
+    let wanted = record.lease.parameters.mtu.map_or(most, |named| most.min(named.into()));
+    if wanted == link.mtu { None } else { Some(LoweredMtu { from: most, to: wanted }) }
+}
+
+/// What is different in the parameters of a renewed lease, with the values of before and of now.
+pub(crate) fn changes(former: &Lease, lease: &Lease) -> String {
+    let (before, now) = (&former.parameters, &lease.parameters);
+    let mut changes = Vec::new();
+    let mut compare = |what: &str, before: String, now: String| {
+        if before != now {
+            let named = |value: String| if value.is_empty() { "none".to_owned() } else { value };
+            changes.push(format!("{what} from {} to {}", named(before), named(now)));
+        }
+    };
+    compare("the network", network(former).to_string(), network(lease).to_string());
+    compare("the routers", list(&before.routers), list(&now.routers));
+    let routes = |lease: &Lease| lease.parameters.routes.iter().map(route_text).collect::<Vec<_>>();
+    compare("the routes", list(&routes(former)), list(&routes(lease)));
+    let mtu = |lease: &Lease| lease.parameters.mtu.map(|mtu| mtu.to_string()).unwrap_or_default();
+    compare("the MTU", mtu(former), mtu(lease));
+    compare("the DNS servers", list(&before.dns), list(&now.dns));
+    if changes.is_empty() { "other parameters".to_owned() } else { changes.join(", ") }
+}
+
+fn route_text(route: &LeaseRoute) -> String {
+    match route.gateway {
+        Some(gateway) => format!("{} via {gateway}", route.destination),
+        None => route.destination.to_string(),
+    }
+}
+
+fn list<T: fmt::Display>(values: &[T]) -> String {
+    let texts: Vec<String> = values.iter().map(ToString::to_string).collect();
+    texts.join(" and ")
 }
 
 /// The address of a lease with its prefix. A lease without a prefix is refused before it gets here; it would be one address.
@@ -217,11 +298,11 @@ impl fmt::Display for LinkLocal {
     }
 }
 
-/// The link-local address of the interface; `None` if the interface or its namespace is gone.
-pub(crate) fn link_local(netns: Option<&Netns>, place: &Place) -> Result<Option<LinkLocal>, String> {
+/// The link-local address of the interface, whose lease has these addresses; `None` if the interface or its namespace is gone.
+pub(crate) fn link_local(netns: Option<&Netns>, place: &Place, leased: &[IpAddr]) -> Result<Option<LinkLocal>, String> {
     let Some(netns) = netns else { return Ok(None) };
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    if link(&netlink, place)?.is_none() {
+    if link(&netlink, place, leased)?.is_none() {
         return Ok(None);
     }
     let mut best = LinkLocal::Absent;
@@ -265,7 +346,8 @@ pub(crate) fn configure6(
     former: &[IpNetwork],
 ) -> Result<(), String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    if link(&netlink, place)?.is_none() {
+    let leased: Vec<IpAddr> = wanted.iter().chain(former).map(IpNetwork::ip).collect();
+    if link(&netlink, place, &leased)?.is_none() {
         return Ok(());
     }
     let mut failures = Vec::new();
@@ -292,7 +374,8 @@ pub(crate) fn differences6(
     reported: Option<&[IpNetwork]>,
 ) -> Result<Vec<String>, String> {
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
-    let Some(link) = link(&netlink, place)? else {
+    let leased: Vec<IpAddr> = wanted.iter().map(IpNetwork::ip).collect();
+    let Some(link) = link(&netlink, place, &leased)? else {
         return Ok(vec![format!("{} with the address {} does not exist", place.link, place.mac)]);
     };
     let mut differences = Vec::new();

@@ -47,13 +47,14 @@ mod uplink;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 use cnikit_dhcp::v4::Timing;
 use cnikit_process::{Daemon, start_daemon};
+use cnikit_store::{Directory, Lock};
 use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{SigSet, Signal};
 use nix::sys::signalfd::{SfdFlags, SignalFd};
@@ -73,6 +74,11 @@ use crate::server::Server;
 const OURSELVES: &str = "/proc/self/exe";
 /// The plugin, whose first argument `daemon` makes it the daemon.
 const PLUGIN: &str = "dhcp";
+
+/// The name of the file that is locked by the daemon that has the leases.
+const LOCK: &str = ".lock";
+/// How long the daemon before may take to end.
+const LOCKED: Duration = Duration::from_secs(10);
 
 /// How the daemon is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -131,15 +137,14 @@ fn start(flags: &flags::Flags) -> Result<DaemonEnd, String> {
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);
     }
+    let listener =
+        if flags.is_inherited { Listener::of_stdin(&flags.settings.socket)? } else { listen(&flags.settings)? };
+    let lock = lock_records(&flags.settings)?;
     if let Some(file) = &flags.pid_file {
         write_pid(file)?;
     }
-    let listener =
-        if flags.is_inherited { Listener::of_stdin(&flags.settings.socket) } else { listen(&flags.settings) };
-    let ended = listener.and_then(|listener| {
-        confinement::confine()?;
-        serve_with(&flags.settings, listener, Some(signals))
-    });
+    let ended = confinement::confine().and_then(|()| serve_with(&flags.settings, listener, Some(signals)));
+    drop(lock);
     if let (Some(file), Ok(DaemonEnd::Signal)) = (&flags.pid_file, &ended) {
         let _ = std::fs::remove_file(file);
     }
@@ -151,9 +156,51 @@ fn start(flags: &flags::Flags) -> Result<DaemonEnd, String> {
 fn listen(settings: &DaemonSettings) -> Result<Listener, String> {
     let [pid, count] = ["LISTEN_PID", "LISTEN_FDS"].map(|name| std::env::var(name).ok());
     match Listener::of_systemd(&settings.socket, pid.as_deref(), count.as_deref())? {
-        Some(listener) => Ok(listener),
+        Some(listener) => {
+            // Another daemon may have taken this socket over from one that systemd had started, and serve on it.
+            if records_are_in_use(settings) {
+                listener.end_other();
+            }
+            Ok(listener)
+        }
         None => Listener::bind(&settings.socket),
     }
+}
+
+/// Takes the leases of the directory: two daemons, on two sockets perhaps, would both renew them and give them back. A daemon that
+/// takes over gets the lock when the one before has ended.
+fn lock_records(settings: &DaemonSettings) -> Result<Lock, String> {
+    let directory = Directory::make(&settings.records, record::DIRECTORY_MODE).map_err(|error| error.to_string())?;
+    let lock = directory.lock(LOCK, record::MODE, LOCKED).map_err(|error| {
+        let holder = holder_of(&settings.records.join(LOCK));
+        let holder = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));
+        let dir = settings.records.display();
+        format!(
+            "{error}; hint: {holder} serves the leases of {dir}: stop it, or give this one its own directory (-datadir)"
+        )
+    })?;
+    Ok(lock)
+}
+
+/// Whether another daemon has the leases of the directory.
+fn records_are_in_use(settings: &DaemonSettings) -> bool {
+    let Ok(directory) = Directory::open(&settings.records) else { return false };
+    directory.lock(LOCK, record::MODE, Duration::ZERO).is_err_and(|error| error.is_deadline())
+}
+
+/// The process that has locked a file, from `proc_locks(5)`.
+fn holder_of(file: &Path) -> Option<u32> {
+    let inode = format!(":{}", std::fs::metadata(file).ok()?.ino());
+    let locks = std::fs::read_to_string("/proc/locks").ok()?;
+    for line in locks.lines() {
+        let fields: Vec<&str> = line.split_whitespace().collect();
+        if let [_, "FLOCK", _, _, pid, place, ..] = fields[..]
+            && place.ends_with(&inode)
+        {
+            return pid.parse().ok();
+        }
+    }
+    None
 }
 
 /// Starts a daemon that outlives this process, which is the plugin, unless one listens on the socket. Of several processes that do
@@ -181,7 +228,9 @@ pub fn start_own_daemon(socket: &Path, records: &Path) -> Result<(), String> {
 /// # Errors
 /// The socket cannot be had, or the records cannot be read.
 pub fn serve(settings: &DaemonSettings) -> Result<DaemonEnd, String> {
-    serve_with(settings, Listener::bind(&settings.socket)?, None)
+    let listener = Listener::bind(&settings.socket)?;
+    let _lock = lock_records(settings)?;
+    serve_with(settings, listener, None)
 }
 
 fn serve_with(settings: &DaemonSettings, listener: Listener, signals: Option<SignalFd>) -> Result<DaemonEnd, String> {

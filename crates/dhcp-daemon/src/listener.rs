@@ -16,6 +16,7 @@ use nix::sys::socket::{
 use nix::sys::stat::{Mode, fchmod};
 
 use crate::kernel;
+use crate::log::log;
 use crate::protocol::{self, CallError, LeaseReply, LeaseRequest};
 
 /// The longest time until the daemon before has ended: it finishes the requests that it has.
@@ -85,8 +86,13 @@ impl Listener {
         let (directory, name) = open_directory(path)?;
         // Two daemons that start at once: one binds, the other takes over.
         let lock = directory.lock(&format!("{name}.lock"), 0o600, LOCKED).map_err(|error| failed(&error))?;
+        let mut is_ours = true;
         let socket = match protocol::connect(path) {
-            Ok(stream) => take_over(stream, path)?,
+            Ok(stream) => {
+                let (socket, is_of_systemd) = take_over(stream, path, TAKEOVER)?;
+                is_ours = !is_of_systemd;
+                socket
+            }
             Err(CallError::NotRunning { source, .. }) if is_stale(&source) => {
                 directory.remove(&name).map_err(|error| failed(&error))?;
                 bound(path).map_err(|error| failed(&error))?
@@ -95,12 +101,22 @@ impl Listener {
         };
         drop(lock);
         socket.set_nonblocking(true).map_err(|error| failed(&error))?;
-        Ok(Listener { socket, path: path.to_owned(), is_ours: true })
+        Ok(Listener { socket, path: path.to_owned(), is_ours })
+    }
+
+    /// Has a daemon end that serves on this socket too. The socket that it passes on is this one.
+    pub(crate) fn end_other(&self) {
+        let ended = protocol::connect(&self.path)
+            .map_err(|error| error.to_string())
+            .and_then(|stream| take_over(stream, &self.path, LOCKED));
+        if let Err(why) = ended {
+            log("socket", why);
+        }
     }
 
     /// Passes the socket on to the daemon that asked for it.
     pub(crate) fn pass_on(&self, to: &UnixStream) -> io::Result<()> {
-        let line = protocol::line(LeaseReply::Done);
+        let line = protocol::takeover_line(!self.is_ours);
         let descriptors = [self.socket.as_raw_fd()];
         let message = [ControlMessage::ScmRights(&descriptors)];
         sendmsg::<()>(to.as_raw_fd(), &[IoSlice::new(&line)], &message, MsgFlags::MSG_NOSIGNAL, None)?;
@@ -149,20 +165,20 @@ fn bound(path: &Path) -> io::Result<UnixListener> {
     Ok(socket.into())
 }
 
-/// Asks the daemon that listens to end, and takes its socket.
-fn take_over(mut stream: UnixStream, path: &Path) -> Result<UnixListener, String> {
+/// Asks the daemon that listens to end, and takes its socket. Also returns whether that is systemd's.
+fn take_over(mut stream: UnixStream, path: &Path, timeout: Duration) -> Result<(UnixListener, bool), String> {
     let failed = |error: &dyn std::fmt::Display| {
         format!("take {} over from the daemon that listens there: {error}; hint: {}", path.display(), advice(path))
     };
-    stream.set_read_timeout(Some(TAKEOVER)).map_err(|error| failed(&error))?;
+    stream.set_read_timeout(Some(timeout)).map_err(|error| failed(&error))?;
     stream.set_write_timeout(Some(LOCKED)).map_err(|error| failed(&error))?;
     stream.write_all(&protocol::line(LeaseRequest::End)).map_err(|error| failed(&error))?;
-    let (reply, descriptor) = receive(&stream, Deadline::after(TAKEOVER)).map_err(|error| failed(&error))?;
+    let (reply, descriptor) = receive(&stream, Deadline::after(timeout)).map_err(|error| failed(&error))?;
     if reply.starts_with(b"HTTP/") {
         return Err(failed(&"it speaks HTTP, as upstream's does"));
     }
     match (protocol::parse_reply(&reply), descriptor) {
-        (Ok(LeaseReply::Done), Some(descriptor)) => Ok(descriptor.into()),
+        (Ok(LeaseReply::Done), Some(descriptor)) => Ok((descriptor.into(), protocol::is_of_systemd(&reply))),
         (Ok(reply), _) => Err(failed(&format!("it answers {reply:?}"))),
         (Err(error), _) => Err(failed(&error)),
     }

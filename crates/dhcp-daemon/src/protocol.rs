@@ -186,6 +186,15 @@ struct Versioned<T> {
     message: T,
 }
 
+/// The line to the daemon that takes over: one of an earlier release reads it as [`Versioned`].
+#[derive(Serialize, Deserialize)]
+struct TakeoverReply {
+    version: u64,
+    message: LeaseReply,
+    #[serde(default)]
+    is_of_systemd: bool,
+}
+
 /// Why a call of the daemon failed.
 #[derive(Debug)]
 pub enum CallError {
@@ -256,6 +265,19 @@ pub(crate) fn line<T: Serialize>(message: T) -> Vec<u8> {
     let mut line = serde_json::to_vec(&Versioned { version: PROTOCOL_VERSION, message }).unwrap_or_default();
     line.push(b'\n');
     line
+}
+
+/// The reply to the daemon that takes over: with whether the socket is systemd's, whose file is not to be removed.
+pub(crate) fn takeover_line(is_of_systemd: bool) -> Vec<u8> {
+    let reply = TakeoverReply { version: PROTOCOL_VERSION, message: LeaseReply::Done, is_of_systemd };
+    let mut line = serde_json::to_vec(&reply).unwrap_or_default();
+    line.push(b'\n');
+    line
+}
+
+/// Whether the socket that comes with this reply is systemd's. A daemon of an earlier release does not tell.
+pub(crate) fn is_of_systemd(reply: &[u8]) -> bool {
+    serde_json::from_slice::<TakeoverReply>(reply).is_ok_and(|reply| reply.is_of_systemd)
 }
 
 /// The request in a line.

@@ -1,11 +1,12 @@
 //! Leases on the disk: one file each, which is there before the lease is reported, and until it is given back.
 
 use std::fmt::Write;
+use std::net::IpAddr;
 use std::path::Path;
 
 use cnikit_dhcp::v4::{ClientOptions, Lease};
 use cnikit_dhcp::v6::{Client6Settings, Lease6};
-use cnikit_netlink::Mac;
+use cnikit_netlink::{Link, Mac};
 use cnikit_store::{Directory, Error};
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
@@ -19,8 +20,8 @@ pub const RECORDS: &str = "/var/lib/cni/dhcp";
 const FORMAT: u64 = 1;
 /// The largest file that is read, in bytes.
 const LIMIT: usize = 1 << 20;
-const MODE: u32 = 0o600;
-const DIRECTORY_MODE: u32 = 0o700;
+pub(crate) const MODE: u32 = 0o600;
+pub(crate) const DIRECTORY_MODE: u32 = 0o700;
 /// The families of leases.
 const FAMILIES: [LeaseFamily; 2] = [LeaseFamily::V4, LeaseFamily::V6];
 
@@ -35,9 +36,21 @@ pub(crate) struct Record {
     pub(crate) uplink: Option<Uplink>,
     pub(crate) options: ClientOptions,
     pub(crate) mtu: bool,
+    /// The MTU that the interface had, if a lease has lowered it.
+    #[serde(default)]
+    pub(crate) lowered_mtu: Option<LoweredMtu>,
     pub(crate) priority: Option<u32>,
     /// The last lease. Its times are those of the boot's clock.
     pub(crate) lease: Lease,
+}
+
+/// A change of the interface's MTU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub(crate) struct LoweredMtu {
+    /// The MTU before the first change.
+    pub(crate) from: u32,
+    /// The MTU that was set last.
+    pub(crate) to: u32,
 }
 
 /// The same of IPv6.
@@ -80,6 +93,25 @@ pub(crate) struct Place {
     pub(crate) link: String,
     pub(crate) index: u32,
     pub(crate) mac: Mac,
+}
+
+impl Place {
+    /// Whether both are the same interface. Its name, its hardware address and the path of its namespace may differ.
+    pub(crate) fn is_same(&self, other: &Place) -> bool {
+        (self.cookie, self.index) == (other.cookie, other.index) && self.boot == other.boot
+    }
+
+    /// Takes over the name and the hardware address that the interface has now. Returns whether the latter is another one.
+    pub(crate) fn adopt(&mut self, link: &Link) -> bool {
+        self.link.clone_from(&link.name);
+        match link.mac {
+            Some(mac) if mac != self.mac && !mac.is_zero() => {
+                self.mac = mac;
+                true
+            }
+            _ => false,
+        }
+    }
 }
 
 /// The content of the directory.
@@ -138,7 +170,9 @@ impl LeaseRecords {
     /// Writes the record; a power cut after this does not take it back.
     pub(crate) fn write<R: Recorded>(&self, record: &R) -> Result<(), Error> {
         let text = serde_json::to_vec(record).unwrap_or_default();
-        let [name, _] = names(record.owner(), R::FAMILY);
+        let [name, note] = names(record.owner(), R::FAMILY);
+        // A note that is still there is about a lease before this one.
+        self.directory.remove(&note)?;
         self.directory.replace_durably(&name, &text, MODE)
     }
 
@@ -199,6 +233,21 @@ impl StoredRecord {
         match self {
             StoredRecord::V4(record) => &record.place,
             StoredRecord::V6(record) => &record.place,
+        }
+    }
+
+    pub(crate) fn place_mut(&mut self) -> &mut Place {
+        match self {
+            StoredRecord::V4(record) => &mut record.place,
+            StoredRecord::V6(record) => &mut record.place,
+        }
+    }
+
+    /// The addresses of the lease.
+    pub(crate) fn addresses(&self) -> Vec<IpAddr> {
+        match self {
+            StoredRecord::V4(record) => vec![record.lease.address.into()],
+            StoredRecord::V6(record) => record.lease.addresses.iter().map(|one| one.address.into()).collect(),
         }
     }
 
@@ -278,6 +327,7 @@ pub(crate) mod tests {
             place: Place { netns, cookie: u64::MAX, boot, link, index: 2, mac },
             uplink: None,
             mtu: true,
+            lowered_mtu: None,
             priority: None,
             lease: Lease {
                 address: Ipv4Addr::new(10, 0, 0, 5),
@@ -338,6 +388,18 @@ pub(crate) mod tests {
             records.remove(record.owner(), record.family()).unwrap();
         }
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);
+    }
+
+    /// A DEL that was killed has left a note, and the container was made anew.
+    #[test]
+    fn a_note_about_a_lease_before_is_not_about_the_next_one() {
+        let dir = tempfile::tempdir().unwrap();
+        let records = LeaseRecords::open(dir.path()).unwrap();
+        let one = record("one");
+        records.write(&one).unwrap();
+        records.note_release(&one.owner).unwrap();
+        records.write(&one).unwrap();
+        assert_eq!(records.read_all().unwrap().records, [(StoredRecord::V4(one), false)]);
     }
 
     #[test]

@@ -1,6 +1,6 @@
 //! The event loop: one thread, one poll(2) for the socket, its connections and the sockets of all leases.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{ErrorKind, Read, Write};
 use std::net::Ipv4Addr;
 use std::os::fd::AsFd;
@@ -35,6 +35,8 @@ const NAP: Duration = Duration::from_mins(1);
 
 /// How long no connection is accepted after that failed: usually too many descriptors are open.
 const DEAF: Duration = Duration::from_millis(200);
+/// How long orders that wait have left when another daemon takes over. It accepts no call before it has the socket.
+const HANDOVER: Duration = Duration::from_secs(10);
 /// How long the confirmation of a release is waited for. The link is deleted after it.
 const CONFIRMATION: Duration = Duration::from_secs(2);
 
@@ -116,8 +118,8 @@ pub(crate) struct Server {
     connections: BTreeMap<u64, Connection>,
     /// The number of the next connection.
     next: u64,
-    /// The connection of the daemon that takes over.
-    successor: Option<u64>,
+    /// The connection of the daemon that takes over, and until when it waits for the orders that are served.
+    successor: Option<(u64, Duration)>,
 }
 
 impl Server {
@@ -165,11 +167,11 @@ impl Server {
         Ok(())
     }
 
-    fn resume(&mut self, record: StoredRecord, is_released: bool) {
+    fn resume(&mut self, mut record: StoredRecord, is_released: bool) {
         let owner = record.owner().clone();
         let key = LeaseKey::new(&owner, record.family());
         let found = match interface::reopen(record.place()) {
-            Ok(Some(netns)) => interface::find_address(&netns, &record).map(Some),
+            Ok(Some(netns)) => interface::find_address(&netns, &mut record).map(Some),
             Ok(None) => Ok(None),
             Err(why) => Err(why),
         };
@@ -180,8 +182,9 @@ impl Server {
                 return;
             }
             Err(why) => {
+                // It may be in use: it is kept until it ends.
                 log(&owner, format!("its interface cannot be looked at: {why}"));
-                false
+                true
             }
         };
         let held: Box<dyn HeldLease> = match record {
@@ -224,6 +227,7 @@ impl Server {
             self.step_all(now);
             self.step_releases(now);
             self.drop_late(now);
+            self.end_orders(now);
             if let Some(end) = self.hand_over() {
                 return end;
             }
@@ -250,9 +254,24 @@ impl Server {
         }
     }
 
+    /// Gives up the orders that still wait when another daemon has waited for them long enough.
+    fn end_orders(&mut self, now: Duration) {
+        if self.successor.is_none_or(|(_, until)| until > now) {
+            return;
+        }
+        let keys: BTreeSet<LeaseKey> = self.connections.values().filter_map(|one| one.waits_for.clone()).collect();
+        for key in keys {
+            let message = "the DHCP daemon is being replaced, try again".to_owned();
+            self.answer_waiters(&key, &LeaseReply::Failed { message });
+            if self.attachments.get(&key).is_some_and(|attachment| attachment.ordered().is_some()) {
+                self.give_back(&key, None);
+            }
+        }
+    }
+
     /// Passes the socket on, once every other caller has its reply. Those that connect meanwhile wait for the next daemon.
     fn hand_over(&mut self) -> Option<Result<DaemonEnd, String>> {
-        let successor = self.successor?;
+        let (successor, _) = self.successor?;
         if self.connections.keys().any(|number| *number != successor) {
             return None;
         }
@@ -327,6 +346,11 @@ impl Server {
             if let Some(until) = connection.until {
                 next = next.min(until);
             }
+        }
+        if let Some((_, until)) = self.successor
+            && until > now
+        {
+            next = next.min(until);
         }
         if self.deaf_until > now { next.min(self.deaf_until) } else { next }
     }
@@ -500,7 +524,7 @@ impl Server {
                 if let Some(connection) = self.connections.get_mut(&number) {
                     connection.until = None;
                 }
-                self.successor = Some(number);
+                self.successor = Some((number, clock::now() + HANDOVER));
                 return;
             }
         };
@@ -558,11 +582,12 @@ impl Server {
     /// back.
     fn join(&mut self, number: u64, key: &LeaseKey, place: &Place, until: Duration) -> Joined {
         let Some(existing) = self.attachments.get_mut(key) else { return Joined::New(None) };
-        if existing.place() != place {
+        if !existing.place().is_same(place) {
             let address = existing.last_address();
             self.give_back(key, None);
             return Joined::New(address);
         }
+        existing.set_path(place.netns.clone());
         if existing.ordered().is_none()
             && let Some(reply) = existing.current()
         {

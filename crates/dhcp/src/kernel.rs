@@ -1,5 +1,5 @@
 //! System calls without a safe wrapper, and the filters that the kernel runs.
-#![expect(unsafe_code, reason = "neither this socket option nor an address of a packet socket can be made otherwise")]
+#![expect(unsafe_code, reason = "neither these socket options nor an address of a packet socket can be made otherwise")]
 
 use std::io;
 use std::mem::size_of;
@@ -9,9 +9,14 @@ use std::ptr;
 
 use cnikit_netlink::Mac;
 use libc::{
-    BPF_ABS, BPF_B, BPF_H, BPF_IND, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX, BPF_MSH, BPF_RET, BPF_W,
+    BPF_ABS, BPF_ALU, BPF_AND, BPF_B, BPF_H, BPF_IND, BPF_JA, BPF_JEQ, BPF_JMP, BPF_JSET, BPF_K, BPF_LD, BPF_LDX,
+    BPF_MSH, BPF_RET, BPF_W,
 };
 use nix::sys::socket::{LinkAddr, SockaddrLike};
+
+/// Of `asm-generic/socket.h` (Linux 5.1) and `linux/if_packet.h` (Linux 4.20).
+const SO_BINDTOIFINDEX: i32 = 62;
+const PACKET_IGNORE_OUTGOING: i32 = 23;
 
 /// A statement of a filter: what it does, with which number, and how many statements it skips if the comparison holds and if not.
 type Statement = (u32, u32, u8, u8);
@@ -21,27 +26,45 @@ const ACCEPT: Statement = (BPF_RET | BPF_K, u32::MAX, 0, 0);
 /// Drops the packet. A filter also does so if it reads behind the packet's end.
 const DROP: Statement = (BPF_RET | BPF_K, 0, 0, 0);
 
-/// Accepts whole UDP datagrams to port 68 with a reply to this client (`op`, `hlen`, `chaddr`). Replies to other clients of the
-/// link, which servers may broadcast, wake no process.
-pub(crate) fn reply_filter(mac: Mac) -> Vec<libc::sock_filter> {
+/// Accepts whole UDP datagrams to port 68 with a reply to this client (`op`, `hlen`, `chaddr`) and, if it is given, to the request
+/// with this number (`xid`). Replies to other clients of the link, which servers may broadcast, wake no process, and neither do
+/// those of a host that has not seen the request.
+pub(crate) fn reply_filter(mac: Mac, xid: Option<u32>) -> Vec<libc::sock_filter> {
     let [first @ .., fifth, sixth] = mac.0;
     let compare = BPF_JMP | BPF_JEQ | BPF_K;
+    let xid = match xid {
+        Some(xid) => (compare, xid, 0, 1),
+        None => (BPF_JMP | BPF_JA, 0, 0, 0), // the next statement
+    };
     statements(&[
         (BPF_LD | BPF_B | BPF_ABS, 9, 0, 0),
-        (compare, 17, 0, 14), // UDP
+        (compare, 17, 0, 16), // UDP
         (BPF_LD | BPF_H | BPF_ABS, 6, 0, 0),
-        (BPF_JMP | BPF_JSET | BPF_K, 0x3fff, 12, 0), // a fragment
+        (BPF_JMP | BPF_JSET | BPF_K, 0x3fff, 14, 0), // a fragment
         (BPF_LDX | BPF_B | BPF_MSH, 0, 0, 0),        // X is now the length of the IPv4 header
         (BPF_LD | BPF_H | BPF_IND, 2, 0, 0),
-        (compare, 68, 0, 9),
+        (compare, 68, 0, 11),
         (BPF_LD | BPF_B | BPF_IND, 8, 0, 0),
-        (compare, 2, 0, 7), // BOOTREPLY
+        (compare, 2, 0, 9), // BOOTREPLY
         (BPF_LD | BPF_B | BPF_IND, 10, 0, 0),
-        (compare, 6, 0, 5), // the length of chaddr
+        (compare, 6, 0, 7), // the length of chaddr
         (BPF_LD | BPF_W | BPF_IND, 36, 0, 0),
-        (compare, u32::from_be_bytes(first), 0, 3),
+        (compare, u32::from_be_bytes(first), 0, 5),
         (BPF_LD | BPF_H | BPF_IND, 40, 0, 0),
-        (compare, u32::from_be_bytes([0, 0, fifth, sixth]), 0, 1),
+        (compare, u32::from_be_bytes([0, 0, fifth, sixth]), 0, 3),
+        (BPF_LD | BPF_W | BPF_IND, 12, 0, 0),
+        xid,
+        ACCEPT,
+        DROP,
+    ])
+}
+
+/// Accepts the datagrams of `DHCPv6` in the exchange with this number. The filter of a UDP socket reads from the UDP header on.
+pub(crate) fn answer_filter(xid: u32) -> Vec<libc::sock_filter> {
+    statements(&[
+        (BPF_LD | BPF_W | BPF_ABS, 8, 0, 0),
+        (BPF_ALU | BPF_AND | BPF_K, 0x00ff_ffff, 0, 0), // without the type of the message
+        (BPF_JMP | BPF_JEQ | BPF_K, xid, 0, 1),
         ACCEPT,
         DROP,
     ])
@@ -94,6 +117,27 @@ fn statements(statements: &[Statement]) -> Vec<libc::sock_filter> {
         filter.push(libc::sock_filter { code, jt: *jt, jf: *jf, k: *k });
     }
     filter
+}
+
+/// The socket sends and receives by the link with this index only, whatever its name is; see socket(7).
+#[doc(alias = "SO_BINDTOIFINDEX")]
+pub(crate) fn bind_to_link(socket: impl AsFd, index: u32) -> io::Result<()> {
+    let index = i32::try_from(index).map_err(io::Error::other)?;
+    set_number(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, index)
+}
+
+/// A packet socket receives what other hosts send, and not what its own link sends; see packet(7).
+#[doc(alias = "PACKET_IGNORE_OUTGOING")]
+pub(crate) fn ignore_outgoing(socket: impl AsFd) -> io::Result<()> {
+    set_number(socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+}
+
+fn set_number(socket: impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {
+    let size = u32::try_from(size_of::<i32>()).map_err(io::Error::other)?;
+    // SAFETY: the socket is open, and the pointer is to a live number of this size, which the kernel copies.
+    let result =
+        unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, ptr::from_ref(&value).cast(), size) };
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Has the kernel drop what the filter does not accept; see socket(7).

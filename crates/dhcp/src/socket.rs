@@ -1,6 +1,5 @@
 //! The sockets of a client, opened inside the network namespace of its link. None of them ever blocks.
 
-use std::ffi::OsString;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddrV4, SocketAddrV6, UdpSocket};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -9,7 +8,7 @@ use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
 use dhcproto::v4::{CLIENT_PORT, SERVER_PORT};
 use nix::errno::Errno;
-use nix::sys::socket::sockopt::{BindToDevice, RcvBuf, ReuseAddr};
+use nix::sys::socket::sockopt::{RcvBuf, ReuseAddr};
 use nix::sys::socket::{
     AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, recvfrom, sendto, setsockopt,
     socket,
@@ -32,6 +31,9 @@ const LEAST_BUFFER: usize = 1;
 #[derive(Debug)]
 pub struct LinkSocket {
     packets: PacketSocket,
+    mac: Mac,
+    /// The number of the exchange whose replies it receives.
+    xid: Option<u32>,
 }
 
 /// A packet socket for one link that sends ARP packets, and receives those that concern one address.
@@ -64,6 +66,8 @@ pub struct MulticastSocket {
     socket: UdpSocket,
     link: String,
     index: u32,
+    /// The number of the exchange whose answers it receives.
+    xid: Option<u32>,
 }
 
 /// A packet socket that only sends, by a link of the calling thread's namespace: for a client whose own link is gone.
@@ -99,8 +103,23 @@ impl LinkSocket {
     /// # Errors
     /// The namespace cannot be entered, the link does not exist, or the kernel refuses the socket (it needs `CAP_NET_RAW`).
     pub fn open(netns: &Netns, link: &str, index: u32, mac: Mac) -> Result<Self> {
-        let filter = kernel::reply_filter(mac);
-        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IP, filter)? })
+        let filter = kernel::reply_filter(mac, None);
+        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IP, filter)?, mac, xid: None })
+    }
+
+    /// From now on it receives the replies to the exchange with this number only: the kernel drops what another host sends without
+    /// having seen the request.
+    ///
+    /// # Errors
+    /// The kernel refuses the filter.
+    pub fn expect(&mut self, xid: u32) -> Result<()> {
+        if self.xid != Some(xid) {
+            let mut filter = kernel::reply_filter(self.mac, Some(xid));
+            let failed = |source| Error::new(format!("filter the packets of {}", self.packets.link), source);
+            kernel::attach_filter(&self.packets.socket, &mut filter).map_err(failed)?;
+            self.xid = Some(xid);
+        }
+        Ok(())
     }
 
     /// Sends an IPv4 packet in a frame to this hardware address.
@@ -185,13 +204,13 @@ impl NeighborSocket {
 }
 
 impl RoutedSocket {
-    /// Opens a socket on port 68 of this address, for this link only.
+    /// Opens a socket on port 68 of this address, for the link with this name and index only.
     ///
     /// # Errors
     /// The namespace cannot be entered, the link does not exist or has not got the address, or another socket has the port.
-    pub fn open(netns: &Netns, link: &str, address: Ipv4Addr) -> Result<Self> {
+    pub fn open(netns: &Netns, link: &str, index: u32, address: Ipv4Addr) -> Result<Self> {
         let operation = format!("open a UDP socket on {address}:{CLIENT_PORT} of {link}");
-        let socket = inside(netns, &operation, || routed(link, address))?;
+        let socket = inside(netns, &operation, || routed(index, address))?;
         Ok(Self { socket, link: link.to_owned() })
     }
 
@@ -215,7 +234,20 @@ impl MulticastSocket {
     pub fn open(netns: &Netns, link: &str, index: u32, address: Ipv6Addr) -> Result<Self> {
         let operation = format!("open a UDP socket on port {} of {address}%{link}", v6::CLIENT_PORT);
         let socket = inside(netns, &operation, || multicast(address, index))?;
-        Ok(Self { socket, link: link.to_owned(), index })
+        Ok(Self { socket, link: link.to_owned(), index, xid: None })
+    }
+
+    /// As [`LinkSocket::expect`].
+    ///
+    /// # Errors
+    /// The kernel refuses the filter.
+    pub fn expect(&mut self, xid: u32) -> Result<()> {
+        if self.xid != Some(xid) {
+            let failed = |source| Error::new(format!("filter the datagrams of {}", self.link), source);
+            kernel::attach_filter(&self.socket, &mut kernel::answer_filter(xid)).map_err(failed)?;
+            self.xid = Some(xid);
+        }
+        Ok(())
     }
 
     /// Sends a datagram to all servers and relays of the link.
@@ -297,6 +329,7 @@ impl PacketSocket {
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None)?;
             kernel::attach_filter(&socket, &mut filter)?;
+            kernel::ignore_outgoing(&socket)?;
             bind(socket.as_raw_fd(), &kernel::link_address(index, protocol, EVERYONE)?)?;
             Ok(socket)
         };
@@ -360,12 +393,12 @@ fn multicast(address: Ipv6Addr, index: u32) -> io::Result<UdpSocket> {
     Ok(socket.into())
 }
 
-fn routed(link: &str, address: Ipv4Addr) -> io::Result<UdpSocket> {
+fn routed(index: u32, address: Ipv4Addr) -> io::Result<UdpSocket> {
     let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
     let socket = socket(AddressFamily::Inet, SockType::Datagram, flags, None)?;
     setsockopt(&socket, ReuseAddr, &true)?;
     setsockopt(&socket, RcvBuf, &LEAST_BUFFER)?;
-    setsockopt(&socket, BindToDevice, &OsString::from(link))?;
+    kernel::bind_to_link(&socket, index)?;
     bind(socket.as_raw_fd(), &SockaddrIn::from(SocketAddrV4::new(address, CLIENT_PORT)))?;
     Ok(socket.into())
 }

@@ -17,6 +17,12 @@ fn seconds(seconds: u64) -> Duration {
 
 const HOUR: Duration = Duration::from_hours(1);
 
+/// The sender's address of each ARP packet: unspecified in a probe, the announced one in an announcement.
+fn senders(packets: &[Vec<u8>]) -> Vec<Ipv4Addr> {
+    let sender = |packet: &Vec<u8>| <[u8; 4]>::try_from(&packet[14..18]).unwrap().into();
+    packets.iter().map(sender).collect()
+}
+
 #[test]
 fn discover_offer_request_ack_and_two_probes_make_a_lease() {
     let mut run = Run::started();
@@ -47,17 +53,19 @@ fn discover_offer_request_ack_and_two_probes_make_a_lease() {
         run.advance();
     }
     assert!(run.now.saturating_sub(leased) <= Duration::from_millis(125), "no container waits for long");
+    // Hosts that know the address of whoever had it before learn its new hardware address.
+    assert_eq!(senders(&run.arps()), [ADDRESS]);
     let [ClientEvent::Bound(lease)] = &run.events()[..] else { panic!("no lease") };
     assert_eq!((lease.address, lease.server, lease.server_mac), (ADDRESS, SERVER.id, SERVER.mac));
     assert_eq!(lease.parameters.prefix, Some(24));
     assert_eq!(run.client.lease(), Some(lease));
     assert_eq!(run.client.hindrance(run.now), None);
     assert!(!run.client.is_listening());
-    // The last probe, while the address is in use.
+    // The last probe and another announcement, while the address is in use.
     let bound = run.now;
     run.advance();
     assert!(run.now >= bound + seconds(1) && run.now <= bound + seconds(2));
-    assert_eq!((run.arp().len(), run.client.probed()), (28, Some(ADDRESS)));
+    assert_eq!((senders(&run.arps()), run.client.probed()), (vec![Ipv4Addr::UNSPECIFIED, ADDRESS], Some(ADDRESS)));
     run.advance();
     assert!(run.is_silent());
     assert_eq!((run.client.probed(), run.client.deadline()), (None, Some(lease.since + HOUR / 2)));
@@ -71,7 +79,7 @@ fn an_address_is_given_up_if_another_host_answers_for_it_after_the_lease_was_rep
         let bound = run.now;
         if !is_early {
             run.advance();
-            run.arp();
+            run.arps();
             run.now += Duration::from_millis(700);
         }
         run.arp_reply(OTHER.address);
@@ -225,6 +233,8 @@ fn a_lease_is_renewed_by_unicast_then_by_broadcast_then_lost() {
     run.now += seconds(1);
     run.reply(&OTHER.nak(&renewal));
     assert!(run.client.lease().is_some(), "a NAK of a server that has nothing to do with it");
+    run.reply(&OTHER.reply(&renewal, MessageType::Ack, ADDRESS));
+    assert_eq!(run.events(), [], "nor does its ACK count");
     run.reply(&SERVER.ack(&renewal));
     let [ClientEvent::Renewed(lease)] = &run.events()[..] else { panic!("not renewed") };
     assert_eq!(lease.since, start + HOUR / 2, "from the request on");
@@ -451,9 +461,18 @@ fn a_flood_is_not_handled_and_passes() {
     let mut run = Run::started();
     let discover = run.message();
     let offer = SERVER.offer(&discover);
-    for _ in 0..PACKETS_PER_SECOND {
+    let mut other = Run::new(9);
+    other.client.start(other.now, None);
+    let other_number = OTHER.offer(&other.message());
+    for number in 0..PACKETS_PER_SECOND * 2 {
         assert_eq!(run.client.closed_until(run.now), None);
-        run.receive(OTHER.mac, b"garbage");
+        if number % 2 == 0 { run.receive(OTHER.mac, b"garbage") } else { run.reply(&other_number) }
+    }
+    assert!(run.is_silent());
+    let without_a_kind = SERVER.without(&discover, MessageType::Offer, OptionCode::MessageType);
+    for _ in 0..PACKETS_PER_SECOND {
+        assert_eq!(run.client.closed_until(run.now), None, "who has not seen the request takes nothing from the limit");
+        run.reply(&without_a_kind);
     }
     let end = run.client.closed_until(run.now).unwrap();
     run.reply(&offer);

@@ -1,6 +1,7 @@
 //! The client for IPv6 in virtual time, with messages that a server could send.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
@@ -104,6 +105,9 @@ impl Answer {
 fn solicitations(client: &mut Client6) -> Vec<u8> {
     let mut targets = Vec::new();
     while let Some(sent) = client.transmit() {
+        if matches!(sent, Transmit6::Advertisement(_)) {
+            continue;
+        }
         let Transmit6::Packet { packet, .. } = sent else { panic!("{sent:?}") };
         assert_eq!((packet[6], packet[40]), (58, 135), "ICMPv6, a neighbour solicitation");
         targets.push(packet[63]);
@@ -129,6 +133,9 @@ fn probed(client: &mut Client6, now: Duration) -> Lease6 {
     loop {
         if let Some(event) = client.event() {
             let Client6Event::Bound(lease) = event else { panic!("{event:?}") };
+            let announced: Vec<Transmit6> = std::iter::from_fn(|| client.transmit()).collect();
+            let expected = lease.addresses.iter().map(|one| Transmit6::Advertisement(one.address));
+            assert_eq!(announced, expected.collect::<Vec<_>>(), "hosts learn the hardware address");
             return lease;
         }
         assert!(client.probed().is_some() && !solicitations(client).is_empty());
@@ -269,6 +276,64 @@ fn a_server_that_does_not_know_the_lease_ends_it() {
     assert_eq!(client.hindrance(seconds(101)).unwrap().to_string(), "the server refused: NoBinding: because");
 }
 
+/// RFC 8415, section 18.2.10.1.
+#[test]
+fn a_reply_without_addresses_keeps_the_lease_and_is_asked_for_again() {
+    for status in [None, Some(Status::UnspecFail), Some(Status::NoAddrsAvail)] {
+        let (mut client, lease) = bound(seconds(0));
+        client.advance(seconds(100));
+        let renew = sent(&mut client, MessageType::Renew);
+        let none = Answer { addresses: Vec::new(), status, ..Answer::new(MessageType::Reply) };
+        client.receive(seconds(101), &none.to(&renew));
+        assert_eq!((client.event(), client.lease()), (None, Some(&lease)), "{status:?}");
+        let mut now = seconds(101);
+        let renewed = loop {
+            now = client.deadline().unwrap().max(now);
+            client.advance(now);
+            let again = sent(&mut client, if now < seconds(160) { MessageType::Renew } else { MessageType::Rebind });
+            if now >= seconds(160) {
+                break again;
+            }
+            assert_eq!(again.xid(), renew.xid());
+        };
+        client.receive(now, &Answer::new(MessageType::Reply).to(&renewed));
+        assert!(matches!(client.event(), Some(Client6Event::Renewed(_))));
+    }
+}
+
+#[test]
+fn an_address_that_a_renewal_does_not_name_keeps_its_lifetime_and_one_of_lifetime_zero_ends() {
+    let mut client = client();
+    client.start(seconds(0));
+    let solicit = sent(&mut client, MessageType::Solicit);
+    let both = vec![(address(5), 200, 300), (address(6), 200, 300)];
+    let more = vec![DhcpOption::RapidCommit];
+    client.receive(seconds(0), &Answer { addresses: both, more, ..Answer::new(MessageType::Reply) }.to(&solicit));
+    probed(&mut client, seconds(0));
+    watched(&mut client);
+    client.advance(seconds(100));
+    let renew = sent(&mut client, MessageType::Renew);
+    client.receive(seconds(101), &Answer::new(MessageType::Reply).to(&renew));
+    let Some(Client6Event::Renewed(lease)) = client.event() else { panic!() };
+    let of = |lease: &Lease6| lease.addresses.iter().map(|one| (one.address, one.valid.as_secs())).collect::<Vec<_>>();
+    assert_eq!(of(&lease), [(address(5), 300), (address(6), 200)], "what is left of its lifetime");
+
+    client.advance(seconds(200));
+    let renew = sent(&mut client, MessageType::Renew);
+    let asked: BTreeSet<Ipv6Addr> = addresses(&renew).into_iter().collect();
+    assert_eq!(asked, BTreeSet::from([address(5), address(6)]), "both are asked for");
+    let ended = vec![(address(5), 200, 300), (address(6), 0, 0)];
+    client.receive(seconds(201), &Answer { addresses: ended, ..Answer::new(MessageType::Reply) }.to(&renew));
+    let Some(Client6Event::Renewed(lease)) = client.event() else { panic!() };
+    assert_eq!(of(&lease), [(address(5), 300)]);
+
+    client.advance(seconds(300));
+    let renew = sent(&mut client, MessageType::Renew);
+    let none = vec![(address(5), 0, 0)];
+    client.receive(seconds(301), &Answer { addresses: none, ..Answer::new(MessageType::Reply) }.to(&renew));
+    assert!(matches!(client.event(), Some(Client6Event::Lost { .. })), "it was the last one");
+}
+
 #[test]
 fn a_server_without_addresses_is_named_and_the_next_one_is_taken() {
     let mut client = client();
@@ -370,7 +435,7 @@ fn an_address_that_a_renewal_brings_is_probed_for() {
     client.receive(seconds(101), &other.to(&renew));
     assert!(matches!(client.event(), Some(Client6Event::Renewed(_))));
     client.advance(client.deadline().unwrap());
-    assert_eq!(solicitations(&mut client), [8]);
+    assert_eq!(solicitations(&mut client), [5, 8]);
     let (mut client, _) = bound(seconds(0));
     client.advance(seconds(100));
     let renew = sent(&mut client, MessageType::Renew);
@@ -468,6 +533,9 @@ fn a_flood_is_not_parsed() {
     client.start(seconds(1));
     let solicit = sent(&mut client, MessageType::Solicit);
     (0..64).for_each(|_| client.receive(seconds(1), b"x"));
+    assert_eq!(client.closed_until(seconds(1)), None, "who has not seen the message takes nothing from the limit");
+    let to_another = Answer { client: vec![0, 4, 9, 9], ..Answer::new(MessageType::Advertise) }.to(&solicit);
+    (0..64).for_each(|_| client.receive(seconds(1), &to_another));
     assert_eq!(client.closed_until(seconds(1)), Some(seconds(2)));
     client.receive(seconds(1), &Answer::new(MessageType::Advertise).to(&solicit));
     assert!(client.transmit().is_none());

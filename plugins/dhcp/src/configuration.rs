@@ -125,6 +125,9 @@ impl DhcpPlugin {
             let key = format!("ipam.provide[{n}]");
             let code = code(&provided.option).map_err(|why| Error::config(format!("{key}.option: {why}")))?;
             let value = provided.bytes(args).map_err(|why| Error::config(format!("{key}.hexValue: {why}")))?;
+            if value.is_empty() {
+                continue; // the runtime does not send the argument: an option without a value means something else
+            }
             options.provide(code, value).map_err(|why| Error::config(format!("{key} ({}): {why}", provided.option)))?;
         }
         let mut codes = Vec::new();

@@ -225,28 +225,37 @@ fn release(conf: &NetConf, owner: &LeaseOwner) -> Result<()> {
     request_or_note(conf, &request, |records| Ok(records.note_release(owner)?))
 }
 
-/// Sends the request. If no daemon runs, it is noted for the next one.
+/// Sends the request. If no daemon of ours does it, because none runs, another program has the socket, or the daemon ends meanwhile,
+/// it is noted for the next one: a container has to end whatever the daemon does.
 fn request_or_note(
     conf: &NetConf,
     request: &LeaseRequest,
     note: impl FnOnce(&LeaseRecords) -> Result<()>,
 ) -> Result<()> {
-    let answered = call(&socket(conf), request, AT_ONCE);
-    let Err(CallError::NotRunning { .. }) = answered else {
-        return answered.map_err(|error| explained(&error, conf)).and_then(done);
-    };
+    match call(&socket(conf), request, AT_ONCE) {
+        Err(error) if is_not_served(&error) => {}
+        answered => return answered.map_err(|error| explained(&error, conf)).and_then(done),
+    }
     let dir = data_dir(conf);
     if !dir.exists() {
-        return Ok(()); // no daemon has ever had a lease
+        return Ok(()); // no daemon of ours has ever had a lease
     }
     note(&LeaseRecords::open(&dir)?)?;
     // A daemon that has started meanwhile may have read the notes before this one was there.
     match call(&socket(conf), request, AT_ONCE) {
-        Err(CallError::NotRunning { .. }) => {
-            log::warn("no DHCP daemon runs: what is to be given back is noted for the next one");
+        Err(error) if is_not_served(&error) => {
+            log::warn(format_args!("{error}: what is to be given back is noted for the next daemon"));
             Ok(())
         }
         answered => answered.map_err(|error| explained(&error, conf)).and_then(done),
+    }
+}
+
+/// Whether no daemon of ours has done what was requested, or not all of it.
+fn is_not_served(error: &CallError) -> bool {
+    match error {
+        CallError::NotRunning { .. } | CallError::Foreign { .. } | CallError::Broken(_) => true,
+        CallError::Late(_) | CallError::Unreadable(_) => false,
     }
 }
 

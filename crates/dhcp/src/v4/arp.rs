@@ -1,4 +1,4 @@
-//! ARP probes (RFC 5227): is an address in use on the link already?
+//! ARP probes and announcements (RFC 5227): is an address in use on the link already, and which hardware address has it now?
 
 use std::net::Ipv4Addr;
 
@@ -7,12 +7,21 @@ use etherparse::{ArpEthIpv4Packet, ArpOperation, ArpPacketSlice};
 
 /// A probe for the address: a request that fills no neighbour's table, because it names no sender's address.
 pub(crate) fn probe(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
+    request(mac, Ipv4Addr::UNSPECIFIED, address)
+}
+
+/// An announcement of the address: hosts that know it with another hardware address correct that (RFC 5227, section 2.3).
+pub(crate) fn announcement(mac: Mac, address: Ipv4Addr) -> Vec<u8> {
+    request(mac, address, address)
+}
+
+fn request(mac: Mac, from: Ipv4Addr, to: Ipv4Addr) -> Vec<u8> {
     let packet = ArpEthIpv4Packet {
         operation: ArpOperation::REQUEST,
         sender_mac: mac.0,
-        sender_ipv4: [0; 4],
+        sender_ipv4: from.octets(),
         target_mac: [0; 6],
-        target_ipv4: address.octets(),
+        target_ipv4: to.octets(),
     };
     packet.to_bytes().to_vec()
 }
@@ -58,6 +67,7 @@ mod tests {
         assert_eq!(conflict(&packet(reply, THEIRS, ADDRESS, none), OURS, ADDRESS), Some(THEIRS));
         assert_eq!(conflict(&packet(request, THEIRS, ADDRESS, other), OURS, ADDRESS), Some(THEIRS));
         assert_eq!(conflict(&probe(THEIRS, ADDRESS), OURS, ADDRESS), Some(THEIRS));
+        assert_eq!(conflict(&announcement(THEIRS, ADDRESS), OURS, ADDRESS), Some(THEIRS));
         assert_eq!(conflict(&probe(OURS, ADDRESS), OURS, ADDRESS), None, "our own");
         assert_eq!(
             conflict(&packet(request, THEIRS, other, ADDRESS), OURS, ADDRESS),

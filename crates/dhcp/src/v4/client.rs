@@ -12,7 +12,7 @@ use super::hindrance::Hindrance;
 use super::lease::{Lease, LossReason};
 use super::options::ClientOptions;
 use super::rate::RateLimit;
-use super::reply::{Reply, ReplyKind};
+use super::reply::{self, Reply, ReplyKind};
 use super::request::Request;
 use super::timing::{Timing, renewal_wait};
 use super::{arp, frame};
@@ -204,14 +204,27 @@ impl Client {
     /// Handles an IPv4 packet that the link received from this hardware address. What is not a reply to the request that was sent
     /// last is ignored, and so is everything if there is too much of it.
     pub fn receive(&mut self, now: Duration, from: Mac, packet: &[u8]) {
-        if !self.rate.admit(now) || from.is_multicast() {
+        let payload = frame::payload(packet)
+            .filter(|payload| !from.is_multicast() && reply::is_for(payload, self.exchange.xid, self.settings.mac));
+        let Some(payload) = payload else {
+            self.rate.note_foreign(now);
             return;
-        }
-        let Some(payload) = frame::payload(packet) else { return };
-        let Some(reply) = Reply::parse(payload) else { return };
-        if reply.xid == self.exchange.xid && reply.client == self.settings.mac {
+        };
+        if self.rate.admit(now)
+            && let Some(reply) = Reply::parse(payload)
+        {
             self.answered(now, from, reply);
         }
+    }
+
+    /// The number of the request that was sent last: replies have it too.
+    pub fn xid(&self) -> u32 {
+        self.exchange.xid
+    }
+
+    /// The hardware address of the link was changed. Requests and probes have the new one from now on.
+    pub fn set_mac(&mut self, mac: Mac) {
+        self.settings.mac = mac;
     }
 
     /// Handles an ARP packet that the link received.
@@ -467,17 +480,15 @@ impl Client {
                 let lost = in_use.then(|| lease.clone());
                 self.refused(now, lost, reply);
             }
+            // Only its own server was asked.
+            (State::Renewing { lease }, _) if lease.server != reply.server => {}
             (State::Renewing { lease } | State::Rebinding { lease }, ReplyKind::Ack)
                 if lease.address == reply.address =>
             {
                 let lease = self.leased(from, reply);
                 self.renew(lease);
             }
-            (State::Renewing { lease }, ReplyKind::Nak) if lease.server == reply.server => {
-                let lost = lease.clone();
-                self.refused(now, Some(lost), reply);
-            }
-            (State::Rebinding { lease }, ReplyKind::Nak) => {
+            (State::Renewing { lease } | State::Rebinding { lease }, ReplyKind::Nak) => {
                 let lost = lease.clone();
                 self.refused(now, Some(lost), reply);
             }
@@ -570,9 +581,11 @@ impl Client {
     /// No other host answered a probe in time. Those that follow find a host that answers later.
     fn finish_probing(&mut self, now: Duration) {
         if let State::Probing { lease, .. } = std::mem::replace(&mut self.state, State::Idle) {
+            let address = lease.address;
             self.bind(lease);
             if self.settings.timing.probing.later > 0 {
                 self.watch = Some(Watch::new(now, (self.random)()));
+                self.announce(address);
             }
         }
     }
@@ -585,7 +598,9 @@ impl Client {
         let Some(lease) = self.lease() else { return };
         match step {
             WatchStep::Probe => {
-                self.outbox.push_back(Transmit::Arp(arp::probe(self.settings.mac, lease.address)));
+                let address = lease.address;
+                self.outbox.push_back(Transmit::Arp(arp::probe(self.settings.mac, address)));
+                self.announce(address);
             }
             WatchStep::Conflict(by) => {
                 let lease = lease.clone();
@@ -596,6 +611,11 @@ impl Client {
             }
             WatchStep::End => self.watch = None,
         }
+    }
+
+    /// Hosts that know the address of whoever had it before would send to that one (RFC 5227, section 2.3).
+    fn announce(&mut self, address: Ipv4Addr) {
+        self.outbox.push_back(Transmit::Arp(arp::announcement(self.settings.mac, address)));
     }
 
     fn decline(&mut self, now: Duration, address: Ipv4Addr, server: Ipv4Addr, by: Mac) {

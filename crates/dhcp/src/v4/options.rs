@@ -66,6 +66,8 @@ const LONGEST_OPTIONS: usize = 1_024;
 const RESERVED: [u8; 6] =
     [code::PAD, code::REQUESTED_ADDRESS, code::OVERLOAD, code::MESSAGE_TYPE, code::SERVER_ID, code::END];
 
+/// The shortest client identifier, in bytes. A shorter one would be that of many clients.
+const LEAST_ID: usize = 2;
 /// The longest text in a client identifier: the option has a type byte in front of it.
 const LONGEST_ID: usize = LONGEST_VALUE - 1;
 
@@ -119,6 +121,8 @@ pub enum OptionError {
     Reserved(u8),
     /// All options together have this many bytes.
     TooMany(usize),
+    /// The client identifier has this many bytes, and needs two (RFC 2132, section 9.14).
+    TooShort(usize),
 }
 
 impl ClientOptions {
@@ -137,6 +141,9 @@ impl ClientOptions {
         }
         if value.len() > LONGEST_VALUE {
             return Err(OptionError::TooLong(value.len()));
+        }
+        if code == code::CLIENT_ID && value.len() < LEAST_ID {
+            return Err(OptionError::TooShort(value.len()));
         }
         self.provided.insert(code, value);
         let total = self.provided.values().map(|value| value.len() + 2).sum();
@@ -182,6 +189,9 @@ impl fmt::Display for OptionError {
             OptionError::TooMany(bytes) => {
                 write!(f, "all options together have {bytes} bytes, and {LONGEST_OPTIONS} fit into a packet")
             }
+            OptionError::TooShort(bytes) => {
+                write!(f, "the client identifier has {bytes} bytes, and needs at least {LEAST_ID}")
+            }
         }
     }
 }
@@ -222,6 +232,8 @@ mod tests {
         for code in [0, 50, 52, 53, 54, 255] {
             assert_eq!(options.provide(code, vec![]), Err(OptionError::Reserved(code)));
         }
+        assert_eq!(options.provide(61, vec![0]), Err(OptionError::TooShort(1)));
+        assert_eq!(options.client_id(), [1, 2]);
         assert_eq!(options.provide(12, vec![0; 256]), Err(OptionError::TooLong(256)));
         let full: Vec<_> = (100..110).map(|code| options.provide(code, vec![0; 255])).collect();
         assert_eq!(full.iter().filter(|one| one.is_ok()).count(), 3);

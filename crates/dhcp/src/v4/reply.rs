@@ -19,6 +19,9 @@ pub(crate) type Options = BTreeMap<u8, Vec<u8>>;
 const MAGIC_COOKIE: std::ops::Range<usize> = 236..240;
 const FILE: std::ops::Range<usize> = 108..236;
 const SNAME: std::ops::Range<usize> = 44..108;
+/// The positions of the number of an exchange, and of an Ethernet address of the client.
+const XID: std::ops::Range<usize> = 4..8;
+const CHADDR: std::ops::Range<usize> = 28..34;
 /// The length of an Ethernet address, in bytes.
 const MAC_LENGTH: u8 = 6;
 /// The lease time that means for ever.
@@ -69,6 +72,12 @@ pub struct LeaseTimes {
     pub rebinding: Duration,
     /// When the lease ends; `None` if never, and then the two others have no meaning.
     pub expiry: Option<Duration>,
+}
+
+/// Whether the payload of a datagram is for the client with this hardware address, and has this number of an exchange (`chaddr`,
+/// `xid`).
+pub(crate) fn is_for(payload: &[u8], xid: u32, client: Mac) -> bool {
+    payload.get(XID) == Some(&xid.to_be_bytes()[..]) && payload.get(CHADDR) == Some(&client.0[..])
 }
 
 impl Reply {

@@ -11,8 +11,8 @@ use dhcproto::v6::MessageType;
 use serde::{Deserialize, Serialize};
 use sha2::{Digest, Sha256};
 
-use super::lease::{Lease6, Lease6Loss};
-use super::message::{Reply6, Reply6Kind, Request6, ServerStatus};
+use super::lease::{Lease6, Lease6Address, Lease6Loss};
+use super::message::{MAX_ADDRESSES, Reply6, Reply6Kind, Request6, ServerStatus};
 use super::neighbor;
 use super::raw_options::number;
 use super::timing::{self, Repetition};
@@ -26,6 +26,10 @@ use crate::v4::timing::jittered;
 const DUID_UUID: [u8; 2] = [0, 4];
 /// The numbers of exchanges have 24 bits.
 const XID: u32 = 0x00ff_ffff;
+/// Where a message has it, behind its type.
+const NUMBER: std::ops::Range<usize> = 1..4;
+/// The statuses that end a lease: `NoBinding`, `NotOnLink` (RFC 8415, section 21.13). Any other one may pass.
+const LOST: [u16; 2] = [3, 4];
 /// The shortest time until a renewal, whatever a server says.
 const LEAST_RENEWAL: Duration = Duration::from_secs(1);
 /// The wait after a server has refused, before the client begins again.
@@ -110,6 +114,8 @@ pub enum Transmit6 {
         /// The packet with its header.
         packet: Vec<u8>,
     },
+    /// An unsolicited neighbour advertisement of this address: [`advertisement_packet`](super::advertisement_packet) makes it.
+    Advertisement(Ipv6Addr),
 }
 
 impl fmt::Display for Client6Hindrance {
@@ -233,13 +239,21 @@ impl Client6 {
     /// Handles the payload of a datagram. What is not an answer to the message that was sent last is ignored, and so is everything
     /// if there is too much of it.
     pub fn receive(&mut self, now: Duration, payload: &[u8]) {
-        if !self.rate.admit(now) {
+        if payload.get(NUMBER) != Some(&self.exchange.xid.to_be_bytes()[1..]) {
+            self.rate.note_foreign(now);
             return;
         }
-        let Some(reply) = Reply6::parse(payload, self.settings.iaid) else { return };
-        if reply.xid == self.exchange.xid && reply.client == self.settings.duid {
+        if self.rate.admit(now)
+            && let Some(reply) = Reply6::parse(payload, self.settings.iaid)
+            && reply.client == self.settings.duid
+        {
             self.answered(now, reply);
         }
+    }
+
+    /// The number of the message that was sent last: answers have it too.
+    pub fn xid(&self) -> u32 {
+        self.exchange.xid
     }
 
     /// Handles an IPv6 packet of neighbour discovery that the link received from this hardware address of another host.
@@ -445,9 +459,13 @@ impl Client6 {
                 self.assigned(now, reply);
             }
             (State::Renewing { lease }, Reply6Kind::Reply) if lease.server == reply.server => {
+                self.state = State::Renewing { lease: lease.clone() };
                 self.renewed(now, lease, reply);
             }
-            (State::Rebinding { lease }, Reply6Kind::Reply) => self.renewed(now, lease, reply),
+            (State::Rebinding { lease }, Reply6Kind::Reply) => {
+                self.state = State::Rebinding { lease: lease.clone() };
+                self.renewed(now, lease, reply);
+            }
             (State::Releasing { lease }, Reply6Kind::Reply) if lease.server == reply.server => self.released(),
             (State::Declining { lease, .. }, Reply6Kind::Reply) if lease.server == reply.server => self.declined(now),
             (same, _) => self.state = same,
@@ -475,21 +493,49 @@ impl Client6 {
         self.probe(now);
     }
 
-    /// A server has renewed the lease, or does not know it.
+    /// A server has renewed the lease, does not know it, or cannot renew it now (RFC 8415, section 18.2.10.1).
     fn renewed(&mut self, now: Duration, lease: Lease6, reply: Reply6) {
+        let former = addresses_of(&lease);
+        let is_ended = former.iter().all(|address| reply.ended.contains(address));
         if reply.addresses.is_empty() {
-            let status = reply.status.unwrap_or_else(no_addresses);
+            let status = reply.status.clone().unwrap_or_else(no_addresses);
             self.setback = Some(Client6Hindrance::Refused(status.clone()));
-            self.lose(now, lease, Lease6Loss::Refused { status: status.text });
+            if is_ended || LOST.contains(&status.code) {
+                self.lose(now, lease, Lease6Loss::Refused { status: status.text });
+            }
+            // Otherwise the addresses are used until they end, and the message is repeated.
             return;
         }
-        let former = addresses_of(&lease);
-        let lease = self.leased(reply);
+        let kept = self.kept(&lease, &reply);
+        let mut lease = self.leased(reply);
+        for address in kept {
+            // It is asked for again before it ends, or removed by the renewal after that.
+            lease.renewal = lease.renewal.min(address.valid).max(LEAST_RENEWAL);
+            lease.addresses.push(address);
+        }
+        lease.rebinding = lease.rebinding.max(lease.renewal);
         if lease.addresses.iter().any(|one| !former.contains(&one.address)) {
             self.watch = Some(Watch::new(now, (self.random)()));
         }
         self.events.push_back(Client6Event::Renewed(lease.clone()));
         self.settle(lease);
+    }
+
+    /// The addresses of the former lease that the reply says nothing about: they keep what is left of their lifetimes, which count
+    /// from the first message of this exchange now.
+    fn kept(&self, former: &Lease6, reply: &Reply6) -> Vec<Lease6Address> {
+        let passed = self.exchange.began.saturating_sub(former.since);
+        let left = |time: Duration| if time == Duration::MAX { time } else { time.saturating_sub(passed) };
+        let mut kept = Vec::new();
+        for one in &former.addresses {
+            let is_named = reply.addresses.iter().any(|other| other.address == one.address);
+            let one = Lease6Address { preferred: left(one.preferred), valid: left(one.valid), ..*one };
+            if !is_named && !reply.ended.contains(&one.address) && !one.valid.is_zero() {
+                kept.push(one);
+            }
+        }
+        kept.truncate(MAX_ADDRESSES.saturating_sub(reply.addresses.len()));
+        kept
     }
 
     /// The lease of a reply. It counts from the first message, which the server cannot have answered earlier.
@@ -555,6 +601,7 @@ impl Client6 {
             }
             State::Probing { lease, .. } => {
                 self.watch = Some(Watch::new(now, chance));
+                self.advertise(&lease);
                 self.events.push_back(Client6Event::Bound(lease.clone()));
                 self.settle(lease);
             }
@@ -569,13 +616,23 @@ impl Client6 {
         let step = watch.step(now, ProbeTiming::default(), chance);
         let Some(lease) = self.lease().cloned() else { return };
         match step {
-            WatchStep::Probe => self.solicit(&lease),
+            WatchStep::Probe => {
+                self.solicit(&lease);
+                self.advertise(&lease);
+            }
             WatchStep::Conflict((address, by)) => {
                 let reason = Lease6Loss::InUse { address, by };
                 self.events.push_back(Client6Event::Lost { lease: lease.clone(), reason });
                 self.decline(now, lease, address, by);
             }
             WatchStep::End => self.watch = None,
+        }
+    }
+
+    /// Hosts that know an address of whoever had it before would send to that one.
+    fn advertise(&mut self, lease: &Lease6) {
+        for one in &lease.addresses {
+            self.outbox.push_back(Transmit6::Advertisement(one.address));
         }
     }
 

@@ -64,6 +64,8 @@ pub struct Reply6 {
     pub rebinding: Duration,
     /// The addresses of the client's association that can be used.
     pub addresses: Vec<Lease6Address>,
+    /// Those that must not be used any more: their lifetime is zero.
+    pub ended: Vec<Ipv6Addr>,
     /// The DNS servers.
     pub dns: Vec<Ipv6Addr>,
     /// The domains that are searched.
@@ -95,6 +97,7 @@ impl Reply6 {
             renewal: Duration::ZERO,
             rebinding: Duration::ZERO,
             addresses: Vec::new(),
+            ended: Vec::new(),
             dns: Vec::new(),
             search: Vec::new(),
         };
@@ -126,11 +129,17 @@ impl Reply6 {
             self.status = status(&options);
         }
         for (code, value) in options {
-            if code == OptionCode::IAAddr
-                && self.addresses.len() < MAX_ADDRESSES
-                && let Some(address) = leased_address(value)
+            if code != OptionCode::IAAddr {
+                continue;
+            }
+            if let Some(address) = leased_address(value) {
+                if self.addresses.len() < MAX_ADDRESSES {
+                    self.addresses.push(address);
+                }
+            } else if self.ended.len() < MAX_ADDRESSES
+                && let Some(address) = ended_address(value)
             {
-                self.addresses.push(address);
+                self.ended.push(address);
             }
         }
     }
@@ -146,6 +155,12 @@ fn leased_address(value: &[u8]) -> Option<Lease6Address> {
         return None;
     }
     Some(Lease6Address { address, preferred: lifetime(preferred), valid: lifetime(valid) })
+}
+
+/// The address of an option of an association, if its lifetime is zero.
+fn ended_address(value: &[u8]) -> Option<Ipv6Addr> {
+    let (fields, _) = value.split_at_checked(ADDRESS)?;
+    if number(&fields[20..]) == 0 { Some(address(fields)) } else { None }
 }
 
 /// The DNS servers of option 23 that can be asked.

@@ -298,10 +298,18 @@ impl Run {
 
     /// The only packet that was sent, an ARP packet.
     pub(crate) fn arp(&mut self) -> Vec<u8> {
-        match &self.take()[..] {
-            [Transmit::Arp(packet)] => packet.clone(),
+        let mut packets = self.arps();
+        assert_eq!(packets.len(), 1);
+        packets.remove(0)
+    }
+
+    /// The packets that were sent, all of them ARP packets.
+    pub(crate) fn arps(&mut self) -> Vec<Vec<u8>> {
+        let packet = |transmit| match transmit {
+            Transmit::Arp(packet) => packet,
             other => panic!("{other:?}"),
-        }
+        };
+        self.take().into_iter().map(packet).collect()
     }
 }
 
