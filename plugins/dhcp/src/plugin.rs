@@ -225,8 +225,8 @@ fn release(conf: &NetConf, owner: &LeaseOwner) -> Result<()> {
     request_or_note(conf, &request, |records| Ok(records.note_release(owner)?))
 }
 
-/// Sends the request. If no daemon of ours does it, because none runs, another program has the socket, or the daemon ends meanwhile,
-/// it is noted for the next one: a container has to end whatever the daemon does.
+/// Sends the request. If no daemon of ours does it, it is noted for the next one, because a container has to end whatever happens:
+/// perhaps none runs, another program has the socket, or the daemon ends meanwhile.
 fn request_or_note(
     conf: &NetConf,
     request: &LeaseRequest,
