@@ -499,8 +499,8 @@ struct Model {
     containers: Vec<Container>,
     results: Vec<Option<Value>>,
     daemon: Option<LeaseDaemon>,
-    /// The ADDs during which the daemon was killed: the server may have given them leases that are in no record.
-    killed: usize,
+    /// The containers whose last ADD failed because the daemon was killed: the server may have given them leases without a record.
+    killed: BTreeSet<usize>,
 }
 
 impl Model {
@@ -521,7 +521,7 @@ impl Model {
             container.sh("echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad");
         }
         let (results, families) = (vec![None; CONTAINERS], families.len());
-        Model { plugin, families, containers, results, daemon: None, killed: 0, host, site }
+        Model { plugin, families, containers, results, daemon: None, killed: BTreeSet::new(), host, site }
     }
 
     fn call(&self, verb: &str, number: usize, keys: &[(&str, Value)]) -> CallOutput {
@@ -544,26 +544,54 @@ impl Model {
         let added = self.call("ADD", number, &[]);
         if self.daemon.is_some() {
             self.results[number] = Some(added.ok());
+            self.killed.remove(&number);
         } else {
             assert!(added.json()["msg"].as_str().unwrap().contains("no DHCP daemon listens on"), "{added:?}");
         }
     }
 
-    /// The daemon is killed this long after the call has begun.
-    fn add_while_it_is_killed(&mut self, number: usize, after: Duration) {
-        let Some(daemon) = self.daemon.take() else { return };
-        let added = std::thread::scope(|scope| {
+    /// The daemon is killed this long after the call has begun. `None`: there is none.
+    fn call_while_it_is_killed(
+        &mut self,
+        verb: &str,
+        number: usize,
+        after: Duration,
+        keys: &[(&str, Value)],
+    ) -> Option<CallOutput> {
+        let daemon = self.daemon.take()?;
+        let this = &*self;
+        Some(std::thread::scope(|scope| {
             scope.spawn(move || {
                 Deadline::after(after).pause(after);
                 daemon.kill();
             });
-            self.call("ADD", number, &[])
-        });
-        self.killed += 1;
+            this.call(verb, number, keys)
+        }))
+    }
+
+    fn add_while_it_is_killed(&mut self, number: usize, after: Duration) {
+        let Some(added) = self.call_while_it_is_killed("ADD", number, after, &[]) else { return };
         if added.exit == 0 {
             self.results[number] = Some(added.ok());
+            self.killed.remove(&number);
         } else {
+            self.killed.insert(number);
             self.del(number);
+        }
+    }
+
+    /// A container ends, or is not valid any more: neither fails, and the next daemon gives the lease back.
+    fn del_while_it_is_killed(&mut self, number: usize, after: Duration) {
+        if let Some(deleted) = self.call_while_it_is_killed("DEL", number, after, &[]) {
+            deleted.ok();
+            self.results[number] = None;
+        }
+    }
+
+    fn gc_while_it_is_killed(&mut self, after: Duration) {
+        let valid = ("cni.dev/valid-attachments", self.valid());
+        if let Some(swept) = self.call_while_it_is_killed("GC", 0, after, &[valid]) {
+            swept.ok();
         }
     }
 
@@ -578,12 +606,15 @@ impl Model {
         }
     }
 
-    fn gc(&self) {
+    /// The containers that are held.
+    fn valid(&self) -> Value {
         let held = (0..CONTAINERS).filter(|number| self.results[*number].is_some());
-        let valid: Vec<Value> =
-            held.map(|number| json!({"containerID": format!("c-{number}"), "ifname": "eth0"})).collect();
+        held.map(|number| json!({"containerID": format!("c-{number}"), "ifname": "eth0"})).collect()
+    }
+
+    fn gc(&self) {
         if self.daemon.is_some() {
-            self.call("GC", 0, &[("cni.dev/valid-attachments", json!(valid))]).ok();
+            self.call("GC", 0, &[("cni.dev/valid-attachments", self.valid())]).ok();
         }
     }
 
@@ -614,6 +645,12 @@ impl Model {
     }
 }
 
+/// How dnsmasq writes a client identifier that begins with this text.
+fn identifier(text: &str) -> String {
+    let bytes: Vec<String> = text.bytes().map(|byte| format!(":{byte:02x}")).collect();
+    format!(" 00{}", bytes.concat())
+}
+
 fn no_lease_is_lost_doubled_or_left(plugin: &str, families: &[&str]) {
     let mut model = Model::new(plugin, families);
     let server = Dnsmasq::start(&model.site, RANGE, &DHCP6_OPTIONS);
@@ -629,7 +666,9 @@ fn no_lease_is_lost_doubled_or_left(plugin: &str, families: &[&str]) {
             1 | 2 => model.start(),
             3 | 4 if is_free => model.add(number),
             5 if is_free => model.add_while_it_is_killed(number, Duration::from_millis(rng.u64(..400))),
-            3..=6 => model.del(number),
+            6 => model.del_while_it_is_killed(number, Duration::from_millis(rng.u64(..30))),
+            3..=5 => model.del(number),
+            7 if is_free => model.gc_while_it_is_killed(Duration::from_millis(rng.u64(..30))),
             7 => model.gc(),
             _ => model.check(number),
         }
@@ -638,9 +677,13 @@ fn no_lease_is_lost_doubled_or_left(plugin: &str, families: &[&str]) {
     model.audit();
     (0..CONTAINERS).for_each(|number| model.del(number));
     assert!(model.daemon.as_ref().unwrap().list().is_empty() && has_no_record(&model.host));
-    let is_lease = |line: &&String| !line.starts_with("duid ");
+    // What is left is of a container whose last ADD was killed: expiry, hardware address, address, name, client identifier.
+    let of_killed: Vec<String> = model.killed.iter().map(|number| identifier(&format!("c-{number}/"))).collect();
     server.await_leases("all leases with a record are given back", |lines| {
-        lines.iter().filter(is_lease).count() <= model.killed * model.families
+        let leases: Vec<&String> = lines.iter().filter(|line| !line.starts_with("duid ")).collect();
+        let (v6, v4): (Vec<&String>, Vec<&String>) = leases.into_iter().partition(|line| line.contains("fd00:99::"));
+        let is_of_killed = |line: &&String| of_killed.iter().any(|id| line.contains(id.as_str()));
+        v4.iter().all(is_of_killed) && v4.len() <= of_killed.len() && v6.len() <= of_killed.len()
     });
     let line = SummaryLine::new(&campaign, "calls").with_seed();
     SummaryLine { tried: calls, of: MOST_CALLS, ..line }.print();

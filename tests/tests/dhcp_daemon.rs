@@ -698,8 +698,11 @@ fn systemd_passes_the_socket_on_and_keeps_it() {
     }
     // The daemon is started by this call, which waits for it.
     serves_a_life(&host, &daemon, 1);
-    let log = daemon.stop();
+    // A daemon that is started by hand takes it over, and knows whose the socket is.
+    let by_hand = LeaseDaemon::start(&host, &[]);
+    let log = String::from_utf8_lossy(&daemon.finish().stderr).into_owned();
     assert!(log.contains("dhcp: daemon: serves on "), "{log}");
+    by_hand.stop();
     assert!(socket.exists(), "the socket is systemd's to remove: {log}");
     let two = ["-l".to_owned(), host.dir().join("second.sock").display().to_string()];
     let daemon = LeaseDaemon::begin_by(&host, &[starter.as_slice(), &two].concat(), &[]);
