@@ -5,7 +5,7 @@ use std::path::Path;
 use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
-use crate::{apart, bin, dual_stack, flannel, installed, macvlan, tap, written_down};
+use crate::{apart, bin, crowded_host_device, dual_stack, flannel, installed, macvlan, tap, written_down};
 
 /// Calls the macro `$tests` for every subject, one line each: the name of its tests, the subject, and what is tried besides kills
 /// and faults (`moments` and `limits`). A new plugin is a new line.
@@ -34,6 +34,8 @@ macro_rules! each_subject {
             portmap_with_iptables: published("iptables"), moments, limits;
             macvlan: on_master(), moments, limits;
             tap: without_a_guest(), moments, limits;
+            host_device: device(), moments, limits;
+            bridge_with_dhcp: leased(), moments, limits;
         }
     };
     ($tests:ident: $($name:ident: $subject:ident($($argument:literal),*) $(, $more:ident)*;)+) => {
@@ -65,6 +67,35 @@ fn interface(bin: &Path, plugin: &str, backend: &str) -> Subject {
     let ipam = dual_stack();
     let conf = json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend, "mtu": 1500, "ipam": ipam});
     Subject::new(bin, plugin, conf)
+}
+
+/// A device of the host. Its addresses have no gateway: the campaigns have the other container talk to that, which no spare device
+/// can.
+pub fn device() -> Subject {
+    let addresses = json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]);
+    crowded_host_device(installed()).with("ipam", json!({"type": "static", "addresses": addresses}))
+}
+
+/// A bridge whose containers have leases of a DHCP server. Server and daemon end with the directory of their host, and the server's
+/// own files are elsewhere: a lease that is left there expires. The bridge is as an earlier container left it, and has a carrier
+/// without any container.
+pub fn leased() -> Subject {
+    let daemon = installed().join("dhcp").display().to_string();
+    let setup = format!(
+        "ip link add br-dhcp address 02:00:5e:10:00:09 type bridge && ip address add 10.99.0.1/24 dev br-dhcp && \
+         echo 0 >/proc/sys/net/ipv6/conf/br-dhcp/accept_ra && ip link set br-dhcp up && \
+         ip link add port0 type veth peer name uplink0 && ip link set port0 master br-dhcp up && ip link set uplink0 up && \
+         {{ setsid sh -c 'own=$(mktemp -d); \
+             dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --port=0 --bind-interfaces \
+             --dhcp-authoritative --no-ping --interface=br-dhcp --dhcp-range=10.99.0.10,10.99.0.250,255.255.255.0,2m \
+             --dhcp-leasefile=$own/leases --pid-file= & server=$!; \
+             {daemon} daemon -socketpath $DIR/dhcp.sock -datadir $DIR/dhcp-leases & daemon=$!; \
+             while test -d $DIR; do sleep 0.5; done; kill $server $daemon; rm -r $own' >/dev/null 2>&1 & }} && \
+         timeout 30 sh -c 'until test -S $DIR/dhcp.sock && ss -Hlun sport = :67 | grep -q .; do sleep 0.05; done'"
+    );
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": "$DIR/dhcp.sock", "dataDir": "$DIR/dhcp-leases"});
+    let bridge = Subject::new(installed(), "bridge", json!({"bridge": "br-dhcp", "ipam": ipam}));
+    bridge.on(Box::leak(setup.into_boxed_str())).called("bridge, dhcp")
 }
 
 /// flannel over a bridge, which is another process or is not.

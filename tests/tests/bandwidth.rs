@@ -543,6 +543,12 @@ fn qdiscs_and_filters_of_other_programs_are_refused_before_anything_is_made() {
             "tc qdisc add dev $END ingress && tc filter add dev $END ingress u32 match ip dst 10.0.0.1 flowid 1:1",
             "has an ingress qdisc or filters of another program",
         ),
+        (
+            "ip link add theirs type ifb && ip link set theirs up && tc qdisc add dev $END ingress && \
+             tc filter add dev $END ingress protocol all u32 match u32 0 0 flowid 1:1 \
+                 action mirred egress redirect dev theirs",
+            "has an ingress qdisc or filters of another program",
+        ),
     ] {
         let scene = Scene::new(both(8_000_000, 80_000));
         let line = line.replace("$END", &scene.host_end());

@@ -9,6 +9,7 @@ use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{addressed, bridge_result, firewall, publishing};
+use cnikit_tests::served::served;
 use cnikit_tests::way::{PROGRAMS, on_path, script};
 use cnikit_tests::{NAMES, bin, dual_stack, flannel, program, subject, written_down};
 use serde_json::{Value, json};
@@ -157,6 +158,20 @@ fn status_is_50_where_addresses_cannot_be_had() {
             let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24", "dataDir": dir});
             let (code, text) = subject(plugin, json!({"ipam": ipam})).call(&host, "STATUS", "", "", &[]).refused();
             assert!(code == 50 && text.contains(&dir.display().to_string()), "{plugin}: {code}: {text}");
+        }
+    }
+}
+
+#[test]
+fn status_is_50_where_a_plugin_cannot_store_its_files() {
+    let host = Host::new();
+    let file = host.dir().join("a file");
+    fs::write(&file, "").unwrap();
+    for plugin in ["host-device", "sbr", "tuning"] {
+        for (dir, named) in [(file.as_path(), "a file"), (Path::new("/proc/sys/states"), "/proc/sys/")] {
+            let subject = served(plugin).with("dataDir", json!(dir));
+            let (code, text) = subject.call(&host, "STATUS", "", "", &[]).refused();
+            assert!(code == 50 && text.contains(named), "{plugin}: {code}: {text}");
         }
     }
 }

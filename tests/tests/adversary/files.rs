@@ -90,11 +90,9 @@ fn nothing_is_open_to_other_users_under_any_umask() {
     let tool = cnikit_tests::program("cnitool");
     let dir = host.dir().display();
     let line = format!("umask 0; NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache CNI_PATH={bin} {}", tool.display());
-    host.sh(&format!("ip netns add any; {line} add testnet /run/netns/any; find {dir}/cache | grep -q results/"));
-    assert_eq!(
-        host.sh(&format!("ip netns del any; find {dir}/cache {dir}/leases -perm /022 -o -type f -perm /077")),
-        ""
-    );
+    let netns = host.container().path();
+    host.sh(&format!("{line} add testnet {netns}; find {dir}/cache | grep -q results/"));
+    assert_eq!(host.sh(&format!("find {dir}/cache {dir}/leases -perm /022 -o -type f -perm /077")), "");
 }
 
 /// What another user put in place of a file of host-local.

@@ -419,22 +419,25 @@ fn as_many_reservations_as_an_older_version_made_are_freed_in_bounded_time() {
     }
 }
 
-/// The second container's rules are behind those of the first one.
+/// The second container's rules are behind those of the first one. DEL, which searches its rules among all, takes three times as long
+/// as the first ADD. A busy machine multiplies the seconds of both, even those of a processor.
 #[test]
 fn one_of_two_containers_with_the_most_ports_is_removed_in_bounded_time() {
     let node = Node::new();
     for backend in BACKENDS {
         let first = node.published(backend, limit::MEMBERS);
-        node.ask("portmap", "ADD", &first).0.ok();
+        let (output, alone) = node.ask("portmap", "ADD", &first);
+        output.ok();
         let before = node.rules();
         let mut second = first.clone();
         second["name"] = json!("other");
         second["hostPortTaken"] = json!("firstWins");
         second["prevResult"]["ips"][0]["address"] = json!("10.1.0.3/24");
-        for (verb, most) in [("ADD", PORTS), ("DEL", ANY_WITHIN)] {
+        for verb in ["ADD", "DEL"] {
             let (output, took) = node.call_of("other", "portmap", verb, second.to_string().as_bytes());
             output.ok();
-            assert!(took < most, "{backend}: {verb} took {took} seconds");
+            let most = ANY_WITHIN.max(6.0 * alone);
+            assert!(took < most, "{backend}: {verb} took {took} seconds of {most}");
         }
         assert_eq!(node.rules(), before, "{backend}");
         let (output, took) = node.ask("portmap", "CHECK", &first);

@@ -28,6 +28,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_container_in_another_vlan_of_the_master_is_not_disturbed needs Need::VLAN),
     test!(frames_of_qinq_have_both_tags needs Need::VLAN),
     test!(a_vlan_in_use_is_refused_and_its_holder_is_named needs Need::VLAN),
+    test!(the_holder_is_named_on_a_master_with_the_largest_mtu needs Need::VLAN),
     test!(of_two_at_once_in_one_vlan_one_is_refused needs Need::VLAN),
     test!(a_container_that_is_started_anew_gets_the_vlan_of_the_one_before needs Need::VLAN),
     test!(a_master_may_be_in_the_container needs Need::VLAN),
@@ -256,6 +257,16 @@ fn a_vlan_in_use_is_refused_and_its_holder_is_named() {
         assert!(error["details"].as_str().unwrap().contains("choose another `vlanId` or `master`"), "{error}");
     }
     assert_eq!(lines[wanted.len()..], ["0", "1"], "{output}");
+}
+
+/// Before it makes a VLAN, the plugin asks the kernel for one with an MTU above the master's, and here is none.
+fn the_holder_is_named_on_a_master_with_the_largest_mtu() {
+    let host = vlan().host();
+    host.sh("ip link set master0 mtu 65535 && ip link add held0 link master0 type vlan id 7");
+    let container = host.container();
+    let (code, text) = vlan().at(host.dir()).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(code == 101 && text.contains("VLAN 7 of master0 is already in use by held0 on the host"), "{code} {text}");
+    assert_eq!(container.links(), [""; 0]);
 }
 
 /// Each pair for a VLAN of its own. The link of the other is found, or the kernel's own words are all there is.

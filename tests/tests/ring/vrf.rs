@@ -1,5 +1,7 @@
 //! vrf: its life in the containers of a kernel that has VRFs, and what it gives back.
 
+use std::thread;
+
 use cnikit_testkit::life;
 use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
@@ -27,6 +29,8 @@ pub(crate) const TESTS: &[Test] = &[
     test!(a_table_that_something_uses_is_refused_by_name needs Need::VRF),
     test!(what_another_program_made_stays needs Need::VRF),
     test!(two_vrfs_with_one_subnet_reach_each_their_own needs Need::VRF),
+    test!(two_interfaces_at_once_get_two_tables_or_one_vrf needs Need::VRF),
+    test!(a_del_after_a_killed_call_gives_the_ipv6_settings_back needs Need::VRF),
     test!(a_kernel_without_it_is_named),
 ];
 
@@ -197,11 +201,14 @@ fn two_vrfs_with_one_subnet_reach_each_their_own() {
             (subject, vrf, far)
         })
         .into();
-    for (at, (_, vrf, far)) in members.iter().enumerate() {
+    for (_, _, far) in &members {
         far.sh(
             "nft 'table inet seen { chain input { type filter hook input priority 0; icmp type echo-request counter; \
              icmpv6 type echo-request counter; }; }'",
         );
+    }
+    let seen = |far: &Container| far.sh("nft list table inet seen | grep -o 'packets [0-9]*'");
+    for (at, (_, vrf, far)) in members.iter().enumerate() {
         for address in ["10.80.0.1", "fd00:80::1", "192.0.2.1"] {
             // `ip vrf exec` mounts a cgroup2, which the snapshots of other tests would see.
             container.sh(&format!(
@@ -209,15 +216,55 @@ fn two_vrfs_with_one_subnet_reach_each_their_own() {
                 ping(address)
             ));
         }
-        let counted = far.sh("nft list table inet seen");
-        assert!(!counted.contains("packets 0 "), "{vrf}: {counted}");
-        assert!(members[at + 1..].iter().all(|(_, _, other)| !other.try_sh("nft list table inet seen").0), "{vrf}");
+        let counted = seen(far);
+        assert!(counted.lines().all(|line| line != "packets 0"), "{vrf}: {counted}");
+        for (_, other, far) in &members[at + 1..] {
+            assert_eq!(seen(far), "packets 0\npackets 0\n", "packets of {vrf} to the neighbour of {other}");
+        }
     }
     assert!(!container.try_sh(&ping_once("10.80.0.1")).0, "without a VRF there is no route");
     for (subject, _, _) in &members {
         subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
     }
     assert!(!container.sh("ip -d link").contains("vrf"));
+}
+
+/// The ADDs of two interfaces of one container, for two VRFs and for one that neither finds.
+fn two_interfaces_at_once_get_two_tables_or_one_vrf() {
+    let scene = Scene::with(SECOND);
+    for round in 0..10 {
+        for names in [["red", "blue"], ["green", "green"]] {
+            let [first, second] = names.map(|name| json!({"vrfname": name}));
+            let [one, other] = thread::scope(|scope| {
+                let one = scope.spawn(|| scene.call("ADD", "eth0", &first));
+                let other = scene.call("ADD", "net1", &second);
+                [one.join().unwrap(), other]
+            });
+            one.ok();
+            other.ok();
+            let [at, beside] = [("eth0", names[0]), ("net1", names[1])].map(|(ifname, vrf)| {
+                assert!(scene.has(&format!("ip link show master {vrf}"), ifname), "round {round}: {ifname} in {vrf}");
+                scene.container.sh(&format!("ip -d link show {vrf} | grep -o 'vrf table [0-9]*'"))
+            });
+            assert_eq!(at == beside, names[0] == names[1], "round {round}: {names:?}: {at} {beside}");
+            scene.call("DEL", "eth0", &first).ok();
+            scene.call("DEL", "net1", &second).ok();
+            scene.assert_given_back(&format!("round {round}: {names:?}"));
+        }
+    }
+}
+
+/// The call set what keeps the addresses while an interface joins or leaves, and was killed outside the VRF.
+fn a_del_after_a_killed_call_gives_the_ipv6_settings_back() {
+    let scene = Scene::with(":");
+    let keys = json!({"vrfname": "blue"});
+    scene.call("ADD", "eth0", &keys).ok();
+    scene.container.sh(
+        "cd /proc/sys/net/ipv6/conf/eth0; echo 1 >keep_addr_on_down; echo 0 >accept_dad; ip link set eth0 nomaster; \
+         ip link del blue",
+    );
+    scene.call("DEL", "eth0", &keys).ok();
+    scene.assert_given_back("after DEL");
 }
 
 /// Where the kernel has no VRFs, which is said before anything is changed.

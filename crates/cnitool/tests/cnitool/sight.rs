@@ -49,6 +49,24 @@ fn list_shows_each_attachment_with_its_namespace_and_link() {
     assert_eq!(bench.json("list --network other")["attachments"], crate::bench::json("[]"));
 }
 
+/// containerd 1.6 does not cache the path of the namespace, but the result has it.
+#[test]
+fn show_takes_the_namespace_from_the_result_if_the_cache_has_none() {
+    let bench = Bench::new();
+    bench.file("net.conflist", NET);
+    let path = bench.namespace("c1").display().to_string();
+    bench.says(0, &format!("add net {path}"));
+    bench.cache_as_old_libcni();
+    for command in ["show", "show c1", &format!("show {path}")] {
+        let (tree, _) = bench.says(0, command);
+        assert!(
+            tree.contains(&format!("namespace {path} (present)")) && tree.contains("eth0 (veth"),
+            "{command}: {tree}"
+        );
+    }
+    assert_eq!(bench.json("show")["attachments"][0]["netns"]["state"], "present");
+}
+
 #[test]
 fn show_has_everything_from_the_namespace_to_the_rules_of_the_host() {
     let bench = bench();

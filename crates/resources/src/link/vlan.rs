@@ -51,17 +51,15 @@ impl Resource for VlanLink {
             Ok(made) => return Ok(made),
             Err(error) => error,
         };
-        // Another ADD may have made this VLAN since the preflight. An interface that exists is this ADD's own, which failed later.
+        // Another ADD may have made this VLAN since the preflight, or the kernel could not be asked there: no MTU is larger than the
+        // master's. An interface that exists is this ADD's own, which failed later.
         if context.container()?.find_link(&self.link.ifname)?.is_some() {
             return Err(error);
         }
         let master = self.link.master.find(context)?;
-        match self.is_free(&master, context) {
-            Ok(false) => match self.holder(&master, context)? {
-                Some(holder) => Err(self.in_use(&master, &holder).detail(error.to_string())),
-                None => Err(error),
-            },
-            _ => Err(error),
+        match self.holder(&master, context)? {
+            Some(holder) => Err(self.in_use(&master, &holder).detail(error.to_string())),
+            None => Err(error),
         }
     }
 

@@ -142,7 +142,11 @@ impl Resource for VrfMember {
             table,
             is_created: existing.is_none(),
             routes: StoredRoute::all(routes.into_iter().filter(|copy| !copy.route().is_of_host())),
-            settings: context.netns.enter(|inside| settings(inside, &self.ifname))?,
+            // Those of an earlier ADD that was killed: the interface may still have the settings of a restart.
+            settings: match before {
+                Some(before) => before.settings,
+                None => context.netns.enter(|inside| settings(inside, &self.ifname))?,
+            },
         };
         state_file::record(context, &self.data_dir, journal, &state)?;
         if is_member {
@@ -289,11 +293,15 @@ fn no_vrf() -> Error {
     Error::new(code::SYSTEM, "this kernel has no VRF").hint("`modprobe vrf`, or boot a kernel that has it")
 }
 
+fn ipv6_key(ifname: &str, setting: &str) -> String {
+    format!("net/ipv6/conf/{ifname}/{setting}")
+}
+
 /// The IPv6 settings of an interface that are changed while it restarts. A kernel without IPv6 has none.
 fn settings(inside: &Inside, ifname: &str) -> Vec<(String, String)> {
     let mut before = Vec::new();
     for (setting, _) in KEEPING {
-        if let Ok(value) = sysctl::read(inside, &format!("net/ipv6/conf/{ifname}/{setting}")) {
+        if let Ok(value) = sysctl::read(inside, &ipv6_key(ifname, setting)) {
             before.push((setting.to_owned(), value));
         }
     }
@@ -395,9 +403,21 @@ fn restart(
     Ok(wanted.iter().filter(|route| !found.has(route)).cloned().collect())
 }
 
+/// Gives back the settings that a call, killed during a restart, left at the values of [`KEEPING`].
+fn end_restart(netns: &Netns, link: &Link, settings: &[(String, String)]) -> Result<()> {
+    Ok(netns.enter(|inside| {
+        for (setting, value) in settings {
+            let found = sysctl::read(inside, &ipv6_key(&link.name, setting)).unwrap_or_default();
+            if KEEPING.contains(&(setting, found.trim())) {
+                set(inside, &link.name, setting, value);
+            }
+        }
+    })?)
+}
+
 /// Sets an IPv6 setting of an interface. A kernel without IPv6 has no such setting, and needs none.
 fn set(inside: &Inside, ifname: &str, setting: &str, value: &str) {
-    let _ = sysctl::set(inside, &format!("net/ipv6/conf/{ifname}/{setting}"), value);
+    let _ = sysctl::set(inside, &ipv6_key(ifname, setting), value);
 }
 
 /// Waits until the IPv6 addresses that were usable before are usable again.
@@ -436,6 +456,7 @@ fn leave(container: &Netlink, netns: &Netns, ifname: &str, vrf: Option<&Link>, s
     let missing = match vrf {
         Some(vrf) if link.master == Some(vrf.index) => restart(container, netns, &link, 0, &state.settings, &wanted)?,
         _ => {
+            end_restart(netns, &link, &state.settings)?;
             let found = RouteIndex::of(&copies);
             wanted.iter().filter(|route| !found.has(route)).cloned().collect()
         }

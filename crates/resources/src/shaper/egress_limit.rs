@@ -13,7 +13,7 @@ use crate::link::container_link::{group_of, no_kind, owner};
 use crate::link::delete_links::{delete, delete_all};
 use crate::link::ipv6_settings;
 use crate::shaper::counted_traffic::UNLIMITED;
-use crate::shaper::ifb_links::{IFB, NamedLinks, is_ifb};
+use crate::shaper::ifb_links::{IFB, NamedLinks, is_ifb, names};
 use crate::shaper::{CountedTraffic, RateLimit, host_end, root};
 
 /// A limit of the rate at which the container's interface sends: what the host end receives is redirected to an ifb with a shaper.
@@ -41,7 +41,7 @@ impl Resource for EgressLimit {
         }
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
-        Ingress::read(host, &from)?;
+        Ingress::read(host, &context.tag, &from)?;
         let named = NamedLinks::read(host, &context.tag)?;
         match named.of(&from)? {
             Some(ifb) => root::preflight(host, &ifb),
@@ -59,7 +59,7 @@ impl Resource for EgressLimit {
             Some(ifb) => limit_existing(host, &context.tag, ifb, limit, journal)?,
             None => create(host, &context.tag, named.free_name()?, &from, limit, journal)?,
         };
-        redirect(host, &from, &ifb, &self.counted.of_egress(ifb.index), journal)?;
+        redirect(host, &context.tag, &from, &ifb, &self.counted.of_egress(ifb.index), journal)?;
         let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
         Ok(Made::one(Interface { name: ifb.name, mac, ..Interface::default() }))
     }
@@ -184,12 +184,20 @@ fn name_owner(batch: &mut Batch, tag: &AttachmentId, ifb: &Link) {
 #[derive(Clone)]
 struct OwnIngress {
     host: Netlink,
+    tag: AttachmentId,
     from: Link,
+    /// The filters of the ingress that it replaces.
+    before: Option<Vec<FilterRule>>,
 }
 
 impl OwnIngress {
-    fn delete(&self) -> Result<()> {
-        delete_ingress(&self.host, &self.from)
+    /// Deletes the ingress, and adds the one before it again: the container goes on with the limit of the earlier ADD.
+    fn undo(&self) -> Result<()> {
+        delete_ingress(&self.host, &self.from, &names(&self.tag))?;
+        let Some(before) = &self.before else { return Ok(()) };
+        let mut batch = Batch::new();
+        add_ingress(&mut batch, &self.from, before);
+        Ok(self.host.send(batch)?)
     }
 }
 
@@ -205,7 +213,7 @@ fn lift(context: &ApplyContext, ifname: &str) -> Result<Made> {
     let host = context.host()?;
     let Some(from) = host_end::to_lift(context, ifname)? else { return Ok(Made::nothing()) };
     if let Some(ifb) = NamedLinks::read(host, &context.tag)?.of(&from)? {
-        delete_ingress(host, &from)?;
+        delete_ingress(host, &from, &names(&context.tag))?;
         delete(host, &ifb)?;
     }
     Ok(Made::nothing())
@@ -213,25 +221,37 @@ fn lift(context: &ApplyContext, ifname: &str) -> Result<Made> {
 
 /// Redirects what counts of what the host end receives to the ifb, and takes the ifb, which has its alias by now, out of its group.
 /// An ingress with other filters, such as to an ifb that is gone, was made by an earlier ADD: [`Ingress::read`] refuses any other.
-fn redirect(host: &Netlink, from: &Link, ifb: &Link, wanted: &[FilterRule], journal: &mut Journal) -> Result<()> {
-    let ingress = Ingress::read(host, from)?;
+fn redirect(
+    host: &Netlink,
+    tag: &AttachmentId,
+    from: &Link,
+    ifb: &Link,
+    wanted: &[FilterRule],
+    journal: &mut Journal,
+) -> Result<()> {
+    let ingress = Ingress::read(host, tag, from)?;
     let mut batch = Batch::new();
     if ifb.group != 0 {
         batch.set_link(ifb.index, &LinkChange { group: Some(0), ..LinkChange::default() });
     }
     let found = ingress.filters.iter().map(|filter| filter.rule);
     if !found.eq(wanted.iter().copied().map(Some)) {
-        let own = OwnIngress { host: host.clone(), from: from.clone() };
-        let _ = journal.undo(&own, OwnIngress::delete);
+        let own =
+            OwnIngress { host: host.clone(), tag: tag.clone(), from: from.clone(), before: ingress.working_rules() };
+        let _ = journal.undo(&own, OwnIngress::undo);
         if ingress.is_there {
             batch.delete_qdisc(from.index, QdiscPlace::Ingress);
         }
-        batch.add_ingress(from.index);
-        for rule in wanted {
-            batch.add_filter(from.index, QdiscPlace::Ingress, rule);
-        }
+        add_ingress(&mut batch, from, wanted);
     }
     Ok(host.send(batch)?)
+}
+
+fn add_ingress(batch: &mut Batch, from: &Link, rules: &[FilterRule]) {
+    batch.add_ingress(from.index);
+    for rule in rules {
+        batch.add_filter(from.index, QdiscPlace::Ingress, rule);
+    }
 }
 
 /// The ingress of a host end: there is none, or it has only filters as they are made for a limit.
@@ -245,13 +265,13 @@ impl Ingress {
     ///
     /// # Errors
     /// It is another program's or has filters of one, or the kernel cannot be asked.
-    fn read(host: &Netlink, from: &Link) -> Result<Ingress> {
+    fn read(host: &Netlink, tag: &AttachmentId, from: &Link) -> Result<Ingress> {
         let Some(ingress) = host.find_qdisc(from.index, QdiscPlace::Ingress)? else {
             return Ok(Ingress { is_there: false, filters: Vec::new() });
         };
         if ingress.kind == "ingress" {
             let filters = host.filters(from.index, QdiscPlace::Ingress)?;
-            if are_ours(host, &filters)? {
+            if are_ours(host, &filters, &names(tag))? {
                 return Ok(Ingress { is_there: true, filters });
             }
         }
@@ -260,10 +280,16 @@ impl Ingress {
             format!("run `tc filter show dev {} ingress`, and remove the filters that are not needed", from.name);
         Err(Error::conflict(text).hint(hint))
     }
+
+    /// The rules of its filters, if it has a limit that works: no filter leads to a link that is gone.
+    fn working_rules(&self) -> Option<Vec<FilterRule>> {
+        let rules: Option<Vec<FilterRule>> = self.filters.iter().map(|filter| filter.rule).collect();
+        rules.filter(|rules| self.is_there && rules.iter().all(|rule| rule.redirects_to != Some(0)))
+    }
 }
 
-/// Whether all filters are as they are made for a limit.
-fn are_ours(host: &Netlink, filters: &[Filter]) -> Result<bool> {
+/// Whether all filters are as they are made for the limit of an attachment, whose ifb has one of these names.
+fn are_ours(host: &Netlink, filters: &[Filter], ifbs: &[String]) -> Result<bool> {
     for filter in filters {
         let Some(rule) = &filter.rule else { return Ok(false) };
         let Some(index) = rule.redirects_to else {
@@ -275,7 +301,7 @@ fn are_ours(host: &Netlink, filters: &[Filter]) -> Result<bool> {
         // 0: the link is gone.
         if index != 0
             && let Some(to) = host.find_link_at(index)?
-            && !is_ifb(&to)
+            && !(is_ifb(&to) && ifbs.contains(&to.name))
         {
             return Ok(false);
         }
@@ -283,13 +309,13 @@ fn are_ours(host: &Netlink, filters: &[Filter]) -> Result<bool> {
     Ok(true)
 }
 
-/// Deletes the ingress of a host end, if it is that of a limit.
-fn delete_ingress(host: &Netlink, from: &Link) -> Result<()> {
+/// Deletes the ingress of a host end, if it is that of a limit by one of these ifbs.
+fn delete_ingress(host: &Netlink, from: &Link, ifbs: &[String]) -> Result<()> {
     match host.find_qdisc(from.index, QdiscPlace::Ingress)? {
         Some(ingress) if ingress.kind == "ingress" => {}
         _ => return Ok(()),
     }
-    if !are_ours(host, &host.filters(from.index, QdiscPlace::Ingress)?)? {
+    if !are_ours(host, &host.filters(from.index, QdiscPlace::Ingress)?, ifbs)? {
         return Ok(());
     }
     let mut batch = Batch::new();
@@ -309,7 +335,7 @@ fn release(context: &ReleaseContext) -> Result<()> {
     };
     if let Some(from) = &from {
         root::remove(host, from)?;
-        delete_ingress(host, from)?;
+        delete_ingress(host, from, &names(&context.tag))?;
     }
     match ifb {
         Some(ifb) => delete(host, &ifb),
@@ -342,5 +368,6 @@ fn sweep_host_end(host: &Netlink, link: &Link, stale: &[Link]) -> Result<()> {
         return Ok(());
     }
     root::remove(host, link)?;
-    delete_ingress(host, link)
+    let names: Vec<String> = stale.iter().map(|ifb| ifb.name.clone()).collect();
+    delete_ingress(host, link, &names)
 }

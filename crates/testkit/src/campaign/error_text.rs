@@ -13,7 +13,9 @@ pub(super) fn missing(text: &str, errno: Errno, names: &[&str]) -> Option<String
     let error = io::Error::from_raw_os_error(errno as i32).to_string();
     let glibc = error.split(" (os").next().unwrap_or_default();
     let mut found = false;
-    for words in [glibc, in_musl(errno)] {
+    // On a socket with SO_RCVTIMEO that is how the end of the time is reported: socket(7).
+    let timed_out = (errno == Errno::EAGAIN).then_some("did not answer within");
+    for words in [glibc, in_musl(errno)].into_iter().chain(timed_out) {
         for (at, _) in text.match_indices(words) {
             if names_an_operation(&text[..at], names) {
                 return None;
@@ -69,6 +71,14 @@ mod tests {
         ] {
             assert_eq!(missing(text, Errno::EIO, &WHO), None, "{text}");
         }
+    }
+
+    #[test]
+    fn the_end_of_a_sockets_time_is_named_as_such() {
+        let text = "the DHCP daemon did not answer within 20 s";
+        assert_eq!(missing(text, Errno::EAGAIN, &WHO), None);
+        assert!(missing(text, Errno::EIO, &WHO).is_some());
+        assert!(missing("bridge did not answer within 20 s", Errno::EAGAIN, &WHO).is_some());
     }
 
     #[test]

@@ -21,7 +21,7 @@ pub struct Subject {
     pub env: Vec<(String, String)>,
     /// The plugins before it in the chain, if it is a chained plugin.
     pub after: Option<EarlierPlugins>,
-    /// A shell line that prepares a new host for the plugin, for example adds a master.
+    /// A shell line that prepares a new host for the plugin, for example adds a master. `$DIR` in it is the host's directory.
     pub host_setup: &'static str,
     /// A shell line that another process repeats on the host while many calls run at once: it has to succeed, and to leave things
     /// as they were. Empty: there is none.
@@ -148,7 +148,7 @@ impl Subject {
     /// Creates a host and prepares it for the plugin.
     pub fn host(&self) -> Host {
         let host = Host::new();
-        host.sh(self.host_setup);
+        host.sh(&self.host_setup.replace("$DIR", &host.dir().display().to_string()));
         host
     }
 
