@@ -51,8 +51,8 @@ impl Resource for VlanLink {
             Ok(made) => return Ok(made),
             Err(error) => error,
         };
-        // Another ADD may have made this VLAN since the preflight, or the kernel could not be asked there: no MTU is larger than the
-        // master's. An interface that exists is this ADD's own, which failed later.
+        // Another ADD may have made this VLAN since the preflight, or the kernel could not be asked there: no MTU is larger than
+        // the master's. An interface that exists is this ADD's own, which failed later.
         if context.container()?.find_link(&self.link.ifname)?.is_some() {
             return Err(error);
         }
