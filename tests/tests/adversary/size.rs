@@ -419,8 +419,8 @@ fn as_many_reservations_as_an_older_version_made_are_freed_in_bounded_time() {
     }
 }
 
-/// The second container's rules are behind those of the first one. DEL, which searches its rules among all, takes three times as long
-/// as the first ADD. A busy machine multiplies the seconds of both, even those of a processor.
+/// The second container's rules are behind those of the first one. DEL, which searches its rules among all, takes three times as
+/// long as the first ADD. A busy machine multiplies the seconds of both, even those of a processor.
 #[test]
 fn one_of_two_containers_with_the_most_ports_is_removed_in_bounded_time() {
     let node = Node::new();
