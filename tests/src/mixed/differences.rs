@@ -605,7 +605,7 @@ pub const DIFFERENCES: &[Difference] = &[
         releases: BOTH,
         theirs: &[],
         ours: &["ADD by Ours: refused: 101 *the requested MAC 0a:00:00:00:00:0b is held by bridge cni0*"],
-        what: "a requested MAC, with bridge or with tuning behind it, that the bridge, one of its ports or another container on it has",
+        what: "a requested MAC, with bridge or with tuning after it, that the bridge, one of its ports or another container on it has",
         they: "given",
         we: "refused, and the error names the holder",
         why: "frames for the holder would go to the container, and `macspoofchk` would allow its frames",
