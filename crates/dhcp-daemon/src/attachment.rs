@@ -13,6 +13,7 @@ use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
 use crate::held::{HeldLease, LISTENING, STEPS, Step};
+use crate::interface::Revisited;
 use crate::log::log;
 use crate::protocol::{LeaseFamily, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport};
 use crate::record::{LeaseRecords, LoweredMtu, Place, Record};
@@ -191,12 +192,10 @@ impl Attachment {
         if let Err(why) = self.store(records) {
             log(&self.owner, format!("the renewal is not recorded: {why}"));
         }
-        let changes = match (&former, &self.lease) {
-            (Some(former), Some(lease)) if former.parameters == lease.parameters => None,
-            (Some(former), Some(lease)) => Some(interface::changes(former, lease)),
-            _ => None,
-        };
-        if let Some(changes) = changes {
+        if let (Some(before), Some(lease)) = (&former, &self.lease)
+            && before.parameters != lease.parameters
+        {
+            let changes = interface::changes(before, lease);
             log(&self.owner, format!("the server has changed {changes}: the interface gets that"));
             let configure = |netns: &Netns, record: &Record| interface::configure(netns, record, former.as_ref());
             self.change("configure the interface", configure);
@@ -229,29 +228,15 @@ impl Attachment {
         }
     }
 
-    /// Finds the interface; `None` if it or its namespace is gone. If its name or hardware address was changed, those of now are
-    /// used from now on.
-    fn find_interface(&mut self) -> Result<Option<()>, String> {
-        let Some(netns) = interface::reopen(&self.place)? else { return Ok(None) };
+    /// Uses the name and the hardware address that the interface has now, from now on. Returns whether the interface exists.
+    fn revisit(&mut self) -> bool {
         let leased: Vec<IpAddr> = self.lease.iter().map(|lease| lease.address.into()).collect();
-        let Some(link) = interface::find_interface(&netns, &self.place, &leased)? else { return Ok(None) };
-        if self.place.adopt(&link) {
-            log(&self.owner, format!("{} has the hardware address {} now", self.place.link, self.place.mac));
+        let found = interface::revisit(&self.owner, &mut self.place, &leased);
+        if found == Revisited::OtherMac {
             self.client.set_mac(self.place.mac);
             self.link = None;
         }
-        Ok(Some(()))
-    }
-
-    /// Whether the interface or its namespace is gone. What cannot be looked at is there.
-    fn is_gone(&mut self) -> bool {
-        match self.find_interface() {
-            Ok(found) => found.is_none(),
-            Err(why) => {
-                log(&self.owner, why);
-                false
-            }
-        }
+        found != Revisited::Gone
     }
 
     /// No caller waits for the order any more. If the interface had a lease before, the client goes on.
@@ -336,7 +321,7 @@ impl Attachment {
         for packet in packets {
             match self.send_one(&netns, packet) {
                 Ok(()) => {}
-                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && self.is_gone() => {
+                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && !self.revisit() => {
                     return false;
                 }
                 Err(error) => log(&self.owner, error),
@@ -490,7 +475,7 @@ impl HeldLease for Attachment {
         let mut step = Step::default();
         let is_due = self.client.deadline().is_some_and(|deadline| deadline <= now);
         if is_due && self.ordered.is_none() {
-            self.is_gone(); // sending says so
+            self.revisit(); // whether it exists shows when something is sent
         }
         for _ in 0..STEPS {
             self.client.advance(now);
@@ -516,7 +501,7 @@ impl HeldLease for Attachment {
     }
 
     fn release(&mut self, now: Duration) -> bool {
-        let _ = self.find_interface();
+        self.revisit();
         if !self.client.release(now) {
             return false;
         }

@@ -13,7 +13,7 @@ use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
 use crate::held::{HeldLease, LISTENING, STEPS, Step};
-use crate::interface::LinkLocal;
+use crate::interface::{LinkLocal, Revisited};
 use crate::log::log;
 use crate::protocol::{Lease6Order, LeaseFamily, LeaseOwner, LeaseReply, LeaseReport};
 use crate::record::{LeaseRecords, Place, Record6};
@@ -125,29 +125,14 @@ impl Attachment6 {
         self.lease.iter().flat_map(|lease| &lease.addresses).map(|one| one.address.into()).collect()
     }
 
-    /// Whether the interface or its namespace is gone; what cannot be looked at is there. If its name or hardware address was
-    /// changed, those of now are used from now on.
-    fn is_gone(&mut self) -> bool {
+    /// Uses the name and the hardware address that the interface has now, from now on. Returns whether the interface exists.
+    fn revisit(&mut self) -> bool {
         let leased = self.leased();
-        let found = match interface::reopen(&self.place) {
-            Ok(Some(netns)) => interface::find_interface(&netns, &self.place, &leased),
-            Ok(None) => Ok(None),
-            Err(why) => Err(why),
-        };
-        match found {
-            Ok(Some(link)) => {
-                if self.place.adopt(&link) {
-                    log(&self.owner, format!("{} has the hardware address {} now", self.place.link, self.place.mac));
-                    self.neighbors = None;
-                }
-                false
-            }
-            Ok(None) => true,
-            Err(why) => {
-                log(&self.owner, why);
-                false
-            }
+        let found = interface::revisit(&self.owner, &mut self.place, &leased);
+        if found == Revisited::OtherMac {
+            self.neighbors = None;
         }
+        found != Revisited::Gone
     }
 
     fn handle(&mut self, event: Client6Event, records: &LeaseRecords, step: &mut Step) {
@@ -281,7 +266,7 @@ impl Attachment6 {
                 _ => Ok(()),
             };
             match sent {
-                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && self.is_gone() => {
+                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && !self.revisit() => {
                     return false;
                 }
                 Err(error) => log(&self.owner, error),
@@ -417,7 +402,7 @@ impl HeldLease for Attachment6 {
         let mut step = Step::default();
         let is_due = self.client.deadline().is_some_and(|deadline| deadline <= now);
         if is_due && self.ordered.is_none() {
-            self.is_gone(); // sending says so
+            self.revisit(); // whether it exists shows when something is sent
         }
         let mut is_there = self.try_start(now);
         for _ in 0..STEPS {

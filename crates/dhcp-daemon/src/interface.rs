@@ -9,6 +9,8 @@ use cnikit_netlink::{KernelRoute, Link, LinkChange, Netlink, NewAddress};
 use cnikit_netns::{Netns, NetnsLookup, boot_id, find, mounted, of_processes};
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
+use crate::log::log;
+use crate::protocol::LeaseOwner;
 use crate::record::{LoweredMtu, Place, Record, StoredRecord};
 use crate::uplink::{self, Uplink};
 
@@ -95,9 +97,37 @@ fn link(netlink: &Netlink, place: &Place, leased: &[IpAddr]) -> Result<Option<Li
     Ok(if is_it { Some(link) } else { None })
 }
 
-/// The interface of a place, whose lease has these addresses; `None` if it is gone.
-pub(crate) fn find_interface(netns: &Netns, place: &Place, leased: &[IpAddr]) -> Result<Option<Link>, String> {
-    link(&Netlink::inside(netns).map_err(|error| error.to_string())?, place, leased)
+/// What has become of the interface of a lease.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Revisited {
+    /// It, or its namespace, does not exist any more.
+    Gone,
+    /// It has the hardware address that it had.
+    Same,
+    /// It has another hardware address.
+    OtherMac,
+}
+
+/// Looks for the interface of a place, whose lease has these addresses. The place gets the name and the hardware address that the
+/// interface has now. An interface that cannot be looked for counts as unchanged; the reason is logged.
+pub(crate) fn revisit(owner: &LeaseOwner, place: &mut Place, leased: &[IpAddr]) -> Revisited {
+    match find_interface(place, leased) {
+        Ok(Some(link)) if place.adopt(&link) => {
+            log(owner, format!("{} has the hardware address {} now", place.link, place.mac));
+            Revisited::OtherMac
+        }
+        Ok(Some(_)) => Revisited::Same,
+        Ok(None) => Revisited::Gone,
+        Err(why) => {
+            log(owner, why);
+            Revisited::Same
+        }
+    }
+}
+
+fn find_interface(place: &Place, leased: &[IpAddr]) -> Result<Option<Link>, String> {
+    let Some(netns) = reopen(place)? else { return Ok(None) };
+    link(&Netlink::inside(&netns).map_err(|error| error.to_string())?, place, leased)
 }
 
 /// Whether the interface has an address of the lease; `None` if there is no such interface. Its name and hardware address of now

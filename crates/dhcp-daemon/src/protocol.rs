@@ -262,17 +262,18 @@ impl fmt::Display for LeaseOwner {
 
 /// The message as a line.
 pub(crate) fn line<T: Serialize>(message: T) -> Vec<u8> {
-    let mut line = serde_json::to_vec(&Versioned { version: PROTOCOL_VERSION, message }).unwrap_or_default();
+    terminated(&Versioned { version: PROTOCOL_VERSION, message })
+}
+
+fn terminated<T: Serialize>(value: &T) -> Vec<u8> {
+    let mut line = serde_json::to_vec(value).unwrap_or_default();
     line.push(b'\n');
     line
 }
 
 /// The reply to the daemon that takes over: with whether the socket is systemd's, whose file is not to be removed.
 pub(crate) fn takeover_line(is_of_systemd: bool) -> Vec<u8> {
-    let reply = TakeoverReply { version: PROTOCOL_VERSION, message: LeaseReply::Done, is_of_systemd };
-    let mut line = serde_json::to_vec(&reply).unwrap_or_default();
-    line.push(b'\n');
-    line
+    terminated(&TakeoverReply { version: PROTOCOL_VERSION, message: LeaseReply::Done, is_of_systemd })
 }
 
 /// Whether the socket that comes with this reply is systemd's. A daemon of an earlier release does not tell.

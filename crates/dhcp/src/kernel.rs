@@ -14,10 +14,6 @@ use libc::{
 };
 use nix::sys::socket::{LinkAddr, SockaddrLike};
 
-/// Of `asm-generic/socket.h` (Linux 5.1) and `linux/if_packet.h` (Linux 4.20).
-const SO_BINDTOIFINDEX: i32 = 62;
-const PACKET_IGNORE_OUTGOING: i32 = 23;
-
 /// A statement of a filter: what it does, with which number, and how many statements it skips if the comparison holds and if not.
 type Statement = (u32, u32, u8, u8);
 
@@ -123,13 +119,13 @@ fn statements(statements: &[Statement]) -> Vec<libc::sock_filter> {
 #[doc(alias = "SO_BINDTOIFINDEX")]
 pub(crate) fn bind_to_link(socket: impl AsFd, index: u32) -> io::Result<()> {
     let index = i32::try_from(index).map_err(io::Error::other)?;
-    set_number(socket, libc::SOL_SOCKET, SO_BINDTOIFINDEX, index)
+    set_number(socket, libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, index)
 }
 
 /// A packet socket receives what other hosts send, and not what its own link sends; see packet(7).
 #[doc(alias = "PACKET_IGNORE_OUTGOING")]
 pub(crate) fn ignore_outgoing(socket: impl AsFd) -> io::Result<()> {
-    set_number(socket, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, 1)
+    set_number(socket, libc::SOL_PACKET, libc::PACKET_IGNORE_OUTGOING, 1)
 }
 
 fn set_number(socket: impl AsFd, level: i32, option: i32, value: i32) -> io::Result<()> {

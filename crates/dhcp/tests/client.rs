@@ -53,7 +53,7 @@ fn discover_offer_request_ack_and_two_probes_make_a_lease() {
         run.advance();
     }
     assert!(run.now.saturating_sub(leased) <= Duration::from_millis(125), "no container waits for long");
-    // Hosts that know the address of whoever had it before learn its new hardware address.
+    // Hosts that know the address with the hardware address of its former holder correct that.
     assert_eq!(senders(&run.arps()), [ADDRESS]);
     let [ClientEvent::Bound(lease)] = &run.events()[..] else { panic!("no lease") };
     assert_eq!((lease.address, lease.server, lease.server_mac), (ADDRESS, SERVER.id, SERVER.mac));

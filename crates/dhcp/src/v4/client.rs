@@ -613,7 +613,7 @@ impl Client {
         }
     }
 
-    /// Hosts that know the address of whoever had it before would send to that one (RFC 5227, section 2.3).
+    /// Hosts that know the address with the hardware address of its former holder correct that (RFC 5227, section 2.3).
     fn announce(&mut self, address: Ipv4Addr) {
         self.outbox.push_back(Transmit::Arp(arp::announcement(self.settings.mac, address)));
     }

@@ -629,7 +629,7 @@ impl Client6 {
         }
     }
 
-    /// Hosts that know an address of whoever had it before would send to that one.
+    /// Hosts that know an address with the hardware address of its former holder correct that.
     fn advertise(&mut self, lease: &Lease6) {
         for one in &lease.addresses {
             self.outbox.push_back(Transmit6::Advertisement(one.address));

@@ -105,7 +105,7 @@ mod tests {
         assert_eq!((header.hop_limit, Ipv6Addr::from(header.source)), (255, ADDRESS));
         let (icmp, content) = Icmpv6Header::from_slice(ip.payload().payload).unwrap();
         assert_eq!(icmp.to_bytes()[..2], [ADVERTISEMENT, 0]);
-        assert_eq!(icmp.to_bytes()[4..], [0x20, 0, 0, 0], "it overrides, and nobody asked for it");
+        assert_eq!(icmp.to_bytes()[4..], [0x20, 0, 0, 0], "it overrides, and is not solicited");
         assert_eq!((&content[..16], &content[16..]), (&ADDRESS.octets()[..], &[2, 1, 2, 0, 0, 0, 0, 1][..]));
         assert_eq!(icmp.checksum, icmp.icmp_type.calc_checksum(header.source, header.destination, content).unwrap());
         assert_eq!(found(&packet), Some(ADDRESS), "to another client it is a conflict");
