@@ -13,7 +13,7 @@ use crate::link::container_link::{group_of, no_kind, owner};
 use crate::link::delete_links::{delete, delete_all};
 use crate::link::ipv6_settings;
 use crate::shaper::counted_traffic::UNLIMITED;
-use crate::shaper::ifb_links::{IFB, NamedLinks, is_ifb, names};
+use crate::shaper::ifb_links::{IFB, NamedLinks, is_ifb};
 use crate::shaper::{CountedTraffic, RateLimit, host_end, root};
 
 /// A limit of the rate at which the container's interface sends: what the host end receives is redirected to an ifb with a shaper.
@@ -41,8 +41,8 @@ impl Resource for EgressLimit {
         }
         let host = context.host()?;
         let from = host_end::of(context, &self.ifname)?;
-        Ingress::read(host, &context.tag, &from)?;
         let named = NamedLinks::read(host, &context.tag)?;
+        Ingress::read(host, &from, named.names())?;
         match named.of(&from)? {
             Some(ifb) => root::preflight(host, &ifb),
             None => named.free_name().map(drop),
@@ -59,7 +59,7 @@ impl Resource for EgressLimit {
             Some(ifb) => limit_existing(host, &context.tag, ifb, limit, journal)?,
             None => create(host, &context.tag, named.free_name()?, &from, limit, journal)?,
         };
-        redirect(host, &context.tag, &from, &ifb, &self.counted.of_egress(ifb.index), journal)?;
+        redirect(&named, &from, &ifb, &self.counted.of_egress(ifb.index), journal)?;
         let mac = ifb.mac.map(|mac| mac.to_string()).unwrap_or_default();
         Ok(Made::one(Interface { name: ifb.name, mac, ..Interface::default() }))
     }
@@ -184,8 +184,9 @@ fn name_owner(batch: &mut Batch, tag: &AttachmentId, ifb: &Link) {
 #[derive(Clone)]
 struct OwnIngress {
     host: Netlink,
-    tag: AttachmentId,
     from: Link,
+    /// The names of the attachment's ifb.
+    ifbs: Vec<String>,
     /// The filters of the ingress that it replaces.
     before: Option<Vec<FilterRule>>,
 }
@@ -193,7 +194,7 @@ struct OwnIngress {
 impl OwnIngress {
     /// Deletes the ingress, and adds the one before it again: the container goes on with the limit of the earlier ADD.
     fn undo(&self) -> Result<()> {
-        delete_ingress(&self.host, &self.from, &names(&self.tag))?;
+        delete_ingress(&self.host, &self.from, &self.ifbs)?;
         let Some(before) = &self.before else { return Ok(()) };
         let mut batch = Batch::new();
         add_ingress(&mut batch, &self.from, before);
@@ -212,8 +213,9 @@ impl fmt::Display for OwnIngress {
 fn lift(context: &ApplyContext, ifname: &str) -> Result<Made> {
     let host = context.host()?;
     let Some(from) = host_end::to_lift(context, ifname)? else { return Ok(Made::nothing()) };
-    if let Some(ifb) = NamedLinks::read(host, &context.tag)?.of(&from)? {
-        delete_ingress(host, &from, &names(&context.tag))?;
+    let named = NamedLinks::read(host, &context.tag)?;
+    if let Some(ifb) = named.of(&from)? {
+        delete_ingress(host, &from, named.names())?;
         delete(host, &ifb)?;
     }
     Ok(Made::nothing())
@@ -221,23 +223,17 @@ fn lift(context: &ApplyContext, ifname: &str) -> Result<Made> {
 
 /// Redirects what counts of what the host end receives to the ifb, and takes the ifb, which has its alias by now, out of its group.
 /// An ingress with other filters, such as to an ifb that is gone, was made by an earlier ADD: [`Ingress::read`] refuses any other.
-fn redirect(
-    host: &Netlink,
-    tag: &AttachmentId,
-    from: &Link,
-    ifb: &Link,
-    wanted: &[FilterRule],
-    journal: &mut Journal,
-) -> Result<()> {
-    let ingress = Ingress::read(host, tag, from)?;
+fn redirect(named: &NamedLinks, from: &Link, ifb: &Link, wanted: &[FilterRule], journal: &mut Journal) -> Result<()> {
+    let (host, ifbs) = (named.host(), named.names());
+    let ingress = Ingress::read(host, from, ifbs)?;
     let mut batch = Batch::new();
     if ifb.group != 0 {
         batch.set_link(ifb.index, &LinkChange { group: Some(0), ..LinkChange::default() });
     }
     let found = ingress.filters.iter().map(|filter| filter.rule);
     if !found.eq(wanted.iter().copied().map(Some)) {
-        let own =
-            OwnIngress { host: host.clone(), tag: tag.clone(), from: from.clone(), before: ingress.working_rules() };
+        let before = ingress.working_rules();
+        let own = OwnIngress { host: host.clone(), from: from.clone(), ifbs: ifbs.to_vec(), before };
         let _ = journal.undo(&own, OwnIngress::undo);
         if ingress.is_there {
             batch.delete_qdisc(from.index, QdiscPlace::Ingress);
@@ -261,17 +257,17 @@ struct Ingress {
 }
 
 impl Ingress {
-    /// Reads the ingress.
+    /// Reads the ingress of an attachment whose ifb has one of these names.
     ///
     /// # Errors
     /// It is another program's or has filters of one, or the kernel cannot be asked.
-    fn read(host: &Netlink, tag: &AttachmentId, from: &Link) -> Result<Ingress> {
+    fn read(host: &Netlink, from: &Link, ifbs: &[String]) -> Result<Ingress> {
         let Some(ingress) = host.find_qdisc(from.index, QdiscPlace::Ingress)? else {
             return Ok(Ingress { is_there: false, filters: Vec::new() });
         };
         if ingress.kind == "ingress" {
             let filters = host.filters(from.index, QdiscPlace::Ingress)?;
-            if are_ours(host, &filters, &names(tag))? {
+            if are_ours(host, &filters, ifbs)? {
                 return Ok(Ingress { is_there: true, filters });
             }
         }
@@ -335,7 +331,7 @@ fn release(context: &ReleaseContext) -> Result<()> {
     };
     if let Some(from) = &from {
         root::remove(host, from)?;
-        delete_ingress(host, from, &names(&context.tag))?;
+        delete_ingress(host, from, named.names())?;
     }
     match ifb {
         Some(ifb) => delete(host, &ifb),

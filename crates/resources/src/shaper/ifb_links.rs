@@ -18,7 +18,7 @@ const DIGITS: usize = 12;
 
 /// The names of a tag's ifb, first choice first. The first one is upstream's, so that upstream's DEL removes it. All interfaces of
 /// a container on a network have that one in common; the next one is used for the second of them.
-pub(crate) fn names(tag: &AttachmentId) -> [String; NAMES] {
+fn names(tag: &AttachmentId) -> [String; NAMES] {
     let shared = hex(&Sha512::digest(format!("{}{}", tag.network, tag.container)));
     let own = hex(&tag.hash());
     std::array::from_fn(|n| match n {
@@ -46,6 +46,16 @@ impl NamedLinks<'_> {
         let names = names(tag);
         let links = host.find_links(&names)?;
         Ok(NamedLinks { host, tag, names, links })
+    }
+
+    /// The network namespace of the host.
+    pub(crate) fn host(&self) -> &Netlink {
+        self.host
+    }
+
+    /// The names, first choice first.
+    pub(crate) fn names(&self) -> &[String] {
+        &self.names
     }
 
     /// The ifb of this attachment, by its alias.
