@@ -57,9 +57,10 @@ impl Resource for VlanLink {
             return Err(error);
         }
         let master = self.link.master.find(context)?;
-        match self.holder(&master, context)? {
-            Some(holder) => Err(self.in_use(&master, &holder).detail(error.to_string())),
-            None => Err(error),
+        match self.holder(&master, context) {
+            Ok(Some(holder)) => Err(self.in_use(&master, &holder).detail(error.to_string())),
+            // The kernel's error is reported also if the holder cannot be looked for.
+            Ok(None) | Err(_) => Err(error),
         }
     }
 
