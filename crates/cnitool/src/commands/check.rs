@@ -4,7 +4,7 @@ use cnikit_libcni::{CachedAttachment, Error, ErrorContext, Runtime, State};
 use serde_json::{Value, json};
 
 use crate::cli::Check;
-use crate::commands::restore::{name, skip_reason, with_namespace};
+use crate::commands::restore::{attachments, name, skip_reason, with_namespace};
 use crate::commands::verbs;
 use crate::environment;
 use crate::failure::{Failure, Result};
@@ -31,7 +31,7 @@ pub(crate) fn check(common: &Common, out: Output, args: &Check) -> Result {
 /// CHECK of all attachments, each with its cached configuration and result. Nothing is changed.
 fn check_all(common: &Common, out: Output, network: Option<&str>) -> Result {
     let runtime = environment::runtime(common);
-    let mut all: Vec<CachedAttachment> = runtime.cache.attachments()?.into_iter().map(with_namespace).collect();
+    let mut all = attachments(&runtime.cache)?;
     if let Some(network) = network {
         all.retain(|cached| cached.attachment_of(network).is_some());
     }

@@ -1,6 +1,6 @@
 //! `restore`: makes rules again that another program has flushed.
 
-use cnikit_libcni::{CachedAttachment, Error, ErrorContext, State};
+use cnikit_libcni::{Cache, CachedAttachment, Error, ErrorContext, State};
 use serde_json::{Value, json};
 
 use crate::cli::Restore;
@@ -13,7 +13,7 @@ use crate::output::print::{print_to_stderr, warn};
 /// Calls RESTORE of the plugins of every attachment whose namespace exists. Existing rules and links are not changed.
 pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     let runtime = environment::runtime(common);
-    let mut all: Vec<CachedAttachment> = runtime.cache.attachments()?.into_iter().map(with_namespace).collect();
+    let mut all = attachments(&runtime.cache)?;
     if let Some(network) = &args.network {
         all.retain(|cached| cached.attachment_of(network).is_some());
     }
@@ -46,6 +46,11 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
     }
     let attachments: Vec<Value> = all.iter().map(document).collect();
     out.finish(json!({"dryRun": args.dry_run, "attachments": attachments}), failures)
+}
+
+/// All attachments of a cache, each with the path of its namespace.
+pub(crate) fn attachments(cache: &Cache) -> Result<Vec<CachedAttachment>> {
+    Ok(cache.attachments()?.into_iter().map(with_namespace).collect())
 }
 
 /// The attachment with the path of its namespace. Earlier versions of upstream's libcni, such as that of containerd 1.6, do not

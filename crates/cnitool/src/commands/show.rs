@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 
 use crate::cli::Show;
 use crate::commands::list::{LinkState, document, state_word};
-use crate::commands::restore::with_namespace;
+use crate::commands::restore::attachments;
 use crate::commands::rules::Rules;
 use crate::environment;
 use crate::failure::Result;
@@ -61,8 +61,7 @@ struct BridgeLink {
 }
 
 pub(crate) fn show(common: &Common, out: Output, args: &Show) -> Result {
-    let all: Vec<CachedAttachment> =
-        environment::cache(common).attachments()?.into_iter().map(with_namespace).collect();
+    let all = attachments(&environment::cache(common))?;
     let found = match &args.id {
         Some(id) => find(all, id)?,
         None => all,
