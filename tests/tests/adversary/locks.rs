@@ -13,7 +13,7 @@ use cnikit::{
 };
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::way::script;
-use cnikit_tests::{bin, dual_stack, subject};
+use cnikit_tests::{bin, copy_program, dual_stack, subject};
 use serde::Deserialize;
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -30,6 +30,9 @@ fn open_to_all() -> TempDir {
     fs::set_permissions(dir.path(), Permissions::from_mode(0o777)).unwrap();
     dir
 }
+
+/// The plugins of a chain, with its IPAM plugin.
+const CHAINED: [&str; 4] = ["bridge", "portmap", "firewall", "host-local"];
 
 /// The plugins of a chain that writes rules by iptables, and the verbs of one container's life.
 struct Chain {
@@ -132,22 +135,34 @@ impl Drop for Stop {
     }
 }
 
+/// The plugins where any user reads them, as they are installed: a checkout may be in a directory that only its owner enters.
+fn readable_by_all() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    fs::set_permissions(dir.path(), Permissions::from_mode(0o755)).unwrap();
+    let [first, others @ ..] = CHAINED.map(|name| dir.path().join(name));
+    copy_program(&bin().join(CHAINED[0]), &first);
+    others.iter().for_each(|name| fs::hard_link(&first, name).unwrap());
+    dir
+}
+
 #[test]
 fn locks_of_another_user_delay_no_call() {
+    let plugins = readable_by_all();
     for mode in ["--shared", "--exclusive"] {
         let host = Host::new();
-        let chain = Chain::at(host.dir());
+        let chain = Chain::at(host.dir()).run_by(plugins.path());
         // The state after a first ADD and DEL: shared chains, a bridge, the files of a network.
         let free = chain.lives(&host, "before");
         let state = host.dir().to_owned();
         fs::set_permissions(&state, Permissions::from_mode(0o755)).unwrap();
         let before = HostSnapshot::of(&host);
-        let places = [Path::new("/run"), Path::new("/var/lib/cni"), &state, bin()];
+        let places = [Path::new("/run"), Path::new("/var/lib/cni"), &state, plugins.path()];
         let held = while_another_user_holds_all(&host, mode, &places, || {
             let took = chain.lives(&host, mode);
             assert!(took < 3 * free + MUCH, "{mode}: {took:?}, and {free:?} while nothing was held");
         });
-        assert!(held.contains("/proc/self/ns/net\n") && held.contains(&format!("{}\n", bin().display())), "{held}");
+        let dir = format!("{}\n", plugins.path().display());
+        assert!(held.contains("/proc/self/ns/net\n") && held.contains(&dir), "{held}");
         assert!(!held.contains("/cnikit"), "{held}");
         HostSnapshot::of(&host).assert_unchanged_since(&before, &cnikit_testkit::snapshot::HINTS, mode);
     }
@@ -171,7 +186,7 @@ fn no_other_user_can_open_a_lock_file() {
 /// Plugins that see `/run` and `/var/lib` as this line of shell makes them, in a mount namespace of their own.
 fn seeing(mounts: &str) -> TempDir {
     let dir = tempfile::tempdir().unwrap();
-    for name in ["bridge", "portmap", "firewall", "host-local"] {
+    for name in CHAINED {
         let plugin = bin().join(name);
         script(dir.path(), name, &format!("exec unshare -m sh -c '{mounts}; exec {}'", plugin.display()));
     }
