@@ -5,6 +5,8 @@ use std::process::Command;
 
 use tempfile::TempDir;
 
+use crate::runtimes::PODMAN_CONF;
+
 /// This version, and a newer one with the same programs.
 const RELEASES: [&str; 2] = ["CNIKIT_RELEASE", "CNIKIT_NEWER_RELEASE"];
 
@@ -46,17 +48,6 @@ pub fn sh(dir: &Path, line: &str) -> String {
     printed
 }
 
-/// For Podman in the namespaces of the tests, where there is no init system and no profile of its own.
-const CONTAINERS_CONF: &str = r#"[containers]
-apparmor_profile = "unconfined"
-log_driver = "k8s-file"
-default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-runtime = "runc"
-"#;
-
 /// Podman with a storage of its own, in which our image is.
 pub struct Podman {
     dir: TempDir,
@@ -68,7 +59,7 @@ impl Podman {
     /// Loads the image.
     pub fn new(archive: &Path) -> Podman {
         let dir = tempfile::tempdir().unwrap();
-        std::fs::write(dir.path().join("containers.conf"), CONTAINERS_CONF).unwrap();
+        std::fs::write(dir.path().join("containers.conf"), PODMAN_CONF).unwrap();
         let mut podman = Podman { dir, image: String::new() };
         podman.call(&format!("load --input '{}'", archive.display()));
         let printed = podman.call("images --format '{{.Repository}}:{{.Tag}}'");

@@ -9,21 +9,11 @@ use std::time::Instant;
 use cnikit_testkit::{Host, HostSnapshot};
 use cnikit_tests::dnsmasq::{DHCP_SERVER, Dnsmasq, dhcp_server_on_wire};
 use cnikit_tests::mixed::UpstreamRelease;
-use cnikit_tests::runtimes::{CONFLIST, HINTS, Maker, Node, UNTIL_SERVED, file, network, trials, with_backend};
+use cnikit_tests::runtimes::{
+    CONFLIST, HINTS, Maker, Node, PODMAN_CONF, UNTIL_SERVED, file, network, trials, with_backend,
+};
 use libtest_mimic::Arguments;
 use serde_json::{Value, json};
-
-/// The settings that the tests need besides the configuration of the page: there may be no systemd, root in a container may not
-/// raise every limit, and a profile would stay loaded in the machine's kernel.
-const BESIDE: &str = r#"[containers]
-apparmor_profile = "unconfined"
-default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
-log_driver = "k8s-file"
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-runtime = "runc"
-"#;
 
 /// A scene with Podman, and its name.
 type Scene = (&'static str, fn(&Podman));
@@ -52,7 +42,7 @@ fn play(maker: Maker) {
     let node = &podman.node;
     node.write(CONFLIST, &network("1.0.0").to_string());
     node.write("/etc/containers/containers.conf", &file("/etc/containers/containers.conf"));
-    node.write("/etc/containers/containers.conf.d/beside.conf", BESIDE);
+    node.write("/etc/containers/containers.conf.d/beside.conf", PODMAN_CONF);
     let mut took = Vec::new();
     let mut scenes = SCENES.to_vec();
     if maker.is_ours() {

@@ -15,8 +15,9 @@ use crate::stage::{Until, manifests, pod};
 /// Where the page puts the images.
 const REGISTRY: &str = "registry.example";
 const VERSION: &str = env!("CARGO_PKG_VERSION");
-/// Finds all files that are installed, and nothing that comes and goes.
-const FILES: &str = "cd / && find opt/cni etc/cni -type f ! -name '.cnikit-lock' ! -name '.cnikit-tmp*'";
+/// The digests of all files that are installed, without those that come and go.
+const DIGESTS: &str = "cd / && find opt/cni etc/cni -type f ! -name '.cnikit-lock' ! -name '.cnikit-tmp*' \
+     -exec sha256sum {} + | sort -k 2";
 
 /// A cluster with the page's directories.
 struct Installer {
@@ -97,7 +98,7 @@ impl Installer {
 
     /// The installed files with their digests.
     fn installed(&self) -> String {
-        let files = self.cluster.node.sh(&format!("{FILES} -exec sha256sum {{}} + | sort -k 2"));
+        let files = self.cluster.node.sh(DIGESTS);
         for name in ["opt/cni/bin/bridge", "opt/cni/bin/cni-plugins", "etc/cni/net.d/10-pods.conflist"] {
             assert!(files.contains(name), "{name} is not among {files}");
         }
@@ -163,9 +164,8 @@ impl Installer {
             "rm -rf /opt/cni/bin; rm /etc/cni/net.d/*",
         ] {
             node.sh(line);
-            let again = format!("{FILES} -exec sha256sum {{}} + | sort -k 2");
-            self.cluster
-                .wait_until(&format!("all is there again after {line:?}"), || node.try_sh(&again).1 == installed);
+            let again = || node.try_sh(DIGESTS).1 == installed;
+            self.cluster.wait_until(&format!("all is there again after {line:?}"), again);
         }
         self.wait_until_rolled_out();
         self.run("two");

@@ -10,21 +10,9 @@ use std::time::Duration;
 use cnikit_process::Deadline;
 use cnikit_testkit::campaign::seeded_rng;
 use cnikit_tests::NAMES;
-use cnikit_tests::runtimes::{Containerd, Edition, Node, PodSandbox, Sandbox, release_image};
+use cnikit_tests::runtimes::{Containerd, Edition, Node, PODMAN_CONF, PodSandbox, Sandbox, release_image};
 
 use crate::stage::{Until, manifests};
-
-/// The settings of Podman on a node: there may be no systemd, root in a container may not raise every limit, and a profile would
-/// stay loaded in the machine's kernel.
-const CONTAINERS_CONF: &str = r#"[containers]
-apparmor_profile = "unconfined"
-default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
-log_driver = "k8s-file"
-[engine]
-cgroup_manager = "cgroupfs"
-events_logger = "file"
-runtime = "runc"
-"#;
 
 /// As the manifests have it: no capability, a root that is read-only, and two directories of the node.
 const CONFINED: &str = "--network none --read-only --cap-drop all --security-opt no-new-privileges \
@@ -83,7 +71,7 @@ impl Stage {
         let dir = node.scratch().join("list");
         fs::create_dir(&dir).unwrap();
         fs::copy(manifests().join("network/10-pods.conflist"), dir.join("10-pods.conflist")).unwrap();
-        node.write("/etc/containers/containers.conf", CONTAINERS_CONF);
+        node.write("/etc/containers/containers.conf", PODMAN_CONF);
         let cri = Containerd::start_bare(&node, edition);
         let stage = Stage { node, cri };
         for (release, more) in [(Release::First, ""), (Release::Second, NEXT)] {
