@@ -18,8 +18,8 @@ pub use page::{CONFLIST, file, file_in, files, network, with_backend};
 pub use plugins::Maker;
 pub use trials::trials;
 
-/// The settings of Podman that the tests need: there may be no systemd, root in a container may not raise every limit, and a profile
-/// would stay loaded in the machine's kernel.
+/// The settings of Podman that the tests need: there may be no systemd, root in a container may not raise every limit, and a
+/// profile would stay loaded in the machine's kernel.
 pub const PODMAN_CONF: &str = r#"[containers]
 apparmor_profile = "unconfined"
 default_ulimits = ["nofile=1024:4096", "nproc=4096:4096"]
