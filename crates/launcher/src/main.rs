@@ -1,12 +1,18 @@
 //! The launcher: executes `cni-plugins` in its own directory, with the arguments and the environment that it has.
 //!
-//! It uses the C library only: a node has one for each plugin, and the standard library's start would take longer than the rest.
+//! Runtimes wait for it in every call. As it is released, it runs in the place of the C library's initialization and calls the kernel
+//! directly: see docs/adr/0023-launchers.md for what that saves.
 #![no_main]
-#![expect(unsafe_code, reason = "main(3), readlink(2), getauxval(3), execve(2) and write(2) by their C interface")]
+#![no_builtins] // no loop becomes a call of memcpy(3), which a C library may choose for the processor when it is initialized
+#![expect(unsafe_code, reason = "the start of a process, and system calls")]
+#![expect(clippy::cast_sign_loss, clippy::cast_possible_truncation, reason = "what a system call takes are words")]
 
-use core::ffi::{CStr, c_char, c_int};
+use core::ffi::{CStr, c_char};
+use core::mem::MaybeUninit;
+use core::slice;
 
 use cnikit_launcher::{MARK, PROGRAM};
+use start::call;
 
 /// Kept in the file: by it a launcher is recognised.
 #[used]
@@ -19,34 +25,50 @@ const PATH_MAX: usize = libc::PATH_MAX as usize;
 const MISSING: &[u8] = br#"{"code":5,"msg":"the program cni-plugins cannot be executed; hint: it belongs into the directory of this plugin, which is a launcher of it: install cnikit again"}
 "#;
 
-/// Called by the C library's start-up code.
-#[unsafe(no_mangle)]
-extern "C" fn main(_count: c_int, arguments: *const *const c_char, environment: *const *const c_char) -> c_int {
-    let mut own = [0; PATH_MAX];
-    // SAFETY: readlink(2) writes at most the length of the buffer.
-    let length = unsafe { libc::readlink(c"/proc/self/exe".as_ptr(), own.as_mut_ptr().cast(), PATH_MAX) };
-    if let Some(path) = usize::try_from(length).ok().and_then(|length| own.get(..length)) {
-        execute_beside(path, arguments, environment);
+/// What execve(2) takes: addresses, and a null pointer behind them.
+type Strings = *const *const c_char;
+
+#[cfg_attr(all(target_env = "musl", any(target_arch = "x86_64", target_arch = "aarch64")), path = "direct.rs")]
+#[cfg_attr(
+    not(all(target_env = "musl", any(target_arch = "x86_64", target_arch = "aarch64"))),
+    path = "initialized.rs"
+)]
+mod start;
+
+/// Executes the program beside the launcher, or says that it cannot. `executed` is the path by which this program was executed, or null.
+///
+/// # Safety
+///
+/// The path is a string, and the lists are as main(3) has them.
+unsafe fn launch(executed: *const c_char, arguments: Strings, environment: Strings) {
+    // SAFETY: see above; readlinkat(2) writes at most the length of the buffer; write(2) reads the bytes of the message.
+    unsafe {
+        if !executed.is_null() {
+            execute_beside(CStr::from_ptr(executed).to_bytes(), arguments, environment);
+        }
+        // Executed by a symbolic link from another directory, or by a descriptor.
+        let mut own = [const { MaybeUninit::<u8>::uninit() }; PATH_MAX];
+        let link = c"/proc/self/exe".as_ptr() as usize;
+        let length = call(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, own.as_mut_ptr() as usize, PATH_MAX]);
+        if let Ok(length) = usize::try_from(length) {
+            execute_beside(slice::from_raw_parts(own.as_ptr().cast(), length), arguments, environment);
+        }
+        call(libc::SYS_write, [libc::STDOUT_FILENO as usize, MISSING.as_ptr() as usize, MISSING.len(), 0]);
     }
-    // Without /proc, or behind a symbolic link whose target has gone: the path that was executed.
-    // SAFETY: AT_EXECFN is the address of a string that lives as long as the process, or 0.
-    let executed = unsafe { libc::getauxval(libc::AT_EXECFN) } as *const c_char;
-    if !executed.is_null() {
-        // SAFETY: see above.
-        execute_beside(unsafe { CStr::from_ptr(executed) }.to_bytes(), arguments, environment);
-    }
-    // SAFETY: write(2) reads the bytes of the message.
-    unsafe { libc::write(libc::STDOUT_FILENO, MISSING.as_ptr().cast(), MISSING.len()) };
-    1
 }
 
 /// Executes the program in the directory of `path`. Returns only if that failed.
-fn execute_beside(path: &[u8], arguments: *const *const c_char, environment: *const *const c_char) {
+///
+/// # Safety
+///
+/// The lists are as main(3) has them.
+unsafe fn execute_beside(path: &[u8], arguments: Strings, environment: Strings) {
     let name = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-    let mut program = [0; PATH_MAX + PROGRAM.len() + 1];
-    for (to, from) in program.iter_mut().zip(path.iter().take(name).chain(PROGRAM.as_bytes())) {
-        *to = *from;
+    let mut program = [const { MaybeUninit::<u8>::uninit() }; PATH_MAX + PROGRAM.len() + 1];
+    let bytes = path.iter().take(name.min(PATH_MAX)).chain(PROGRAM.as_bytes()).chain(b"\0");
+    for (to, from) in program.iter_mut().zip(bytes) {
+        to.write(*from);
     }
-    // SAFETY: the path ends with a zero, because it is shorter than the buffer; the arrays are those of main(3).
-    unsafe { libc::execve(program.as_ptr().cast(), arguments, environment) };
+    // SAFETY: the path ends with a zero; the lists are as above.
+    unsafe { call(libc::SYS_execve, [program.as_ptr() as usize, arguments as usize, environment as usize, 0]) };
 }

@@ -61,6 +61,24 @@ fn the_tarball_is_unpacked_over_hard_links_and_over_upstreams_plugins() {
     assert_eq!(fs::metadata(linked.path()).unwrap().mode(), mode, "the directory itself is not the archive's");
 }
 
+/// The launchers of the tests on this machine are started by another C library.
+#[test]
+fn a_launcher_finds_its_binary_by_each_kind_of_path() {
+    let dir = tempfile::tempdir().unwrap();
+    unpack(dir.path());
+    sh(dir.path(), "mkdir elsewhere; ln -s ../loopback elsewhere/; cp loopback elsewhere/bridge");
+    for call in
+        ["./loopback", "elsewhere/loopback", "PATH=$PWD loopback", "./elsewhere/../loopback", "\"$PWD/loopback\""]
+    {
+        let answer = sh(dir.path(), &format!("CNI_COMMAND=VERSION {call} </dev/null"));
+        assert!(answer.contains("supportedVersions"), "{call}: {answer}");
+    }
+    let alone = sh(dir.path(), "CNI_COMMAND=VERSION elsewhere/bridge </dev/null || test $? = 1");
+    let error: Value = serde_json::from_str(&alone).unwrap();
+    assert_eq!(error["code"], 5, "{error}");
+    assert!(error["msg"].as_str().unwrap().starts_with("the program cni-plugins cannot be executed"), "{error}");
+}
+
 /// Unpacked elsewhere, it installs itself; what it replaced comes back.
 #[test]
 fn the_tarball_installs_itself_and_uninstalls() {
