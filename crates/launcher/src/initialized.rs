@@ -1,4 +1,4 @@
-//! The start of the process by the C library: with glibc, which cannot be left out of a static program, and on architectures on which
+//! The start of the process by the C library: with glibc, which cannot be left out of a static program, and on architectures where
 //! nobody has run the other start.
 
 use core::ffi::{c_char, c_int, c_long};

@@ -1,6 +1,6 @@
 //! The launcher: executes `cni-plugins` in its own directory, with the arguments and the environment that it has.
 //!
-//! Runtimes wait for it in every call. As it is released, it runs in the place of the C library's initialization and calls the kernel
+//! Runtimes wait for it in every call. As it is released, it runs in place of the C library's initialization and calls the kernel
 //! directly: see docs/adr/0023-launchers.md for what that saves.
 #![no_main]
 #![no_builtins] // no loop becomes a call of memcpy(3), which a C library may choose for the processor when it is initialized
@@ -35,7 +35,8 @@ type Strings = *const *const c_char;
 )]
 mod start;
 
-/// Executes the program beside the launcher, or says that it cannot. `executed` is the path by which this program was executed, or null.
+/// Executes the program beside the launcher, or says that it cannot. `executed` is the path by which this program was executed, or
+/// null.
 ///
 /// # Safety
 ///
