@@ -5,7 +5,7 @@ use std::fmt::Write;
 use crate::figures::{Ratio, Verdict, median, quantile, short};
 use crate::report::verdict::{TargetResult, disk, megabytes, target, verdict};
 use crate::run::measure::{Outcome, Row, Samples};
-use crate::scenarios::stage::Side;
+use crate::scenarios::stage::{BINARY, Side};
 
 /// The whole document. `machine` is a paragraph.
 pub(crate) fn document(rows: &[Row], sides: &[Side], results: &[TargetResult], machine: &str) -> String {
@@ -50,7 +50,9 @@ const LEGEND: &str = "Times are from the start of the process to its end, in mil
     *Faster by* is against the faster of the other sides, with the span in which 95 of 100 such measurements would lie; `~` where \
     the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
     that it started, in MB: ours, and the least of the other sides. System calls are those of one call of \
-    ours, with all that it starts; of several at once, their mean. In rows of cnitool each side's tool calls the plugins of that \
+    ours, with all that it starts; of several at once, their mean. *Kernel* is the share of our time that the kernel took for \
+    what was sent and received through sockets, mostly of netlink, as strace(1) saw it in three further rounds: no program can make \
+    the same changes in less. In rows of cnitool each side's tool calls the plugins of that \
     side; upstream's tool is that of its newest release, whatever its plugins are. *Setup* is a program built on libcni that sets \
     all containers up at once.";
 
@@ -58,7 +60,9 @@ fn heading(sides: &[Side]) -> String {
     let names: Vec<_> = sides.iter().map(|side| side.name.as_str()).collect();
     let names = names.join(" | ");
     let lines = " ---: |".repeat(sides.len());
-    format!("| row | {names} | faster by | target | calls | memory |\n| --- |{lines} ---: | --- | ---: | ---: |\n")
+    format!(
+        "| row | {names} | faster by | target | calls | memory | kernel |\n| --- |{lines} ---: | --- | ---: | ---: | ---: |\n"
+    )
 }
 
 fn line(row: &Row, sides: &[Side], notes: &mut Vec<String>) -> String {
@@ -74,7 +78,8 @@ fn line(row: &Row, sides: &[Side], notes: &mut Vec<String>) -> String {
         let _ = write!(line, " {cell} |");
     }
     let (faster, wanted) = row.ratio().map(|ratio| compared(row, ratio)).unwrap_or_default();
-    let _ = write!(line, " {faster} | {wanted} | {} | {} |", or_dash(calls(row)), memory(row));
+    let _ =
+        write!(line, " {faster} | {wanted} | {} | {} | {} |", or_dash(calls(row)), memory(row), or_dash(kernel(row)));
     line
 }
 
@@ -115,6 +120,13 @@ fn calls(row: &Row) -> Option<String> {
     row.samples(0)?.calls.map(|calls| calls.to_string())
 }
 
+/// The kernel's share of our time. A traced call may have taken longer than all others: it is at most all of it.
+fn kernel(row: &Row) -> Option<String> {
+    let samples = row.samples(0).filter(|samples| !samples.kernel.is_empty())?;
+    let share = median(&samples.kernel) / median(&samples.took);
+    Some(format!("{:.0} %", share.min(1.0) * 100.0))
+}
+
 /// The largest resident sets: ours, and the smallest one of the peers.
 fn memory(row: &Row) -> String {
     let peers = (1..row.sides.len()).filter_map(|side| row.samples(side)?.memory);
@@ -131,7 +143,7 @@ fn sizes(sides: &[Side]) -> String {
     let shared = |name: &str| sides.iter().all(|side| has(side, name));
     let mut text = "| | plugins that all have | all plugins |\n| --- | ---: | ---: |\n".to_owned();
     for side in sides {
-        let common = disk(&side.bin, shared);
+        let common = disk(&side.bin, |name| shared(name) || name == BINARY);
         let all = disk(&side.bin, |_| true);
         let _ = writeln!(text, "| {} | {} | {} |", side.name, megabytes(common), megabytes(all));
     }
@@ -168,6 +180,7 @@ mod tests {
             faults,
             memory: Some(2560),
             calls: Some(107),
+            kernel: vec![0.5, 0.7, 0.4],
             ..Samples::default()
         };
         let noise = Noise { unrest: 1.0, others: 0.0 };
@@ -178,7 +191,7 @@ mod tests {
         let rows = [row, other];
         assert!(super::samples(&rows, &sides).ends_with("\n\"bridge GC\",ours,2,3.000,0.500,7\n"));
         let text = document(&rows, &sides, &[], "A machine.");
-        assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  | 107 | 2.5 / — |\n"), "{text}");
+        assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  | 107 | 2.5 / — | 25 % |\n"), "{text}");
         assert!(text.contains("| bridge STATUS | — [2] | — [1] |"), "{text}");
         assert!(text.contains("\n1. theirs: no such verb\n2. ours: no such verb\n"), "{text}");
     }

@@ -50,12 +50,18 @@ pub(crate) struct Samples {
     pub(crate) memory: Option<i64>,
     /// System calls of one call and of all that it started; of several at once, their mean.
     pub(crate) calls: Option<u64>,
+    /// Milliseconds of one call that the kernel took for what was sent and received through sockets, mostly of netlink. One value
+    /// per traced round: [`TRACED`].
+    pub(crate) kernel: Vec<f64>,
     /// The first failure of a DEL.
     pub(crate) complaint: Option<String>,
 }
 
 /// With more noise than this there is no verdict.
 pub(crate) const NOISY: Noise = Noise { unrest: 1.15, others: 0.15 };
+
+/// How many rounds are traced for the kernel's share.
+const TRACED: usize = 3;
 
 /// Where the tracer is, if it is installed.
 pub(crate) const STRACE: &str = "/usr/bin/strace";
@@ -85,13 +91,16 @@ impl Samples {
     /// The sums of several verbs in each round; of the memory, the largest.
     fn together(all: &[&Samples]) -> Samples {
         let rounds = all.iter().map(|one| one.took.len()).min().unwrap_or_default();
-        let sum = |of: fn(&Samples) -> &Vec<f64>| (0..rounds).map(|n| all.iter().map(|one| of(one)[n]).sum()).collect();
+        let sum = |of: fn(&Samples) -> &Vec<f64>, rounds| {
+            (0..rounds).map(|n| all.iter().map(|one| of(one)[n]).sum()).collect()
+        };
         Samples {
-            took: sum(|one| &one.took),
-            processor: sum(|one| &one.processor),
-            faults: sum(|one| &one.faults),
+            took: sum(|one| &one.took, rounds),
+            processor: sum(|one| &one.processor, rounds),
+            faults: sum(|one| &one.faults, rounds),
             memory: all.iter().filter_map(|one| one.memory).max(),
             calls: all.iter().map(|one| one.calls).sum(),
+            kernel: sum(|one| &one.kernel, all.iter().map(|one| one.kernel.len()).min().unwrap_or_default()),
             complaint: all.iter().find_map(|one| one.complaint.clone()),
         }
     }
@@ -129,9 +138,23 @@ impl<'a> Player<'a> {
     }
 
     /// A round through strace(1), where it is installed.
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "the calls of a process")]
     fn count(&mut self) {
         if Path::new(STRACE).exists() {
-            self.through(&[STRACE, "-f", "-c", "-o"], |samples, texts| samples.calls = mean(texts));
+            self.through(&[STRACE, "-f", "-c", "-o"], |samples, texts| {
+                samples.calls = mean(texts, total).map(|calls| calls.round() as u64);
+            });
+        }
+    }
+
+    /// Rounds through strace(1) that tell how long the kernel took for calls on sockets.
+    fn trace(&mut self) {
+        if Path::new(STRACE).exists() {
+            for _ in 0..TRACED {
+                self.through(&[STRACE, "-f", "-T", "-e", "trace=%network", "-o"], |samples, texts| {
+                    samples.kernel.extend(mean(texts, |text| Some(kernel(text))));
+                });
+            }
         }
     }
 
@@ -191,6 +214,7 @@ pub(crate) fn play(scenario: &Scenario, sides: &[Side], rounds: usize) -> Vec<Ro
         player.weigh();
         player.count();
     }
+    players[0].trace();
     let together =
         row_together(scenario).map(|name| Row { name, sides: players.iter().map(Player::together).collect(), noise });
     let mut sides = |verb| players.iter_mut().map(|player| player.outcome(verb)).collect();
@@ -244,16 +268,25 @@ fn fixed_work() -> f64 {
     began.elapsed().as_secs_f64() * 1e3
 }
 
-/// The calls of each of these summaries, on average.
-fn mean(summaries: &[String]) -> Option<u64> {
-    let totals: Vec<u64> = summaries.iter().map(|text| total(text)).collect::<Option<_>>()?;
-    totals.iter().sum::<u64>().checked_div(u64::try_from(totals.len()).ok()?)
+/// The average of what `read` finds in these texts, if it is in all of them.
+#[expect(clippy::cast_precision_loss, reason = "as many as containers")]
+fn mean(texts: &[String], read: fn(&str) -> Option<f64>) -> Option<f64> {
+    let found: Vec<f64> = texts.iter().map(|text| read(text)).collect::<Option<_>>()?;
+    (!found.is_empty()).then(|| found.iter().sum::<f64>() / found.len() as f64)
 }
 
 /// The number of calls in the last line of `strace -c`.
-fn total(text: &str) -> Option<u64> {
+fn total(text: &str) -> Option<f64> {
     let line = text.lines().rfind(|line| line.ends_with(" total"))?;
     line.split_whitespace().nth(3)?.parse().ok()
+}
+
+/// The milliseconds of all calls that `strace -T` lists. The shortest one is what tracing adds to each: it is subtracted.
+fn kernel(text: &str) -> f64 {
+    let seconds = |line: &str| line.strip_suffix('>')?.rsplit_once('<')?.1.parse().ok();
+    let took: Vec<f64> = text.lines().filter_map(seconds).collect();
+    let least = took.iter().copied().fold(f64::INFINITY, f64::min);
+    took.iter().map(|took| (took - least) * 1e3).sum()
 }
 
 #[cfg(test)]
@@ -263,11 +296,22 @@ mod tests {
     #[test]
     fn a_summary_of_strace_is_read_with_and_without_errors() {
         let head = "% time     seconds  usecs/call     calls    errors syscall\n";
-        assert_eq!(total(&format!("{head}100.00    0.002         19       107         3 total\n")), Some(107));
-        assert_eq!(total(&format!("{head}100.00    0.002         19       107           total\n")), Some(107));
+        assert_eq!(total(&format!("{head}100.00    0.002         19       107         3 total\n")), Some(107.0));
+        assert_eq!(total(&format!("{head}100.00    0.002         19       107           total\n")), Some(107.0));
         assert_eq!(total(head), None);
         let of = |calls: u32| format!("{head}100.00    0.002         19       {calls}           total\n");
-        assert_eq!([mean(&[of(100), of(104)]), mean(&[of(100), head.to_owned()]), mean(&[])], [Some(102), None, None]);
+        let means = [vec![of(100), of(104)], vec![of(100), head.to_owned()], vec![]].map(|texts| mean(&texts, total));
+        assert_eq!(means, [Some(102.0), None, None]);
+    }
+
+    #[test]
+    fn the_kernels_part_is_what_the_calls_took_longer_than_the_shortest() {
+        let text = "7 socket(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE) = 3 <0.000010>\n\
+                    7 sendmsg(3, {msg_name=NULL, ...}, 0 <unfinished ...>\n\
+                    7 <... sendmsg resumed>) = 36 <0.000510>\n\
+                    7 +++ exited with 0 +++\n";
+        assert!((kernel(text) - 0.5).abs() < 1e-9);
+        assert!(kernel("7 +++ exited with 0 +++\n").abs() < 1e-9, "a call that sends nothing");
     }
 
     #[test]
@@ -278,11 +322,13 @@ mod tests {
             faults: vec![2.0; 2],
             memory,
             calls,
+            kernel: vec![0.5],
             complaint: calls.map(|_| "it is still there".to_owned()),
         };
         let both = [samples([1.0, 2.0], Some(7), Some(100)), samples([10.0, 30.0], Some(9), None)];
         let sum = Samples::together(&both.each_ref());
         assert_eq!((sum.took, sum.processor, sum.faults), (vec![11.0, 32.0], vec![2.0; 2], vec![4.0; 2]));
+        assert_eq!(sum.kernel, [1.0]);
         assert_eq!((sum.memory, sum.calls), (Some(9), None), "a call that was not counted is not none");
         assert_eq!(sum.complaint.as_deref(), Some("it is still there"));
     }

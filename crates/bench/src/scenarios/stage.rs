@@ -15,6 +15,9 @@ use crate::scenarios::runtime;
 use crate::scenarios::{Foreign, LACKING, Scenario, Verb};
 use crate::spawn::{self, Ready, Run};
 
+/// The binary of all our plugins, beside their launchers.
+pub(crate) const BINARY: &str = "cni-plugins";
+
 /// A directory of plugins to be measured.
 #[derive(Clone, Debug)]
 pub(crate) struct Side {
@@ -274,7 +277,7 @@ impl<'a> Stage<'a> {
         }
         let link = self.dir().join(self.scenario.plugin);
         if !link.exists() {
-            let binary = self.side.bin.join("cni-plugins");
+            let binary = self.side.bin.join(BINARY);
             fs::hard_link(&binary, &link).map_err(|error| format!("{}: {error}", binary.display()))?;
         }
         Ok(link)
