@@ -64,6 +64,16 @@ pub(crate) fn check(at: &AttachmentSpec, state: HostState, addresses: &Addresses
     Ok(())
 }
 
+/// Whether a DHCP server, which may be any host of the link, chose a gateway of these addresses, in a subnet that the network's
+/// configuration does not name.
+pub fn is_gateway_of_a_server(conf: &NetConf, addresses: &Addresses) -> bool {
+    if conf.at(&["ipam", "type"]).and_then(Value::as_str) != Some("dhcp") {
+        return false;
+    }
+    let subnets = subnets(conf);
+    addresses.ips.iter().any(|ip| !subnets.iter().any(|subnet| subnet.allows(ip, HostState::Gateways)))
+}
+
 fn refusal(ip: &Ip, source: KeySource, state: HostState, subnets: &[Subnet]) -> Error {
     let wanted = match ip.gateway {
         Some(gateway) if state != HostState::Rules => format!("{} with gateway {gateway}", ip.address),
@@ -294,6 +304,21 @@ mod tests {
                 assert!(checked(&conf, "IP=11.0.0.5/24", "11.0.0.5/24", "11.0.0.1", state).is_err(), "{ipam}");
                 assert!(checked(&conf, "", "10.0.0.5/23", "10.0.0.1", state).is_err(), "{ipam}");
             }
+        }
+    }
+
+    #[test]
+    fn a_gateway_of_a_dhcp_server_is_one_unless_its_subnet_is_named() {
+        let ip = Ip { gateway: parse_ip("10.0.0.1").ok(), ..Ip::new(parse_cidr("10.0.0.5/24").unwrap()) };
+        let addresses = Addresses { ips: vec![ip], ..Addresses::default() };
+        for (ipam, is_one) in [
+            (r#""type":"dhcp""#, true),
+            (r#""type":"dhcp","allowedSubnets":["10.0.1.0/24"]"#, true),
+            (r#""type":"dhcp","allowedSubnets":["10.0.0.0/24"]"#, false),
+            (r#""type":"host-local""#, false),
+        ] {
+            let conf = NetConf::parse(format!(r#"{{"ipam":{{{ipam}}}}}"#).as_bytes()).unwrap();
+            assert_eq!(is_gateway_of_a_server(&conf, &addresses), is_one, "{ipam}");
         }
     }
 

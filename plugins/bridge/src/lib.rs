@@ -27,7 +27,9 @@ use cnikit::rules::ip_spoofing::{self, IpSpoofCheck};
 use cnikit::rules::mac_spoofing::{self, SpoofCheck};
 use cnikit::rules::masquerade::{self, Masquerade};
 use cnikit::types::Route;
-use cnikit::{Addresses, AttachmentSpec, Error, HostState, InterfacePlugin, KeySource, Result, Sources};
+use cnikit::{
+    Addresses, AttachmentSpec, Error, HostState, InterfacePlugin, KeySource, Result, Sources, is_gateway_of_a_server,
+};
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
 
@@ -124,6 +126,7 @@ impl InterfacePlugin for BridgePlugin {
             addresses: gateways,
             force: keys.force_address,
             containers: containers.clone(),
+            untrusted: is_gateway_of_a_server(&at.conf, addresses),
         };
         let check =
             IpSpoofCheck { ifname: ifname.clone(), mac: keys.mac, addresses: containers.clone(), is_port: true };

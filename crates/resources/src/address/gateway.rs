@@ -23,6 +23,8 @@ pub struct Gateway {
     pub force: bool,
     /// The container's addresses. None of them may be an address of the link.
     pub containers: Vec<IpAddr>,
+    /// Some party of the network chose the addresses: it is an error if the link has not got them.
+    pub untrusted: bool,
 }
 
 /// `RT_SCOPE_UNIVERSE`. Link-local addresses are never in the way.
@@ -39,8 +41,11 @@ impl Resource for Gateway {
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
         let own = self.addresses.iter().map(IpNetwork::ip);
         refuse_shared(&self.link, own, &self.containers)?;
-        let Some(link) = context.host()?.find_recent_link(&self.link)? else { return Ok(()) };
+        let Some(link) = context.host()?.find_recent_link(&self.link)? else {
+            return self.refuse_untrusted(&self.addresses);
+        };
         let present = context.host()?.addresses(link.index)?;
+        self.refuse_untrusted(&self.missing(&present))?;
         refuse_shared(&self.link, present.iter().map(|one| one.address.ip()), &self.containers)?;
         match self.in_the_way(&self.missing(&present), &present).first() {
             Some(other) => self.refuse_unless_forced(other),
@@ -56,6 +61,7 @@ impl Resource for Gateway {
         if missing.is_empty() {
             return Ok(Made::nothing());
         }
+        self.refuse_untrusted(&missing)?;
         if missing.iter().any(IpNetwork::is_ipv6) {
             sysctl::set(&Inside::here(), &format!("net/ipv6/conf/{}/disable_ipv6", self.link), "0")?;
         }
@@ -99,6 +105,16 @@ impl Gateway {
             }
         }
         in_the_way
+    }
+
+    /// The error if the link has not got these addresses, and a party of the network chose them.
+    fn refuse_untrusted(&self, missing: &[IpNetwork]) -> Result<()> {
+        let (true, Some(first)) = (self.untrusted, missing.first()) else { return Ok(()) };
+        let link = &self.link;
+        Err(Error::config(format!("the DHCP server chose the gateway {first}, which is not an address of {link}")).hint(format!(
+            "remove `isGateway` and `isDefaultGateway`; or, if the host is to have it: `ip address add {first} dev {link}`, or name \
+             its subnet in `ipam.allowedSubnets`"
+        )))
     }
 
     fn refuse_unless_forced(&self, other: &Address) -> Result<()> {
