@@ -161,6 +161,20 @@ fn a_release_is_made_twice_with_the_same_bytes() {
     assert!(sums(&release(0)).lines().count() >= 4);
 }
 
+/// Every file of the directory, and the image's version of this release.
+#[test]
+fn the_manifests_are_those_of_the_repository() {
+    let dir = tempfile::tempdir().unwrap();
+    sh(dir.path(), &format!("tar -xzf '{}'", file(0, "cnikit-kubernetes-v", ".tgz").display()));
+    let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    sh(dir.path(), &format!("diff -r '{top}/plugins/all/kubernetes' kubernetes"));
+    let version = env!("CARGO_PKG_VERSION");
+    for overlay in ["install", "uninstall"] {
+        let text = fs::read_to_string(dir.path().join("kubernetes").join(overlay).join("kustomization.yaml")).unwrap();
+        assert!(text.contains(version), "{overlay}: {text}");
+    }
+}
+
 fn image() -> PathBuf {
     file(0, "cnikit-v", ".oci.tar")
 }
