@@ -36,6 +36,25 @@ fn container(host: &Host, number: usize) -> Container {
     container
 }
 
+/// As a daemon in a container, which sees the host's files below a directory (`-hostprefix`), and asks servers for replies to all
+/// (`-broadcast`).
+#[test]
+fn the_flags_of_upstreams_daemon_have_their_effects() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &["--log-dhcp"]);
+    let prefix = host.dir().join("prefix");
+    let daemon = LeaseDaemon::start(&host, &["-hostprefix", &prefix.display().to_string(), "-broadcast"]);
+    let container = container(&host, 1);
+    let below = prefix.join("elsewhere");
+    host.sh(&format!("mkdir -p {0} && touch {0}/one && mount --bind {1} {0}/one", below.display(), container.path()));
+    let order = LeaseOrder { netns: "/elsewhere/one".to_owned(), ..order(&container, "one") };
+    let reply = daemon.call(&LeaseRequest::Add(order));
+    host.sh(&format!("umount {}/one", below.display()));
+    assert!(matches!(reply, LeaseReply::Lease { .. }), "{reply:?}");
+    assert!(server.log().contains("broadcast response"), "{}", server.log());
+    daemon.del("one");
+}
+
 /// How many descriptors a process has open that are sockets.
 fn sockets(pid: i32) -> usize {
     let files = std::fs::read_dir(format!("/proc/{pid}/fd")).unwrap();

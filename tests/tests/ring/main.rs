@@ -20,6 +20,7 @@ mod ipvlan;
 mod life;
 mod mixed;
 mod needs;
+mod services;
 mod tap;
 mod test;
 mod vlan;
@@ -45,6 +46,7 @@ fn main() -> ExitCode {
         ipvlan::TESTS,
         life::TESTS,
         mixed::TESTS,
+        services::TESTS,
         tap::TESTS,
         vlan::TESTS,
         vlan_plugin::TESTS,

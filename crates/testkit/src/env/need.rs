@@ -127,6 +127,15 @@ impl Need {
     pub const AUXILIARY_DEVICE: Need =
         Need::new("auxiliary-device", "ls /sys/bus/auxiliary/devices", "cnikit_auxiliary.port.0");
 
+    /// systemd, and control groups of the second version in which it can make its own.
+    #[doc(alias = "cgroup2")]
+    pub const SYSTEMD: Need = Need::new(
+        "systemd",
+        "test -x /lib/systemd/systemd && unshare --mount sh -c 'mount -t cgroup2 none /mnt && mkdir /mnt/cnikit-$$ && \
+         rmdir /mnt/cnikit-$$ && echo a control group was made'",
+        "a control group was made",
+    );
+
     /// All needs defined here.
     pub const ALL: &[Need] = &[
         Need::BRIDGE_VLAN_FILTERING,
@@ -145,6 +154,7 @@ impl Need {
         Need::BRIDGE_META,
         Need::PCI_CARDS,
         Need::AUXILIARY_DEVICE,
+        Need::SYSTEMD,
     ];
 
     /// Defines a need: its name, a shell line that creates the feature on a new host and prints it, and a text that the output

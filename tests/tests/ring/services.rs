@@ -1,0 +1,175 @@
+//! The units of the DHCP daemon under systemd, which is the first process of a PID namespace here.
+
+use std::fs;
+use std::path::Path;
+use std::thread;
+use std::time::Duration;
+
+use cnikit_process::{Deadline, Env, Program, find_program};
+use cnikit_testkit::need::Need;
+use cnikit_testkit::{Container, Host};
+use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge};
+use cnikit_tests::running_server::RunningServer;
+use cnikit_tests::world::{ping, undisturbed};
+use cnikit_tests::{installed, subject};
+use serde_json::{Value, json};
+
+use crate::test::{Test, test};
+
+pub(crate) const TESTS: &[Test] =
+    &[test!(the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD)];
+
+/// The targets that the units name, and which pull in nothing here.
+const TARGETS: [&str; 8] = ["basic", "multi-user", "network", "shutdown", "sockets", "sysinit", "test", "umount"];
+
+/// systemd with the shipped units, their socket listening. It ends with the value.
+struct Manager<'a> {
+    host: &'a Host,
+    running: Option<RunningServer>,
+}
+
+impl Manager<'_> {
+    fn start(host: &Host) -> Manager<'_> {
+        let dir = host.dir().display();
+        let units = host.dir().join("units");
+        ["units", "groups", "run", "cni"].iter().for_each(|name| fs::create_dir(host.dir().join(name)).unwrap());
+        for name in TARGETS {
+            fs::write(units.join(format!("{name}.target")), "[Unit]\nDefaultDependencies=no\n").unwrap();
+        }
+        for name in ["cni-dhcp.service", "cni-dhcp.socket"] {
+            let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dhcp/systemd").join(name);
+            fs::copy(shipped, units.join(name)).unwrap();
+        }
+        // What the units name on a node is the test's own: control groups, the plugins, /run except for the network namespaces that
+        // are mounted there, then and later.
+        let inside = format!(
+            "set -e
+             umount -R /sys/fs/cgroup 2>/dev/null || :
+             mount -t cgroup2 none /sys/fs/cgroup
+             mount -t tmpfs tmpfs {dir}/run && mkdir {dir}/run/netns {dir}/run/cni
+             mount --rbind /run/netns {dir}/run/netns && mount --bind {dir}/cni {dir}/run/cni
+             mount --rbind {dir}/run /run
+             mount -t tmpfs tmpfs /opt && mkdir -p /opt/cni/bin && mount --bind {} /opt/cni/bin
+             exec env -i container=test PATH=$PATH SYSTEMD_UNIT_PATH={dir}/units SYSTEMD_LOG_TARGET=console \
+                 /lib/systemd/systemd --system --unit=test.target --show-status=no",
+            installed().display()
+        );
+        fs::write(host.dir().join("inside"), inside).unwrap();
+        let line = format!(
+            "mount -t cgroup2 none {dir}/groups && mkdir {dir}/groups/cnikit-$$ && echo $$ >{dir}/groups/cnikit-$$/cgroup.procs &&
+             echo $$ >{dir}/pid && exec unshare --cgroup --pid --fork --mount --propagation slave --mount-proc --kill-child \
+                 sh {dir}/inside"
+        );
+        let args = ["--mount", "--propagation", "slave", "sh", "-c", &line];
+        let program = Program {
+            path: find_program("unshare").unwrap(),
+            args: args.map(Into::into).to_vec(),
+            env: Env::Clean(&[]),
+            stdin: Vec::new(),
+            limit: 1 << 20,
+            grace: Duration::from_secs(10),
+        };
+        let manager = Manager { host, running: Some(RunningServer::start(host, program)) };
+        manager.await_that("start cni-dhcp.socket", "");
+        manager
+    }
+
+    /// systemctl(1), in the manager's namespaces.
+    fn try_systemctl(&self, words: &str) -> (bool, String) {
+        let first = format!("$(pgrep -P $(cat {}/pid))", self.host.dir().display());
+        self.host.try_sh(&format!("nsenter -t {first} -m -p systemctl --no-pager {words}"))
+    }
+
+    /// Waits until systemctl(1) succeeds and says this.
+    fn await_that(&self, words: &str, says: &str) -> String {
+        let deadline = Deadline::after(Duration::from_mins(1));
+        loop {
+            let (succeeded, said) = self.try_systemctl(words);
+            if succeeded && said.contains(says) {
+                return said;
+            }
+            assert!(deadline.pause(Duration::from_millis(50)), "systemctl {words}: {said}");
+        }
+    }
+
+    /// The value of a property of the service.
+    fn service(&self, property: &str) -> String {
+        self.await_that(&format!("show --value -p {property} cni-dhcp.service"), "").trim().to_owned()
+    }
+}
+
+impl Drop for Manager<'_> {
+    fn drop(&mut self) {
+        self.running.take();
+        let dir = self.host.dir().display();
+        // The kernel removes the last process from its group some time after it has ended.
+        let line = format!(
+            "mount -t cgroup2 none {dir}/groups && cd {dir}/groups &&
+             timeout 20 sh -c 'until find cnikit-$(cat {dir}/pid) -depth -type d -exec rmdir {{}} + 2>/dev/null; do sleep 0.1; done'"
+        );
+        let (is_clean, said) = self.host.try_sh(&format!("unshare --mount sh -c '{}'", line.replace('\'', r"'\''")));
+        assert!(is_clean || thread::panicking(), "a control group stays: {said}");
+    }
+}
+
+/// A network namespace that is mounted below `/run/netns`, as runtimes mount those of pods.
+struct Mounted {
+    container: Container,
+    path: String,
+}
+
+impl Mounted {
+    fn new(host: &Host, name: &str) -> Mounted {
+        let container = host.container();
+        let path = format!("/run/netns/cnikit-services-{name}");
+        host.sh(&format!("touch {path} && mount --bind {} {path}", container.path()));
+        Mounted { container, path }
+    }
+}
+
+impl Drop for Mounted {
+    fn drop(&mut self) {
+        let _ = std::process::Command::new("umount").arg(&self.path).status();
+        let _ = fs::remove_file(&self.path);
+    }
+}
+
+/// A caller finds the socket as it is on a node; the daemon is started by its call, under the unit's restrictions.
+fn the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() {
+    let host = Host::new();
+    dhcp_bridge(&host);
+    let server = Dnsmasq::start(&host, "10.99.0.10,10.99.0.50", &[]);
+    let manager = Manager::start(&host);
+    assert_eq!(manager.service("ActiveState"), "inactive");
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": host.dir().join("cni/dhcp.sock")});
+    let bridge = subject("bridge", json!({"bridge": DHCP_BRIDGE, "ipam": ipam}));
+    let call =
+        |verb: &str, id: &str, at: &Mounted, keys: &[(&str, Value)]| bridge.call(&host, verb, id, &at.path, keys);
+
+    let one = Mounted::new(&host, "one");
+    let first = call("ADD", "c-one", &one, &[]).json();
+    assert!(first["ips"][0]["address"].as_str().is_some_and(|text| text.starts_with("10.99.0.")), "{first}");
+    let daemon = manager.service("MainPID");
+    assert_ne!(daemon, "0");
+
+    // The lease, the container's traffic and the socket outlive the daemon.
+    undisturbed(&one.container, DHCP_SERVER, || {
+        manager.await_that("kill --signal=KILL --kill-whom=main cni-dhcp.service", "");
+        call("CHECK", "c-one", &one, &[("prevResult", first.clone())]).ok();
+        assert_ne!(manager.service("MainPID"), daemon);
+        manager.await_that("restart cni-dhcp.service", "");
+        call("CHECK", "c-one", &one, &[("prevResult", first.clone())]).ok();
+    });
+    assert_eq!(server.leases().len(), 1);
+
+    // A namespace that was mounted after the daemon's start.
+    let two = Mounted::new(&host, "two");
+    let second = call("ADD", "c-two", &two, &[]).json();
+    assert_ne!(second["ips"][0]["address"], first["ips"][0]["address"], "{second}");
+    two.container.sh(&ping(DHCP_SERVER));
+    call("DEL", "c-one", &one, &[("prevResult", first)]).ok();
+    manager.await_that("stop cni-dhcp.service", "");
+    call("DEL", "c-two", &two, &[("prevResult", second)]).ok();
+    server.await_leases("both leases are given back", <[String]>::is_empty);
+    assert_eq!(manager.service("Result"), "success");
+}
