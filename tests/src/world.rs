@@ -2,10 +2,11 @@
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
+use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_testkit::{Container, Host};
+use cnikit_testkit::{Container, Host, Subject};
 
 /// The addresses of [`world`], one a family.
 pub const WORLD: [&str; 2] = ["192.0.2.2", "2001:db8:9::2"];
@@ -53,6 +54,45 @@ pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T
     });
     from.sh(&ping(to));
     done
+}
+
+/// A container's process holds the lock of its own network namespace while `work` runs. Its file is one that any process of the
+/// namespace may open. `mode` is `--shared` or `--exclusive`.
+fn while_it_locks_itself<T>(container: &Container, mode: &str, work: impl FnOnce() -> T) -> T {
+    let dir = tempfile::tempdir().unwrap();
+    let [held, stop] = ["held", "stop"].map(|name| dir.path().join(name));
+    let line = format!(
+        "flock --no-fork -n {mode} /proc/self/ns/net sh -c 'touch {}; timeout 300 sh -c \"until [ -e {} ]; do sleep 0.05; done\"'",
+        held.display(),
+        stop.display()
+    );
+    thread::scope(|scope| {
+        let holder = scope.spawn(|| container.sh(&line));
+        while !held.exists() && !holder.is_finished() {
+            thread::yield_now();
+        }
+        let done = panic::catch_unwind(AssertUnwindSafe(work));
+        let was_held = !holder.is_finished();
+        std::fs::write(&stop, "").unwrap();
+        holder.join().unwrap();
+        assert!(was_held, "the lock was not held all the while");
+        done.unwrap_or_else(|panic| panic::resume_unwind(panic))
+    })
+}
+
+/// Adds, checks and deletes an attachment while a process of its container holds the lock of their namespace. Returns how long that
+/// took.
+pub fn lives_while_locked(subject: &Subject, mode: &str) -> Duration {
+    let host = subject.host();
+    let subject = subject.at(host.dir());
+    let container = subject.container(&host);
+    while_it_locks_itself(&container, mode, || {
+        let began = Instant::now();
+        let result = subject.add(&host, "c-one", &container);
+        subject.check(&host, "c-one", &container, &result).ok();
+        subject.del(&host, "c-one", &container, &result);
+        began.elapsed()
+    })
 }
 
 /// Until no IPv6 address of a namespace is under duplicate address detection any more, and each has its local route: the kernel

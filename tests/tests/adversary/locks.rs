@@ -12,7 +12,9 @@ use cnikit::{
     Addresses, AttachmentSpec, Error, Input, InterfacePlugin, InterfaceShape, Sources, code, input::Stdin, serve,
 };
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
+use cnikit_tests::campaign_subjects::source_routing;
 use cnikit_tests::way::script;
+use cnikit_tests::world::lives_while_locked;
 use cnikit_tests::{bin, copy_program, dual_stack, subject};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -259,6 +261,16 @@ fn without_a_lock_file_another_user_delays_a_call_by_seconds_only() {
         chain.del(&host, "c-one", &container, &prev);
     });
     assert!(fs::read_to_string(&log).unwrap().contains("this network namespace is not locked for calls"));
+}
+
+/// sbr changes the tables of a container, whose processes can open the file of their namespace.
+#[test]
+fn a_lock_of_a_container_on_its_own_namespace_delays_no_call() {
+    let sbr = source_routing(bin());
+    for mode in ["--shared", "--exclusive"] {
+        let took = lives_while_locked(&sbr, mode);
+        assert!(took < MUCH, "{mode}: {took:?}");
+    }
 }
 
 /// Replaces a directory by something else.

@@ -69,6 +69,8 @@ pub(crate) const ROWS: [Row; 61] = [
             "locks::an_older_release_waits_for_this_one_and_is_not_waited_for",
             "locks::gc_that_cannot_have_the_lock_leaves_link_address_and_rules",
             "locks::an_installation_waits_for_no_other_user",
+            "locks::a_lock_of_a_container_on_its_own_namespace_delays_no_call",
+            "ring/vrf::a_lock_of_the_container_on_its_own_namespace_delays_no_call",
         ]),
     ),
     cve(
@@ -591,6 +593,7 @@ pub(crate) const ROWS: [Row; 61] = [
         By(&[
             "dhcp_daemon/a_rogue_server_keeps_no_container_from_its_lease",
             "dhcp6/a_rogue_server_of_ipv6_keeps_no_container_from_its_lease_and_writes_nowhere_else",
+            "dhcp/a_server_gives_the_host_no_address",
         ]),
     ),
     row(
@@ -638,7 +641,7 @@ pub(crate) const ROWS: [Row; 61] = [
 /// plugin, and its tests run for all of them; `tool` instead of marks means cnitool and libcni only.
 const MATRIX: &str = "
 row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan loopback macvlan portmap ptp sbr static tap tuning vlan vrf
- 1  - x - - x x x - x - - x x - - - - - -  locks are taken where iptables' rules, firewalld's sources, ipvlan's addresses or the host's devices are changed
+ 1  - x - - x x x - x - - x x x - - - - x  locks are taken where iptables' rules, firewalld's sources, ipvlan's addresses, the host's devices or a container's tables are changed
  2  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
  3  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
  4  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
@@ -694,7 +697,7 @@ row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan l
 54  x x x x x x x x x x x x x x x x x x x
 55  x - - - - - - - - - - - - - - - - - -  no other takes rates
 56  - - - - - - - - - - - - - - - x - - -  no other makes a device with an owner
-57  - - x - - - - - - - - - - - - - - - -  no other listens to a server of the network
+57  - x x - - - - - - - - - - - - - - - -  no other listens to a server of the network, or gives the host what it chose
 58  - - x - - - - - - - - - - - - - - - -  no other has a daemon
 59  - - - - - - x - - - - - - - - - - - -  no other moves a device of the host
 60  - - - - - - - - - - - - - x - - - - x  no other makes routing tables

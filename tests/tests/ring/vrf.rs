@@ -1,7 +1,9 @@
 //! vrf: its life in the containers of a kernel that has VRFs, and what it gives back.
 
 use std::thread;
+use std::time::Duration;
 
+use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::life;
 use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
@@ -9,7 +11,7 @@ use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, flood
 use cnikit_tests::campaign_subjects::{crowded_vrf_member, vrf_member};
 use cnikit_tests::tampering::VRF;
 use cnikit_tests::transcripts::scenes;
-use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once};
+use cnikit_tests::world::{UNTIL_DETECTED, lives_while_locked, ping, ping_once};
 use cnikit_tests::{bin, subject};
 use serde_json::{Value, json};
 
@@ -24,6 +26,8 @@ pub(crate) const TESTS: &[Test] = &[
     test!(recorded_requests_of_a_runtime_are_answered needs Need::VRF),
     test!(a_fault_before_any_step_changes_nothing needs Need::VRF),
     test!(it_is_killed_at_some_calls needs Need::VRF),
+    test!(it_is_terminated_at_some_moments needs Need::VRF),
+    test!(it_lacks_memory_or_files needs Need::VRF),
     test!(it_meets_some_errors needs Need::VRF),
     test!(a_vrf_goes_with_its_last_member_and_not_before needs Need::VRF),
     test!(a_table_that_something_uses_is_refused_by_name needs Need::VRF),
@@ -31,6 +35,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(two_vrfs_with_one_subnet_reach_each_their_own needs Need::VRF),
     test!(two_interfaces_at_once_get_two_tables_or_one_vrf needs Need::VRF),
     test!(a_del_after_a_killed_call_gives_the_ipv6_settings_back needs Need::VRF),
+    test!(a_lock_of_the_container_on_its_own_namespace_delays_no_call needs Need::VRF),
     test!(a_kernel_without_it_is_named),
 ];
 
@@ -66,8 +71,23 @@ fn it_is_killed_at_some_calls() {
     kill::at_every_call(&vrf_member(bin()), 1);
 }
 
+fn it_is_terminated_at_some_moments() {
+    kill::at_moments(&vrf_member(bin()), case_limit(1).min(50));
+}
+
+fn it_lacks_memory_or_files() {
+    kill::with_resource_limits(&vrf_member(bin()), 1);
+}
+
 fn it_meets_some_errors() {
     errno::at_every_call(&vrf_member(bin()), 1);
+}
+
+fn a_lock_of_the_container_on_its_own_namespace_delays_no_call() {
+    for mode in ["--shared", "--exclusive"] {
+        let took = lives_while_locked(&vrf_member(bin()), mode);
+        assert!(took < Duration::from_secs(30), "{mode}: {took:?}"); // one that waits for a lock fails after a minute
+    }
 }
 
 /// A host with a container that has such an interface, and how the container was.
