@@ -1,5 +1,6 @@
 //! dummy: its life, with and without addresses, and what it leaves alone.
 
+use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
@@ -17,6 +18,8 @@ pub(crate) const TESTS: &[Test] = &[
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::DUMMY),
     test!(a_fault_before_any_step_leaves_nothing needs Need::DUMMY),
     test!(it_is_killed_at_some_calls needs Need::DUMMY),
+    test!(it_is_terminated_at_some_moments needs Need::DUMMY),
+    test!(it_lacks_memory_or_files needs Need::DUMMY),
     test!(recorded_requests_of_a_runtime_are_answered needs Need::DUMMY),
     test!(it_meets_some_errors needs Need::DUMMY),
     test!(check_names_what_was_tampered_with needs Need::DUMMY),
@@ -66,6 +69,14 @@ fn without_gateway() -> Subject {
 
 fn it_is_killed_at_some_calls() {
     kill::at_every_call(&without_gateway(), 1);
+}
+
+fn it_is_terminated_at_some_moments() {
+    kill::at_moments(&without_gateway(), case_limit(1).min(50));
+}
+
+fn it_lacks_memory_or_files() {
+    kill::with_resource_limits(&without_gateway(), 1);
 }
 
 fn recorded_requests_of_a_runtime_are_answered() {

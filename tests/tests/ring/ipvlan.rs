@@ -1,6 +1,7 @@
 //! ipvlan: ADD, CHECK and DEL, alone and in a chain; masters, modes, and which hosts can reach each other. And tests shared with
 //! macvlan on a master whose wire leads nowhere.
 
+use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Host, Subject, errno, fault, flood, kill};
@@ -18,6 +19,8 @@ pub(crate) const TESTS: &[Test] = &[
     test!(eight_at_once_get_eight_addresses needs Need::IPVLAN),
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::IPVLAN),
     test!(it_is_killed_at_some_calls needs Need::IPVLAN),
+    test!(it_is_terminated_at_some_moments needs Need::IPVLAN),
+    test!(it_lacks_memory_or_files needs Need::IPVLAN),
     test!(it_meets_some_errors needs Need::IPVLAN),
     test!(check_names_what_was_tampered_with needs Need::IPVLAN),
     test!(containers_reach_each_other_and_outside_as_the_mode_says needs Need::IPVLAN),
@@ -83,6 +86,14 @@ fn a_fault_before_any_step_leaves_nothing() {
 
 fn it_is_killed_at_some_calls() {
     kill::at_every_call(&ipvlan(), 1);
+}
+
+fn it_is_terminated_at_some_moments() {
+    kill::at_moments(&ipvlan(), case_limit(1).min(50));
+}
+
+fn it_lacks_memory_or_files() {
+    kill::with_resource_limits(&ipvlan(), 1);
 }
 
 fn it_meets_some_errors() {

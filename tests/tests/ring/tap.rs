@@ -5,6 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use cnikit_process::Deadline;
+use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
@@ -23,6 +24,8 @@ pub(crate) const TESTS: &[Test] = &[
     test!(no_flood_leaves_an_orphan_or_gives_an_address_twice needs Need::TUN),
     test!(a_fault_before_any_step_leaves_nothing needs Need::TUN),
     test!(it_is_killed_at_some_calls needs Need::TUN),
+    test!(it_is_terminated_at_some_moments needs Need::TUN),
+    test!(it_lacks_memory_or_files needs Need::TUN),
     test!(recorded_requests_of_a_runtime_are_answered needs Need::TUN),
     test!(it_meets_some_errors needs Need::TUN),
     test!(check_names_what_was_tampered_with needs Need::TUN),
@@ -87,6 +90,14 @@ fn without_gateway() -> Subject {
 
 fn it_is_killed_at_some_calls() {
     kill::at_every_call(&without_gateway(), 1);
+}
+
+fn it_is_terminated_at_some_moments() {
+    kill::at_moments(&without_gateway(), case_limit(1).min(50));
+}
+
+fn it_lacks_memory_or_files() {
+    kill::with_resource_limits(&without_gateway(), 1);
 }
 
 fn recorded_requests_of_a_runtime_are_answered() {
