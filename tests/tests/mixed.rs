@@ -6,7 +6,7 @@ use cnikit_testkit::campaign::{runs_all_cases, sample};
 use cnikit_testkit::mixed::{interleaved, replaced};
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, HostSnapshot, Subject};
-use cnikit_tests::campaign_subjects::{connected, crowded_firewall, crowded_ports, crowded_source_routing, shaped};
+use cnikit_tests::campaign_subjects::{connected, crowded_firewall, crowded_ports};
 use cnikit_tests::mixed::{self, Row, UpstreamRelease};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
 use cnikit_tests::{
@@ -171,7 +171,8 @@ fn some_shared(what: &str) -> Vec<(UpstreamRelease, Subject)> {
 
 /// Every configuration with every release. No masquerade with nftables: upstream's DEL, even of its own attachment, deletes rules
 /// of iptables that it never made, and takes the refusal of iptables 1.8.9 for a failure. No portmap of 1.1.1, whose CHECK of its
-/// own attachment fails as well: it searches for the rules of IPv4 among those for IPv6.
+/// own attachment fails as well: it searches for the rules of IPv4 among those for IPv6. No sbr, vrf and bandwidth, whose interface
+/// stays here: upstream's DEL leaves routes and queueing disciplines to the end of the interface, and its ADD fails at them.
 fn all_shared() -> Vec<(UpstreamRelease, Subject)> {
     let rows = [
         (UpstreamRelease::Packaged, "bridge", ""),
@@ -254,17 +255,6 @@ fn random_calls_of_our_host_device_and_upstreams_leave_nothing() {
     for release in releases("host-device, random calls") {
         let ours = crowded_host_device(bin()).with("cniVersion", json!(release.speaks())).with("ipam", ipam.clone());
         interleave(release, &ours.called(&format!("host-device beside {}", release.version())));
-    }
-}
-
-/// Not among the others either: no packets pass their interfaces.
-#[test]
-fn random_calls_of_our_sbr_and_bandwidth_and_upstreams_leave_nothing() {
-    for release in releases("sbr and bandwidth, random calls") {
-        for ours in [crowded_source_routing(bin()), shaped(bin())] {
-            let title = format!("{} beside {}", ours.plugin, release.version());
-            interleave(release, &ours.with("cniVersion", json!(release.speaks())).called(&title));
-        }
     }
 }
 

@@ -4,9 +4,8 @@ use cnikit_testkit::Subject;
 use cnikit_testkit::mixed::interleaved;
 use cnikit_testkit::need::Need;
 use cnikit_testkit::snapshot::HINTS;
-use cnikit_tests::campaign_subjects::crowded_vrf_member;
 use cnikit_tests::mixed::{UpstreamRelease, alike, dummies, ipvlans, vlan_links, vlans, vrfs};
-use cnikit_tests::{bin, dummy, vlans as vlan_each};
+use cnikit_tests::{dummy, vlans as vlan_each};
 
 use serde_json::json;
 
@@ -21,7 +20,6 @@ pub(crate) const TESTS: &[Test] = &[
     test!(dummies_are_like_the_newest_ones needs Need::DUMMY),
     test!(random_calls_of_our_vlan_and_upstreams_leave_nothing needs Need::VLAN),
     test!(random_calls_of_our_dummy_and_upstreams_leave_nothing needs Need::DUMMY),
-    test!(random_calls_of_our_vrf_and_upstreams_leave_nothing needs Need::VRF),
     test!(vrfs_are_like_the_packaged_ones needs Need::VRF),
     test!(vrfs_are_like_the_newest_ones needs Need::VRF),
 ];
@@ -72,10 +70,4 @@ fn random_calls_of_our_vlan_and_upstreams_leave_nothing() {
 
 fn random_calls_of_our_dummy_and_upstreams_leave_nothing() {
     interleaved(&shared(&dummy()), &UpstreamRelease::Newest.bin(), 25, &HINTS);
-}
-
-fn random_calls_of_our_vrf_and_upstreams_leave_nothing() {
-    let release = UpstreamRelease::Newest;
-    let ours = crowded_vrf_member(bin()).with("cniVersion", json!(release.speaks())).called("vrf beside 1.9.1");
-    interleaved(&ours, &release.bin(), 25, &HINTS);
 }
