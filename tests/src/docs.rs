@@ -85,8 +85,10 @@ impl Example {
         let host = Host::new();
         let container = Host::new().container();
         if let Some(master) = self.master() {
+            // A router of the segment, which the server of DHCP is, advertises itself at any time: the host is not to heed it.
             host.sh(&format!(
-                "ip link add {master} type veth peer name wire0; ip link set {master} up; ip link set wire0 up"
+                "ip link add {master} type veth peer name wire0; echo 0 >/proc/sys/net/ipv6/conf/{master}/accept_ra; \
+                 ip link set {master} up; ip link set wire0 up"
             ));
             if let Some(id) = self.vlan() {
                 host.sh(&format!("ip link add link wire0 name tagged0 type vlan id {id}; ip link set tagged0 up"));

@@ -42,7 +42,10 @@ fn container(host: &Host, number: usize) -> Container {
 fn the_flags_of_upstreams_daemon_have_their_effects() {
     let host = host();
     let server = Dnsmasq::start(&host, RANGE, &["--log-dhcp"]);
+    let dir = host.dir().display();
     let prefix = host.dir().join("prefix");
+    // The socket is below it, too.
+    host.sh(&format!("mkdir -p {0}$(dirname {dir}) && ln -s {dir} {0}{dir}", prefix.display()));
     let daemon = LeaseDaemon::start(&host, &["-hostprefix", &prefix.display().to_string(), "-broadcast"]);
     let container = container(&host, 1);
     let below = prefix.join("elsewhere");

@@ -7,11 +7,12 @@ use std::time::Duration;
 
 use cnikit_process::{Deadline, Env, Program, find_program};
 use cnikit_testkit::need::Need;
-use cnikit_testkit::{Container, Host};
+use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge};
+use cnikit_tests::installed;
 use cnikit_tests::running_server::RunningServer;
+use cnikit_tests::way::script;
 use cnikit_tests::world::{ping, undisturbed};
-use cnikit_tests::{installed, subject};
 use serde_json::{Value, json};
 
 use crate::test::{Test, test};
@@ -55,8 +56,11 @@ impl Manager<'_> {
             installed().display()
         );
         fs::write(host.dir().join("inside"), inside).unwrap();
+        // Only this mount namespace, which a process keeps, and the one inside have the mounts of the containers' namespaces.
+        // The snapshots of other tests do not.
         let line = format!(
-            "mount -t cgroup2 none {dir}/groups && mkdir {dir}/groups/cnikit-$$ && echo $$ >{dir}/groups/cnikit-$$/cgroup.procs &&
+            "mount -t tmpfs tmpfs /run/netns && mount --make-shared /run/netns && {{ sleep 3h & echo $! >{dir}/keeper; }} &&
+             mount -t cgroup2 none {dir}/groups && mkdir {dir}/groups/cnikit-$$ && echo $$ >{dir}/groups/cnikit-$$/cgroup.procs &&
              echo $$ >{dir}/pid && exec unshare --cgroup --pid --fork --mount --propagation slave --mount-proc --kill-child \
                  sh {dir}/inside"
         );
@@ -74,9 +78,33 @@ impl Manager<'_> {
         manager
     }
 
+    /// The words before a command that is to run in the mount namespace around the manager.
+    fn enter(&self) -> String {
+        format!("nsenter -t {} -m", fs::read_to_string(self.host.dir().join("keeper")).unwrap().trim())
+    }
+
+    /// Mounts the namespace of a container below `/run/netns`, as runtimes do with those of pods, and returns where.
+    fn mount(&self, container: &Container, name: &str) -> String {
+        let path = format!("/run/netns/{name}");
+        let line = format!("touch {path} && mount --bind {} {path}", container.path());
+        self.host.sh(&format!("{} sh -c '{line}'", self.enter()));
+        path
+    }
+
+    /// The plugin bridge with the IPAM plugin dhcp, where those mounts are, and the socket's directory is `cni`.
+    fn bridge(&self) -> Subject {
+        let bin = self.host.dir().join("bin");
+        fs::create_dir(&bin).unwrap();
+        let plugins = installed().display();
+        script(&bin, "bridge", &format!("exec {} {plugins}/bridge", self.enter()));
+        let ipam = json!({"type": "dhcp", "daemonSocketPath": self.host.dir().join("cni/dhcp.sock")});
+        let env = vec![("CNI_PATH".to_owned(), plugins.to_string())];
+        Subject { env, ..Subject::new(&bin, "bridge", json!({"bridge": DHCP_BRIDGE, "ipam": ipam})) }
+    }
+
     /// systemctl(1), in the manager's namespaces.
     fn try_systemctl(&self, words: &str) -> (bool, String) {
-        let first = format!("$(pgrep -P $(cat {}/pid))", self.host.dir().display());
+        let first = format!("$(pgrep -P $(cat {}/pid) systemd)", self.host.dir().display());
         self.host.try_sh(&format!("nsenter -t {first} -m -p systemctl --no-pager {words}"))
     }
 
@@ -104,33 +132,11 @@ impl Drop for Manager<'_> {
         let dir = self.host.dir().display();
         // The kernel removes the last process from its group some time after it has ended.
         let line = format!(
-            "mount -t cgroup2 none {dir}/groups && cd {dir}/groups &&
+            "kill $(cat {dir}/keeper); mount -t cgroup2 none {dir}/groups && cd {dir}/groups &&
              timeout 20 sh -c 'until find cnikit-$(cat {dir}/pid) -depth -type d -exec rmdir {{}} + 2>/dev/null; do sleep 0.1; done'"
         );
         let (is_clean, said) = self.host.try_sh(&format!("unshare --mount sh -c '{}'", line.replace('\'', r"'\''")));
         assert!(is_clean || thread::panicking(), "a control group stays: {said}");
-    }
-}
-
-/// A network namespace that is mounted below `/run/netns`, as runtimes mount those of pods.
-struct Mounted {
-    container: Container,
-    path: String,
-}
-
-impl Mounted {
-    fn new(host: &Host, name: &str) -> Mounted {
-        let container = host.container();
-        let path = format!("/run/netns/cnikit-services-{name}");
-        host.sh(&format!("touch {path} && mount --bind {} {path}", container.path()));
-        Mounted { container, path }
-    }
-}
-
-impl Drop for Mounted {
-    fn drop(&mut self) {
-        let _ = std::process::Command::new("umount").arg(&self.path).status();
-        let _ = fs::remove_file(&self.path);
     }
 }
 
@@ -141,19 +147,18 @@ fn the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() 
     let server = Dnsmasq::start(&host, "10.99.0.10,10.99.0.50", &[]);
     let manager = Manager::start(&host);
     assert_eq!(manager.service("ActiveState"), "inactive");
-    let ipam = json!({"type": "dhcp", "daemonSocketPath": host.dir().join("cni/dhcp.sock")});
-    let bridge = subject("bridge", json!({"bridge": DHCP_BRIDGE, "ipam": ipam}));
-    let call =
-        |verb: &str, id: &str, at: &Mounted, keys: &[(&str, Value)]| bridge.call(&host, verb, id, &at.path, keys);
+    let bridge = manager.bridge();
+    let call = |verb: &str, id: &str, at: &str, keys: &[(&str, Value)]| bridge.call(&host, verb, id, at, keys);
 
-    let one = Mounted::new(&host, "one");
+    let [container, later] = [host.container(), host.container()];
+    let one = manager.mount(&container, "one");
     let first = call("ADD", "c-one", &one, &[]).json();
     assert!(first["ips"][0]["address"].as_str().is_some_and(|text| text.starts_with("10.99.0.")), "{first}");
     let daemon = manager.service("MainPID");
     assert_ne!(daemon, "0");
 
     // The lease, the container's traffic and the socket outlive the daemon.
-    undisturbed(&one.container, DHCP_SERVER, || {
+    undisturbed(&container, DHCP_SERVER, || {
         manager.await_that("kill --signal=KILL --kill-whom=main cni-dhcp.service", "");
         call("CHECK", "c-one", &one, &[("prevResult", first.clone())]).ok();
         assert_ne!(manager.service("MainPID"), daemon);
@@ -163,10 +168,10 @@ fn the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() 
     assert_eq!(server.leases().len(), 1);
 
     // A namespace that was mounted after the daemon's start.
-    let two = Mounted::new(&host, "two");
+    let two = manager.mount(&later, "two");
     let second = call("ADD", "c-two", &two, &[]).json();
     assert_ne!(second["ips"][0]["address"], first["ips"][0]["address"], "{second}");
-    two.container.sh(&ping(DHCP_SERVER));
+    later.sh(&ping(DHCP_SERVER));
     call("DEL", "c-one", &one, &[("prevResult", first)]).ok();
     manager.await_that("stop cni-dhcp.service", "");
     call("DEL", "c-two", &two, &[("prevResult", second)]).ok();
