@@ -74,9 +74,10 @@ fn while_it_locks_itself<T>(container: &Container, mode: &str, work: impl FnOnce
         let done = panic::catch_unwind(AssertUnwindSafe(work));
         let was_held = !holder.is_finished();
         std::fs::write(&stop, "").unwrap();
+        let done = done.unwrap_or_else(|panic| panic::resume_unwind(panic));
         holder.join().unwrap();
         assert!(was_held, "the lock was not held all the while");
-        done.unwrap_or_else(|panic| panic::resume_unwind(panic))
+        done
     })
 }
 

@@ -58,7 +58,7 @@ fn flannel_is_like_the_last_one_there_was() {
     mixed::alike(UpstreamRelease::WithFlannel, &of("flannel"));
 }
 
-/// The older release has none.
+/// Release 1.1.1 has no tap.
 #[test]
 fn tap_is_like_the_newest_one() {
     mixed::alike(UpstreamRelease::Newest, &of("tap"));

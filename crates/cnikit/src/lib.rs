@@ -53,5 +53,5 @@ pub use cnikit_types::{CniResult, NetConf, Version};
 pub use delegating::{Delegating, DelegatingPlugin};
 pub use interface::{InterfacePlugin, InterfaceShape};
 pub use ipam::{Ipam, IpamPlugin, one_address_a_family};
-pub use requested::{HostState, is_gateway_of_a_server};
+pub use requested::{HostState, gateways_from_dhcp};
 pub use source::Source;

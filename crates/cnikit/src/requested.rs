@@ -64,14 +64,16 @@ pub(crate) fn check(at: &AttachmentSpec, state: HostState, addresses: &Addresses
     Ok(())
 }
 
-/// Whether a DHCP server, which may be any host of the link, chose a gateway of these addresses, in a subnet that the network's
-/// configuration does not name.
-pub fn is_gateway_of_a_server(conf: &NetConf, addresses: &Addresses) -> bool {
+/// The gateways, with the prefixes of their addresses, that come from the reply of a DHCP server, in no subnet that the network's
+/// configuration names. Any host of the link can answer as a server.
+pub fn gateways_from_dhcp(conf: &NetConf, addresses: &Addresses) -> Vec<IpNetwork> {
     if conf.at(&["ipam", "type"]).and_then(Value::as_str) != Some("dhcp") {
-        return false;
+        return Vec::new();
     }
     let subnets = subnets(conf);
-    addresses.ips.iter().any(|ip| !subnets.iter().any(|subnet| subnet.allows(ip, HostState::Gateways)))
+    let is_named = |ip: &Ip| subnets.iter().any(|subnet| subnet.allows(ip, HostState::Gateways));
+    let unnamed = addresses.ips.iter().filter(|ip| !is_named(ip));
+    unnamed.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok()).collect()
 }
 
 fn refusal(ip: &Ip, source: KeySource, state: HostState, subnets: &[Subnet]) -> Error {
@@ -308,17 +310,24 @@ mod tests {
     }
 
     #[test]
-    fn a_gateway_of_a_dhcp_server_is_one_unless_its_subnet_is_named() {
-        let ip = Ip { gateway: parse_ip("10.0.0.1").ok(), ..Ip::new(parse_cidr("10.0.0.5/24").unwrap()) };
-        let addresses = Addresses { ips: vec![ip], ..Addresses::default() };
-        for (ipam, is_one) in [
-            (r#""type":"dhcp""#, true),
-            (r#""type":"dhcp","allowedSubnets":["10.0.1.0/24"]"#, true),
-            (r#""type":"dhcp","allowedSubnets":["10.0.0.0/24"]"#, false),
-            (r#""type":"host-local""#, false),
+    fn of_the_gateways_of_a_dhcp_server_those_in_no_named_subnet_are_listed() {
+        let ip = |address: &str, gateway: &str| Ip {
+            gateway: parse_ip(gateway).ok(),
+            ..Ip::new(parse_cidr(address).unwrap())
+        };
+        let ips = vec![ip("10.0.0.5/24", "10.0.0.1"), ip("fd00::5/64", "fd00::1"), ip("fd01::5/128", "")];
+        let addresses = Addresses { ips, ..Addresses::default() };
+        let [ipv4, ipv6] = ["10.0.0.1/24", "fd00::1/64"];
+        for (ipam, listed) in [
+            (r#""type":"dhcp""#, &[ipv4, ipv6][..]),
+            (r#""type":"dhcp","allowedSubnets":["10.0.1.0/24"]"#, &[ipv4, ipv6]),
+            (r#""type":"dhcp","allowedSubnets":["10.0.0.0/24"]"#, &[ipv6]),
+            (r#""type":"dhcp","allowedSubnets":["10.0.0.0/24","fd00::/64"]"#, &[]),
+            (r#""type":"host-local""#, &[]),
         ] {
             let conf = NetConf::parse(format!(r#"{{"ipam":{{{ipam}}}}}"#).as_bytes()).unwrap();
-            assert_eq!(is_gateway_of_a_server(&conf, &addresses), is_one, "{ipam}");
+            let found: Vec<String> = gateways_from_dhcp(&conf, &addresses).iter().map(ToString::to_string).collect();
+            assert_eq!(found, listed, "{ipam}");
         }
     }
 

@@ -1,5 +1,5 @@
-//! The start of the process by the C library: with glibc, which cannot be left out of a static program, and on architectures where
-//! nobody has run the other start.
+//! The start of the process by the C library: with glibc, which cannot be left out of a static program, and on architectures on
+//! which the other start has not been tested.
 
 use core::ffi::{c_char, c_int, c_long};
 

@@ -40,7 +40,7 @@ mod start;
 ///
 /// # Safety
 ///
-/// The path is a string, and the lists are as main(3) has them.
+/// The path is a string, and the lists are those of execve(2).
 unsafe fn launch(executed: *const c_char, arguments: Strings, environment: Strings) {
     // SAFETY: see above; readlinkat(2) writes at most the length of the buffer; write(2) reads the bytes of the message.
     unsafe {
@@ -62,7 +62,7 @@ unsafe fn launch(executed: *const c_char, arguments: Strings, environment: Strin
 ///
 /// # Safety
 ///
-/// The lists are as main(3) has them.
+/// The lists are those of execve(2).
 unsafe fn execute_beside(path: &[u8], arguments: Strings, environment: Strings) {
     let name = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
     let mut program = [const { MaybeUninit::<u8>::uninit() }; PATH_MAX + PROGRAM.len() + 1];

@@ -26,9 +26,9 @@ use cnikit::resources::vlans::PortVlans;
 use cnikit::rules::ip_spoofing::{self, IpSpoofCheck};
 use cnikit::rules::mac_spoofing::{self, SpoofCheck};
 use cnikit::rules::masquerade::{self, Masquerade};
-use cnikit::types::Route;
+use cnikit::types::{Ip, Route};
 use cnikit::{
-    Addresses, AttachmentSpec, Error, HostState, InterfacePlugin, KeySource, Result, Sources, is_gateway_of_a_server,
+    Addresses, AttachmentSpec, Error, HostState, InterfacePlugin, KeySource, Result, Sources, gateways_from_dhcp,
 };
 use ipnetwork::IpNetwork;
 use serde::Deserialize;
@@ -84,7 +84,9 @@ impl InterfacePlugin for BridgePlugin {
                 .hint("remove `ipspoofchk`, or configure the IPAM plugin so that it gives addresses"));
         }
         if keys.has_gateway() {
-            for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none()) {
+            // An address of DHCPv6 is alone in its prefix: its routers advertise themselves.
+            let of_dhcp6 = |ip: &Ip| keys.ipam.name == "dhcp" && ip.address.is_ipv6();
+            for ip in addresses.ips.iter_mut().filter(|ip| ip.gateway.is_none() && !of_dhcp6(ip)) {
                 ip.gateway = Some(first(ip.address)?);
             }
         }
@@ -126,7 +128,7 @@ impl InterfacePlugin for BridgePlugin {
             addresses: gateways,
             force: keys.force_address,
             containers: containers.clone(),
-            untrusted: is_gateway_of_a_server(&at.conf, addresses),
+            untrusted: gateways_from_dhcp(&at.conf, addresses),
         };
         let check =
             IpSpoofCheck { ifname: ifname.clone(), mac: keys.mac, addresses: containers.clone(), is_port: true };

@@ -589,7 +589,7 @@ pub(crate) const ROWS: [Row; 61] = [
     row(
         57,
         &[Outside, NetRaw],
-        "as a DHCP server, without being asked: garbage, wrong transaction ids and hardware addresses, 1,500 options, floods",
+        "as a DHCP server, without being asked: garbage, wrong transaction ids and hardware addresses, 1,500 options, floods; asked, name any router",
         By(&[
             "dhcp_daemon/a_rogue_server_keeps_no_container_from_its_lease",
             "dhcp6/a_rogue_server_of_ipv6_keeps_no_container_from_its_lease_and_writes_nowhere_else",

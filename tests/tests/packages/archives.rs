@@ -5,6 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
+use cnikit_testkit::campaign::runs_all_cases;
 use cnikit_tests::release_files::{Podman, file, kinds, release, sh, try_sh};
 use cnikit_tests::{NAMES, released};
 use serde_json::Value;
@@ -61,7 +62,7 @@ fn the_tarball_is_unpacked_over_hard_links_and_over_upstreams_plugins() {
     assert_eq!(fs::metadata(linked.path()).unwrap().mode(), mode, "the directory itself is not the archive's");
 }
 
-/// The launchers of the tests on this machine are started by another C library.
+/// Other tests run a launcher that glibc starts. The released one, with musl, starts without the C library.
 #[test]
 fn a_launcher_finds_its_binary_by_each_kind_of_path() {
     let dir = tempfile::tempdir().unwrap();
@@ -217,32 +218,60 @@ fn podman_runs_the_image_against_a_node() {
     assert_eq!(names_in(&plugins), BTreeSet::from(["bridge".to_owned()]));
 }
 
+/// The files of this run, and with `CNIKIT_CAMPAIGNS=whole` those of a whole release, of both processors.
+fn releases() -> Vec<PathBuf> {
+    let whole = runs_all_cases().then(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/packages/auditable"));
+    std::iter::once(release(0)).chain(whole).collect()
+}
+
+/// The most bytes of all plugins of a processor.
+const MOST: u64 = 8 << 20;
+
 /// arm64's files are for that processor. They are run in a virtual machine: `CNIKIT_CAMPAIGNS=whole scripts/test packages`.
 #[test]
-fn every_binary_of_a_tarball_is_static_and_for_its_processor() {
-    let machines = [("amd64", 62_u16), ("arm64", 183)];
-    let dir = tempfile::tempdir().unwrap();
-    let mut seen = 0;
-    for name in names_in(&release(0)) {
-        for (architecture, machine) in machines {
-            if Path::new(&name).extension() != Some("tgz".as_ref())
-                || !name.contains(&format!("-linux-{architecture}-"))
-            {
-                continue;
-            }
-            let unpacked = dir.path().join(&name);
-            fs::create_dir(&unpacked).unwrap();
-            sh(&unpacked, &format!("tar -xzf '{}'", release(0).join(&name).display()));
-            for program in names_in(&unpacked) {
-                let content = fs::read(unpacked.join(&program)).unwrap_or_default();
+fn every_binary_of_a_tarball_is_small_static_and_for_its_processor() {
+    for release in releases() {
+        let mut seen = 0;
+        for name in names_in(&release).iter().filter(|name| name.ends_with("gz")) {
+            let machines = [("amd64", 62_u16), ("arm64", 183)];
+            let of = |(architecture, _): &&(&str, u16)| name.contains(&format!("-linux-{architecture}-"));
+            let Some((_, machine)) = machines.iter().find(of) else { continue };
+            let unpacked = tempfile::tempdir().unwrap();
+            sh(unpacked.path(), &format!("tar -xzf '{}'", release.join(name).display()));
+            let mut bytes = 0;
+            for program in names_in(unpacked.path()) {
+                let content = fs::read(unpacked.path().join(&program)).unwrap_or_default();
                 if content.starts_with(b"\x7fELF") {
-                    assert_eq!(u16::from_le_bytes([content[18], content[19]]), machine, "{name}: {program}");
-                    let headers = sh(&unpacked, &format!("readelf -lW {program}"));
+                    assert_eq!(u16::from_le_bytes([content[18], content[19]]), *machine, "{name}: {program}");
+                    let headers = sh(unpacked.path(), &format!("readelf -lW {program}"));
                     assert!(!headers.contains("INTERP"), "{name}: {program} has a dynamic loader");
+                    bytes += content.len() as u64;
                     seen += 1;
                 }
             }
+            assert!(bytes <= MOST, "{name}: {bytes} bytes");
         }
+        assert!(seen > NAMES.len(), "{}: {seen} programs", release.display());
     }
-    assert!(seen > NAMES.len(), "{seen} programs");
+}
+
+#[test]
+fn a_whole_release_is_of_both_processors_and_lists_what_is_in_its_binaries() {
+    for release in releases().into_iter().skip(1) {
+        let names = names_in(&release);
+        let has = |start: &str, end: &str| names.iter().any(|name| name.starts_with(start) && name.ends_with(end));
+        for architecture in ["amd64", "arm64"] {
+            assert!(has(&format!("cni-plugins-linux-{architecture}-v"), ".tgz"), "{names:?}");
+        }
+        for name in names.iter().filter(|name| name.ends_with(".cdx.json")) {
+            let listed: Value = serde_json::from_slice(&fs::read(release.join(name)).unwrap()).unwrap();
+            let components = listed["components"].as_array().unwrap();
+            assert!(components.iter().any(|one| one["name"] == "serde_json"), "{name}: {listed}");
+        }
+        assert!(has("cni-plugins-linux-arm64-v", ".cdx.json"), "{names:?}");
+        let image = names.iter().find(|name| name.ends_with(".oci.tar")).unwrap();
+        let raw = sh(&release, &format!("skopeo inspect --raw 'oci-archive:{image}'"));
+        let index: Value = serde_json::from_str(&raw).unwrap();
+        assert_eq!(index["manifests"].as_array().unwrap().len(), 2, "{index}");
+    }
 }

@@ -60,7 +60,8 @@ impl Manager<'_> {
         // The snapshots of other tests do not.
         let line = format!(
             "mount -t tmpfs tmpfs /run/netns && mount --make-shared /run/netns && {{ sleep 3h & echo $! >{dir}/keeper; }} &&
-             mount -t cgroup2 none {dir}/groups && mkdir {dir}/groups/cnikit-$$ && echo $$ >{dir}/groups/cnikit-$$/cgroup.procs &&
+             mount -t cgroup2 none {dir}/groups && group=$(mktemp -d {dir}/groups/cnikit-XXXXXX) &&
+             echo $$ >$group/cgroup.procs && basename $group >{dir}/group &&
              echo $$ >{dir}/pid && exec unshare --cgroup --pid --fork --mount --propagation slave --mount-proc --kill-child \
                  sh {dir}/inside"
         );
@@ -74,7 +75,7 @@ impl Manager<'_> {
             grace: Duration::from_secs(10),
         };
         let manager = Manager { host, running: Some(RunningServer::start(host, program)) };
-        manager.await_that("start cni-dhcp.socket", "");
+        manager.systemctl("start cni-dhcp.socket");
         manager
     }
 
@@ -108,12 +109,12 @@ impl Manager<'_> {
         self.host.try_sh(&format!("nsenter -t {first} -m -p systemctl --no-pager {words}"))
     }
 
-    /// Waits until systemctl(1) succeeds and says this.
-    fn await_that(&self, words: &str, says: &str) -> String {
+    /// Waits until systemctl(1) succeeds, and returns what it says. The manager's socket is not there at once.
+    fn systemctl(&self, words: &str) -> String {
         let deadline = Deadline::after(Duration::from_mins(1));
         loop {
             let (succeeded, said) = self.try_systemctl(words);
-            if succeeded && said.contains(says) {
+            if succeeded {
                 return said;
             }
             assert!(deadline.pause(Duration::from_millis(50)), "systemctl {words}: {said}");
@@ -122,7 +123,7 @@ impl Manager<'_> {
 
     /// The value of a property of the service.
     fn service(&self, property: &str) -> String {
-        self.await_that(&format!("show --value -p {property} cni-dhcp.service"), "").trim().to_owned()
+        self.systemctl(&format!("show --value -p {property} cni-dhcp.service")).trim().to_owned()
     }
 }
 
@@ -132,8 +133,8 @@ impl Drop for Manager<'_> {
         let dir = self.host.dir().display();
         // The kernel removes the last process from its group some time after it has ended.
         let line = format!(
-            "kill $(cat {dir}/keeper); mount -t cgroup2 none {dir}/groups && cd {dir}/groups &&
-             timeout 20 sh -c 'until find cnikit-$(cat {dir}/pid) -depth -type d -exec rmdir {{}} + 2>/dev/null; do sleep 0.1; done'"
+            "mount -t cgroup2 none {dir}/groups && cd {dir}/groups &&
+             timeout 20 sh -c 'until find $(cat {dir}/group) -depth -type d -exec rmdir {{}} + 2>/dev/null; do sleep 0.1; done'"
         );
         let (is_clean, said) = self.host.try_sh(&format!("unshare --mount sh -c '{}'", line.replace('\'', r"'\''")));
         assert!(is_clean || thread::panicking(), "a control group stays: {said}");
@@ -159,11 +160,13 @@ fn the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() 
 
     // The lease, the container's traffic and the socket outlive the daemon.
     undisturbed(&container, DHCP_SERVER, || {
-        manager.await_that("kill --signal=KILL --kill-whom=main cni-dhcp.service", "");
+        manager.systemctl("kill --signal=KILL --kill-whom=main cni-dhcp.service");
         call("CHECK", "c-one", &one, &[("prevResult", first.clone())]).ok();
-        assert_ne!(manager.service("MainPID"), daemon);
-        manager.await_that("restart cni-dhcp.service", "");
+        let again = manager.service("MainPID");
+        assert!(again != "0" && again != daemon, "{again}");
+        manager.systemctl("restart cni-dhcp.service");
         call("CHECK", "c-one", &one, &[("prevResult", first.clone())]).ok();
+        assert!(!["0", &again].contains(&manager.service("MainPID").as_str()));
     });
     assert_eq!(server.leases().len(), 1);
 
@@ -173,7 +176,7 @@ fn the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() 
     assert_ne!(second["ips"][0]["address"], first["ips"][0]["address"], "{second}");
     later.sh(&ping(DHCP_SERVER));
     call("DEL", "c-one", &one, &[("prevResult", first)]).ok();
-    manager.await_that("stop cni-dhcp.service", "");
+    manager.systemctl("stop cni-dhcp.service");
     call("DEL", "c-two", &two, &[("prevResult", second)]).ok();
     server.await_leases("both leases are given back", <[String]>::is_empty);
     assert_eq!(manager.service("Result"), "success");

@@ -50,9 +50,9 @@ const LEGEND: &str = "Times are from the start of the process to its end, in mil
     *Faster by* is against the faster of the other sides, with the span in which 95 of 100 such measurements would lie; `~` where \
     the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
     that it started, in MB: ours, and the least of the other sides. System calls are those of one call of \
-    ours, with all that it starts; of several at once, their mean. *Kernel* is the share of our time that the kernel took for \
-    what was sent and received through sockets, mostly of netlink, as strace(1) saw it in three further rounds: no program can make \
-    the same changes in less. In rows of cnitool each side's tool calls the plugins of that \
+    ours, with all that it starts; of several at once, their mean. *Kernel* is an estimate: the time of our calls on \
+    sockets, mostly of netlink, in three further rounds under strace(1), without what strace adds to each call, as a share of the \
+    whole call. In rows of cnitool each side's tool calls the plugins of that \
     side; upstream's tool is that of its newest release, whatever its plugins are. *Setup* is a program built on libcni that sets \
     all containers up at once.";
 
@@ -120,7 +120,7 @@ fn calls(row: &Row) -> Option<String> {
     row.samples(0)?.calls.map(|calls| calls.to_string())
 }
 
-/// The kernel's share of our time. A traced call may have taken longer than all others: it is at most all of it.
+/// The kernel's share of our time: at most all of it, because a traced call can take longer than the others.
 fn kernel(row: &Row) -> Option<String> {
     let samples = row.samples(0).filter(|samples| !samples.kernel.is_empty())?;
     let share = median(&samples.kernel) / median(&samples.took);

@@ -50,8 +50,8 @@ pub(crate) struct Samples {
     pub(crate) memory: Option<i64>,
     /// System calls of one call and of all that it started; of several at once, their mean.
     pub(crate) calls: Option<u64>,
-    /// Milliseconds of one call that the kernel took for what was sent and received through sockets, mostly of netlink. One value
-    /// per traced round: [`TRACED`].
+    /// Milliseconds of one call that the kernel took for what was sent and received through sockets, mostly of netlink, in each
+    /// traced call.
     pub(crate) kernel: Vec<f64>,
     /// The first failure of a DEL.
     pub(crate) complaint: Option<String>,

@@ -501,8 +501,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario {
         name: "launched bridge",
         conf: BRIDGE,
-        // The first call of a round finds the processor's caches cold, and takes half as long again: it is another one. Then each
-        // of the two is once before the other.
+        // STATUS is called first and not reported: the first call of a round takes half as long again, because the processor's
+        // caches are cold. After it, each of the two is called once before and once after the other.
         steps: &[Status, Version, VersionLinked, VersionLinked, Version],
         rows: &[Version, VersionLinked],
         pause: BRIEF,

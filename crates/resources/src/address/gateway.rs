@@ -23,8 +23,8 @@ pub struct Gateway {
     pub force: bool,
     /// The container's addresses. None of them may be an address of the link.
     pub containers: Vec<IpAddr>,
-    /// Some party of the network chose the addresses: it is an error if the link has not got them.
-    pub untrusted: bool,
+    /// Those of the addresses that come from the reply of a DHCP server: ADD fails if the link does not have them.
+    pub untrusted: Vec<IpNetwork>,
 }
 
 /// `RT_SCOPE_UNIVERSE`. Link-local addresses are never in the way.
@@ -107,11 +107,13 @@ impl Gateway {
         in_the_way
     }
 
-    /// The error if the link has not got these addresses, and a party of the network chose them.
+    /// The error if one of these missing addresses comes from a DHCP server.
     fn refuse_untrusted(&self, missing: &[IpNetwork]) -> Result<()> {
-        let (true, Some(first)) = (self.untrusted, missing.first()) else { return Ok(()) };
+        let Some(first) = missing.iter().find(|one| self.untrusted.contains(one)) else { return Ok(()) };
         let link = &self.link;
-        Err(Error::config(format!("the DHCP server chose the gateway {first}, which is not an address of {link}")).hint(format!(
+        let text =
+            format!("the gateway {first} comes from the reply of a DHCP server, and {link} does not have that address");
+        Err(Error::config(text).hint(format!(
             "remove `isGateway` and `isDefaultGateway`; or, if the host is to have it: `ip address add {first} dev {link}`, or name \
              its subnet in `ipam.allowedSubnets`"
         )))
@@ -172,6 +174,10 @@ impl fmt::Display for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
         write!(f, "gateway on {}: {}", self.link, addresses.join(", "))?;
+        if !self.untrusted.is_empty() {
+            let untrusted: Vec<String> = self.untrusted.iter().map(ToString::to_string).collect();
+            write!(f, "; the link must have {} already", untrusted.join(", "))?;
+        }
         f.write_str(if self.force { ", in place of any other" } else { "" })
     }
 }

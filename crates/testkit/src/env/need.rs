@@ -1,4 +1,4 @@
-//! Features of the kernel that tests need, and whether the kernel has them.
+//! Features of the kernel, and programs, that tests need, and whether they are there.
 //!
 //! The configuration and the module list of a kernel do not suffice to decide this: a module may be absent, blacklisted or
 //! incomplete. So each feature is tried in a network namespace of its own.
@@ -130,9 +130,9 @@ impl Need {
     /// systemd, and control groups of the second version in which it can make its own.
     #[doc(alias = "cgroup2")]
     pub const SYSTEMD: Need = Need::new(
-        "systemd",
-        "test -x /lib/systemd/systemd && unshare --mount sh -c 'mount -t cgroup2 none /mnt && mkdir /mnt/cnikit-$$ && \
-         rmdir /mnt/cnikit-$$ && echo a control group was made'",
+        "cgroup2-and-systemd",
+        "test -x /lib/systemd/systemd && unshare --mount sh -c 'mount -t cgroup2 none /mnt && \
+         rmdir $(mktemp -d /mnt/cnikit-XXXXXX) && echo a control group was made'",
         "a control group was made",
     );
 
