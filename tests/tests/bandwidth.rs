@@ -617,6 +617,23 @@ fn two_interfaces_of_one_container_have_an_ifb_each() {
     HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after DEL of both");
 }
 
+/// A runtime starts a container anew under its id, and its former namespace is still there.
+#[test]
+fn del_without_anything_removes_the_limits_of_both_namespaces_of_a_container() {
+    let scene = Scene::new(both(8_000_000, 80_000));
+    scene.add();
+    let anew = scene.subject.container(&scene.host);
+    let before = HostSnapshot::of(&scene.host);
+    scene.subject.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    let without = HostSnapshot::of(&scene.host);
+    scene.add();
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &["link: bwp"], "ADD again");
+    scene.subject.add(&scene.host, "c-one", &anew);
+    assert_eq!(scene.ifbs().len(), 1);
+    scene.subject.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&without, &[], "DEL of both");
+}
+
 /// The same configuration for upstream's plugin.
 fn upstreams(subject: &Subject, release: UpstreamRelease) -> Subject {
     let subject = subject.with("cniVersion", json!(release.speaks()));

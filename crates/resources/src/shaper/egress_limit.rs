@@ -323,13 +323,13 @@ fn delete_ingress(host: &Netlink, from: &Link, ifbs: &[String]) -> Result<()> {
 /// and the ifb are removed last, because they may be all that leads to the host end: they stay if its limit could not be removed.
 fn release(context: &ReleaseContext) -> Result<()> {
     let host = context.host()?;
-    let from = host_end::to_release(context)?;
+    let host_ends = host_end::to_release(context)?;
     let named = NamedLinks::read(host, &context.tag)?;
     let ifb = match named.marked() {
         Some(ifb) => Some(ifb),
-        None => named.unmarked_to_release(context, from.as_ref())?,
+        None => named.unmarked_to_release(context, &host_ends)?,
     };
-    if let Some(from) = &from {
+    for from in &host_ends {
         root::remove(host, from)?;
         delete_ingress(host, from, named.names())?;
     }

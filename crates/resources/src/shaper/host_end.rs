@@ -40,21 +40,25 @@ pub(crate) fn of(context: &ApplyContext, ifname: &str) -> Result<Link> {
 }
 
 /// The host end, for DEL: by its alias; where it has none, by the ifb that it redirects to, or by the container's interface if
-/// prevResult has the MAC of that and the name of the host end. By now the path may be another container's namespace.
-pub(crate) fn to_release(context: &ReleaseContext) -> Result<Option<Link>> {
+/// prevResult has the MAC of that and the name of the host end. By now the path may be another container's namespace. A container
+/// that was started anew under its id, while its former namespace exists, has two host ends that redirect to its ifb.
+pub(crate) fn to_release(context: &ReleaseContext) -> Result<Vec<Link>> {
     let host = context.host()?;
     if let Some(link) = veth_ends::host_end(host, &context.tag)? {
-        return Ok(Some(link));
+        return Ok(vec![link]);
     }
     if let Some(ifb) = NamedLinks::read(host, &context.tag)?.marked() {
-        return ifb_links::user_of(host, &ifb);
+        let users = ifb_links::users_of(host, &ifb)?;
+        if !users.is_empty() {
+            return Ok(users);
+        }
     }
-    let (NetnsLookup::Present(netns), Some(prev)) = (&context.netns, &context.prev) else { return Ok(None) };
+    let (NetnsLookup::Present(netns), Some(prev)) = (&context.netns, &context.prev) else { return Ok(Vec::new()) };
     let ifname = &context.tag.ifname;
-    let Some(end) = Netlink::inside(netns)?.find_link(ifname)? else { return Ok(None) };
+    let Some(end) = Netlink::inside(netns)?.find_link(ifname)? else { return Ok(Vec::new()) };
     if prev.interfaces.is_empty() || !recorded::has_mac_of(Some(prev), ifname, &end) {
-        return Ok(None);
+        return Ok(Vec::new());
     }
     let host_end = veth_ends::peer_on_host(host, netns, &end)?;
-    Ok(host_end.filter(|link| ifb_links::is_recorded(context, link)))
+    Ok(host_end.filter(|link| ifb_links::is_recorded(context, link)).into_iter().collect())
 }

@@ -96,16 +96,12 @@ impl NamedLinks<'_> {
 
     /// The ifb without an alias, if DEL of this attachment removes it. It is left alone if it serves another interface of the
     /// container, which only the link that redirects to it can tell.
-    pub(crate) fn unmarked_to_release(
-        &self,
-        context: &ReleaseContext,
-        host_end: Option<&Link>,
-    ) -> Result<Option<Link>> {
+    pub(crate) fn unmarked_to_release(&self, context: &ReleaseContext, host_ends: &[Link]) -> Result<Option<Link>> {
         let Some(ifb) = self.unmarked() else { return Ok(None) };
-        let is_own = match (user_of(self.host, &ifb)?, host_end) {
-            (None, _) => true,
-            (Some(user), Some(own)) => own.index == user.index,
-            (Some(user), None) => is_recorded(context, &user),
+        let is_own = match users_of(self.host, &ifb)?.first() {
+            None => true,
+            Some(user) if host_ends.is_empty() => is_recorded(context, user),
+            Some(user) => host_ends.iter().any(|own| own.index == user.index),
         };
         Ok(is_own.then_some(ifb))
     }
@@ -117,14 +113,15 @@ pub(crate) fn redirects_to(host: &Netlink, link: &Link, to: &Link) -> Result<boo
     Ok(filters.iter().any(|filter| filter.redirects_to() == Some(to.index)))
 }
 
-/// The link whose traffic is redirected to this ifb.
-pub(crate) fn user_of(host: &Netlink, ifb: &Link) -> Result<Option<Link>> {
+/// The links whose traffic is redirected to this ifb.
+pub(crate) fn users_of(host: &Netlink, ifb: &Link) -> Result<Vec<Link>> {
+    let mut users = Vec::new();
     for link in host.links_of_kind("veth")? {
         if redirects_to(host, &link, ifb)? {
-            return Ok(Some(link));
+            users.push(link);
         }
     }
-    Ok(None)
+    Ok(users)
 }
 
 /// Whether a link of the host is this attachment's by its alias, and where it has none by prevResult. Without that, nothing speaks

@@ -61,8 +61,6 @@ impl fmt::Display for IngressLimit {
 }
 
 fn release(context: &ReleaseContext) -> Result<()> {
-    match host_end::to_release(context)? {
-        Some(link) => root::remove(context.host()?, &link),
-        None => Ok(()),
-    }
+    let host = context.host()?;
+    host_end::to_release(context)?.iter().try_for_each(|link| root::remove(host, link))
 }
