@@ -233,6 +233,9 @@ fn address(n: usize) -> String {
     format!("10.{}.{}.{}", n >> 16 & 255, n >> 8 & 255, n & 255)
 }
 
+/// Limits of both directions for bandwidth.
+const LIMITS: &str = r#""ingressRate":8000000,"ingressBurst":80000,"egressRate":8000000,"egressBurst":80000"#;
+
 /// A call of a plugin: its name and the verb.
 type Call = (&'static str, &'static str);
 
@@ -250,6 +253,10 @@ fn documents() -> Vec<(&'static str, Vec<u8>, Vec<Call>)> {
     let mapping = |n: usize| format!(r#"{{"hostPort":{},"containerPort":80,"protocol":"udp"}}"#, n % 65_535 + 1);
     let valid = |n: usize| format!(r#"{{"containerID":"c{n}","ifname":"eth0"}}"#);
     let text = |n: usize| format!(r#""{}""#, address(n));
+    let subnet = |n: usize| format!(r#""{}/32""#, address(n));
+    let provided = |n: usize| format!(r#"{{"option":"{}","value":"v"}}"#, n % 254 + 1);
+    let requested = |n: usize| format!(r#"{{"option":"{}"}}"#, n % 254 + 1);
+    let family = |n: usize| format!(r#""{}""#, ["v4", "v6", "slaac"][n % 3]);
     let again = |n: usize| format!(r#""k{}":{{"m{}":{n}}}"#, n % 100_000, n % 7);
     vec![
         (
@@ -303,9 +310,37 @@ fn documents() -> Vec<(&'static str, Vec<u8>, Vec<Call>)> {
         (
             "valid attachments",
             in_list(r#""cni.dev/valid-attachments":"#, "", &valid),
-            vec![("host-local", "GC"), ("firewall", "GC")],
+            ["bandwidth", "dhcp", "firewall", "host-device", "host-local", "sbr", "vrf"]
+                .map(|plugin| (plugin, "GC"))
+                .into(),
         ),
         ("attachments of RESTORE", in_list(r#""cni.dev/attachments":"#, "", &valid), vec![("portmap", "RESTORE")]),
+        (
+            "subnets that are limited",
+            in_list(&format!(r#"{LIMITS},"shapedSubnets":"#), "", &subnet),
+            vec![("bandwidth", "ADD"), ("bandwidth", "DEL")],
+        ),
+        (
+            "subnets that are not limited",
+            in_list(&format!(r#"{LIMITS},"unshapedSubnets":"#), "", &subnet),
+            vec![("bandwidth", "ADD"), ("bandwidth", "DEL")],
+        ),
+        ("gateways", in_list(r#""gateways":"#, "", &text), vec![("sbr", "ADD"), ("sbr", "DEL")]),
+        (
+            "options that are sent",
+            in_list(r#""ipam":{"type":"dhcp","provide":"#, "}", &provided),
+            vec![("dhcp", "ADD"), ("dhcp", "DEL")],
+        ),
+        (
+            "options that are asked for",
+            in_list(r#""ipam":{"type":"dhcp","request":"#, "}", &requested),
+            vec![("dhcp", "ADD"), ("dhcp", "DEL")],
+        ),
+        (
+            "families",
+            in_list(r#""ipam":{"type":"dhcp","families":"#, "}", &family),
+            vec![("dhcp", "ADD"), ("dhcp", "DEL")],
+        ),
         (
             "VLANs",
             in_list(r#""bridge":"b","vlanTrunk":"#, "", &|n| format!(r#"{{"id":{}}}"#, n % 4094 + 1)),
