@@ -116,30 +116,78 @@ fn sent(host: &Host, link: &str) -> (u64, Instant) {
     })
 }
 
-/// The rates of a link in bits per second: in the first second after the first packet, and in the ten seconds after that.
-fn measured(host: &Host, link: &str) -> [f64; 2] {
-    let (before, _) = sent(host, link);
+/// The bytes that a link had sent before the first packet, after it, a second later, and ten seconds after that; and the times of
+/// these readings.
+type Readings = [(u64, Instant); 4];
+
+fn measured(host: &Host, link: &str) -> Readings {
+    let mut before = sent(host, link);
     let deadline = Deadline::after(10 * SECOND);
-    let mut readings = vec![sent(host, link)];
-    while readings[0].0 == before && deadline.pause(Duration::from_millis(1)) {
-        readings[0] = sent(host, link);
+    let mut first = sent(host, link);
+    while first.0 == before.0 && deadline.pause(Duration::from_millis(1)) {
+        before = first;
+        first = sent(host, link);
     }
-    for pause in [1, 10] {
-        Deadline::after(60 * SECOND).pause(pause * SECOND);
-        readings.push(sent(host, link));
-    }
-    let rate = |pair: &[(u64, Instant)]| {
-        #[expect(clippy::cast_precision_loss, reason = "fewer bytes than 2^52")]
-        let bits = ((pair[1].0 - pair[0].0) * 8) as f64;
-        bits / pair[1].1.duration_since(pair[0].1).as_secs_f64()
-    };
-    [rate(&readings[..2]), rate(&readings[1..])]
+    Deadline::after(60 * SECOND).pause(SECOND);
+    let second = sent(host, link);
+    Deadline::after(60 * SECOND).pause(10 * SECOND);
+    [before, first, second, sent(host, link)]
+}
+
+/// The bits between two readings, and the seconds.
+fn between(earlier: (u64, Instant), later: (u64, Instant)) -> (f64, f64) {
+    #[expect(clippy::cast_precision_loss, reason = "fewer bytes than 2^52")]
+    let bits = ((later.0 - earlier.0) * 8) as f64;
+    (bits, later.1.duration_since(earlier.1).as_secs_f64())
+}
+
+/// The rate between two readings in bits per second.
+fn rate(earlier: (u64, Instant), later: (u64, Instant)) -> f64 {
+    let (bits, seconds) = between(earlier, later);
+    bits / seconds
 }
 
 /// Both directions at once, each with a rate of its own, and a burst of 2 % of a second.
 fn keeps_to(ingress: u64, egress: u64) {
-    let scene = Scene::new(json!({"ingressRate": ingress, "ingressBurst": ingress / 50,
-        "egressRate": egress, "egressBurst": egress / 50}));
+    for (limit, readings, idle) in filled(ingress, egress, |rate| rate / 50) {
+        let [_, first, second, last] = readings;
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let shares = [rate(first, second), rate(second, last)].map(|rate| rate / limit as f64);
+        let wanted = [1.0, 10.0].map(|seconds| 0.95 - idle.as_secs_f64() / seconds);
+        let is_kept = shares.iter().zip(wanted).all(|(share, least)| *share >= least && *share <= 1.05);
+        assert!(is_kept, "of {limit} bit/s: {shares:.3?}, at least {wanted:.3?}; the sender was idle for {idle:?}");
+    }
+}
+
+/// The burst is what the rate lets pass in one second. It passes at once, in the first second with what the rate lets pass; then
+/// the rate is kept to.
+fn keeps_to_after_a_burst_of_one_second(ingress: u64, egress: u64) {
+    for (limit, readings, idle) in filled(ingress, egress, |rate| rate) {
+        let [before, first, second, last] = readings;
+        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
+        let limit = limit as f64;
+        let idle = idle.as_secs_f64();
+        // The first packet was sent between the first two readings.
+        let (passed, most) = between(before, second);
+        let (_, least) = between(first, second);
+        let bounds = [0.95 * (1.0 + least) - idle, 1.05 * (1.0 + most)];
+        let passed = passed / limit;
+        assert!(
+            passed >= bounds[0] && passed <= bounds[1],
+            "in the first second of {limit} bit/s: {passed:.3}, not {bounds:.3?}"
+        );
+        let share = rate(second, last) / limit;
+        assert!(
+            share >= 0.95 - idle / 10.0 && share <= 1.05,
+            "of {limit} bit/s: {share:.3}; the sender was idle for {idle} s"
+        );
+    }
+}
+
+/// Sends in both directions as fast as possible. Returns for each its rate, the readings, and for how long the sender was idle.
+fn filled(ingress: u64, egress: u64, burst: fn(u64) -> u64) -> [(u64, Readings, Duration); 2] {
+    let scene = Scene::new(json!({"ingressRate": ingress, "ingressBurst": burst(ingress),
+        "egressRate": egress, "egressBurst": burst(egress)}));
     let result = scene.add();
     let host_end = scene.host_end();
     scene.host.sh(&format!("ip address add 10.77.0.1/24 dev {host_end}"));
@@ -148,34 +196,28 @@ fn keeps_to(ingress: u64, egress: u64) {
     // Sockets that nothing reads: what arrives is dropped without an answer.
     let _inside = scene.container.netns().enter(|_| UdpSocket::bind("0.0.0.0:9").unwrap()).unwrap();
     let _outside = scene.host.enter(|| UdpSocket::bind("0.0.0.0:9").unwrap());
-    let (rates, idle) = both_directions(&scene, &host_end, ifb, ingress, egress);
-    for (limit, rates, idle) in [(ingress, rates[0], idle[0]), (egress, rates[1], idle[1])] {
-        #[expect(clippy::cast_precision_loss, reason = "small numbers")]
-        let shares = rates.map(|rate| rate / limit as f64);
-        let wanted = [1.0, 10.0].map(|seconds| 0.95 - idle.as_secs_f64() / seconds);
-        let is_kept = shares.iter().zip(wanted).all(|(share, least)| *share >= least && *share <= 1.05);
-        assert!(is_kept, "of {limit} bit/s: {shares:.3?}, at least {wanted:.3?}; the sender was idle for {idle:?}");
-    }
+    let (readings, idle) = both_directions(&scene, &host_end, ifb, ingress, egress);
+    [(ingress, readings[0], idle[0]), (egress, readings[1], idle[1])]
 }
 
-/// Sends in both directions, and measures the host end and the ifb. Returns the rates, and for how long each sender was idle.
+/// Sends in both directions, and measures the host end and the ifb. Returns the readings, and for how long each sender was idle.
 fn both_directions(
     scene: &Scene,
     host_end: &str,
     ifb: &str,
     ingress: u64,
     egress: u64,
-) -> ([[f64; 2]; 2], [Duration; 2]) {
+) -> ([Readings; 2], [Duration; 2]) {
     let stop = AtomicBool::new(false);
-    // What waits at most, by the formula of the queue's length: 25 ms and the burst.
+    // What waits at most, by the formula of the queue's length: 25 ms and the smaller burst.
     let queued = |rate: u64| rate / 8 / 40 + rate / 8 / 50;
     thread::scope(|scope| {
         let directions = [host_end, ifb].map(|link| scope.spawn(move || measured(&scene.host, link)));
         let inward = scope.spawn(|| send(&scene.host, scene.host.netns(), "10.77.0.2:9", queued(ingress), &stop));
         let outward = scope.spawn(|| send(&scene.host, scene.container.netns(), "10.77.0.1:9", queued(egress), &stop));
-        let rates = directions.map(thread::ScopedJoinHandle::join);
+        let readings = directions.map(thread::ScopedJoinHandle::join);
         stop.store(true, Ordering::Relaxed);
-        (rates.map(Result::unwrap), [inward, outward].map(|sender| sender.join().unwrap()))
+        (readings.map(Result::unwrap), [inward, outward].map(|sender| sender.join().unwrap()))
     })
 }
 
@@ -185,6 +227,11 @@ fn eight_and_eighty_megabits_are_kept_to_within_five_percent_from_the_first_seco
         scope.spawn(|| keeps_to(8_000_000, 80_000_000));
         scope.spawn(|| keeps_to(80_000_000, 8_000_000));
     });
+}
+
+#[test]
+fn after_a_burst_of_one_second_the_rate_is_kept_to_within_five_percent() {
+    keeps_to_after_a_burst_of_one_second(8_000_000, 80_000_000);
 }
 
 #[test]
