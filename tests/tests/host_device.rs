@@ -4,6 +4,7 @@
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
+use cnikit_tests::dnsmasq::{Dnsmasq, dhcp_server_on_wire, dhcp6_address};
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{HOST_LOCAL, bin, crowded_host_device, host_device, references, subject};
 use serde_json::{Value, json};
@@ -319,6 +320,34 @@ fn an_address_with_a_lifetime_is_not_given_back() {
     let found = scene.host.sh("ip address show dev0");
     assert!(!found.contains("192.0.2.99") && !found.contains("2001:db8:9::"), "{found}");
     scene.assert_given_back("after DEL");
+}
+
+/// The router says that its prefix never ends: the address made of it is not the administrator's all the same.
+#[test]
+fn an_advertised_address_without_an_end_is_not_given_back() {
+    let (host, site) = (Host::new(), Host::new());
+    dhcp_server_on_wire(&host, &site, "dev0");
+    dhcp6_address(&site);
+    host.sh("ip address add 192.0.2.1/24 dev dev0 && ip address add 2001:db8::1/64 dev dev0 nodad");
+    let router =
+        Dnsmasq::start(&site, "10.99.0.10,10.99.0.20", &["--dhcp-range=fd00:99::,ra-only,infinite", "--enable-ra"]);
+    let addresses = || host.sh("ip -6 address show dev dev0 scope global");
+    host.sh("timeout 30 sh -c 'until ip -6 address show dev dev0 scope global -tentative | grep -q fd00:99:; do sleep 0.05; done'");
+    let shown = addresses();
+    let at = shown.find("inet6 fd00:99:").unwrap();
+    assert!(shown[at..].lines().nth(1).unwrap().contains("valid_lft forever"), "{shown}");
+    std::fs::create_dir(host.dir().join("devices")).unwrap();
+    let ipam = json!({"type": "static", "addresses": [{"address": "10.77.0.5/24"}]});
+    let subject = subject("host-device", json!({"device": "dev0", "dataDir": "$DIR/devices", "ipam": ipam}));
+    let subject = subject.at(host.dir());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    // It would be advertised again.
+    drop(router);
+    subject.del(&host, "c-one", &container, &result);
+    let shown = addresses();
+    assert!(shown.contains("2001:db8::1/64") && !shown.contains("fd00:99:"), "{shown}");
+    assert!(host.sh("ip -4 address show dev dev0").contains("192.0.2.1/24"));
 }
 
 /// A failed ADD gives it back too: the IPAM plugin has no address.
