@@ -59,6 +59,8 @@ fn check_names_what_was_tampered_with() {
     ];
     life::names_tampering_of_all(&host_device(bin()), &things);
     life::names_tampering_of_all(&layer2(), &things[..3]);
+    // The others remove each other.
+    life::names_all_at_once(&host_device(bin()), &things[4..]);
 }
 
 /// A host with a veth whose other end, `wire0`, is on the host too, and a container.

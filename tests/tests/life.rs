@@ -277,6 +277,12 @@ fn check_of_sbr_names_every_difference_at_once() {
 }
 
 #[test]
+fn check_of_bandwidth_names_every_difference_at_once() {
+    // The others remove each other.
+    life::names_all_at_once(&shaped(bin()), &[BANDWIDTH[1], BANDWIDTH[2], BANDWIDTH[4], BANDWIDTH[5]]);
+}
+
+#[test]
 fn check_of_firewall_names_every_difference_at_once() {
     // Neither those that remove others with them, nor rules that are added before others.
     let alone = FIREWALL.into_iter().filter(|one| one.line.contains(" -D ")).collect::<Vec<_>>();

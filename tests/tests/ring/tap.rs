@@ -134,6 +134,8 @@ fn check_names_what_was_tampered_with() {
         Tampering::on_host("rm $DIR/leases/testnet/10.77.0.2", "10.77.0.2"),
     ];
     life::names_tampering_of_all(&tap(), &things);
+    // The others remove each other.
+    life::names_all_at_once(&tap(), &[&things[7..9], &things[10..]].concat());
     let things = [things[0], things[1]];
     life::names_tampering_of_all(&layer2(), &things);
     let on_bridge_of_container = [

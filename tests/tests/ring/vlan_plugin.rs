@@ -153,6 +153,8 @@ fn check_names_what_was_tampered_with() {
         ),
     ];
     life::names_tampering_of_all(&subject, &things);
+    // The others remove each other.
+    life::names_all_at_once(&subject, &things[5..10]);
     life::names_tampering_of_all(
         &layer2(),
         &[Tampering::inside("ip link set eth0 down", "eth0: wanted up, found down")],

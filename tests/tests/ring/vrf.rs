@@ -49,6 +49,8 @@ fn del_succeeds_with_incomplete_input() {
 
 fn check_names_what_was_tampered_with() {
     life::names_tampering_of_all(&vrf_member(bin()), &VRF);
+    // The others remove each other.
+    life::names_all_at_once(&vrf_member(bin()), &[VRF[4], VRF[1], VRF[2], VRF[3]]);
 }
 
 fn sixty_four_at_once_are_in_a_vrf_each() {
