@@ -22,6 +22,7 @@ pub mod runtimes;
 pub mod scene;
 pub mod schema;
 pub mod served;
+pub mod state_files;
 pub mod switched;
 pub mod tampering;
 pub mod transcripts;

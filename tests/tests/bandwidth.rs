@@ -15,6 +15,7 @@ use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
 use cnikit_tests::bin;
 use cnikit_tests::campaign_subjects::shaped;
 use cnikit_tests::mixed::UpstreamRelease;
+use cnikit_tests::state_files::changes_nothing_in_a_dry_run;
 use cnikit_tests::world::UNTIL_DETECTED;
 use nix::sys::socket::{setsockopt, sockopt};
 use nix::unistd::gettid;
@@ -232,6 +233,11 @@ fn eight_and_eighty_megabits_are_kept_to_within_five_percent_from_the_first_seco
 #[test]
 fn after_a_burst_of_one_second_the_rate_is_kept_to_within_five_percent() {
     keeps_to_after_a_burst_of_one_second(8_000_000, 80_000_000);
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    changes_nothing_in_a_dry_run(&shaped(bin()));
 }
 
 #[test]

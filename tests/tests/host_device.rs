@@ -5,6 +5,7 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
 use cnikit_tests::dnsmasq::{Dnsmasq, dhcp_server_on_wire, dhcp6_address};
+use cnikit_tests::state_files::forgets_an_earlier_boot;
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{HOST_LOCAL, bin, crowded_host_device, host_device, references, subject};
 use serde_json::{Value, json};
@@ -449,6 +450,11 @@ fn a_device_that_went_with_its_namespace_leaves_no_file() {
     drop(container);
     subject.call(&host, "DEL", "c-one", &path, &[]).ok();
     assert_eq!(std::fs::read_dir(host.dir().join("devices")).unwrap().count(), 0);
+}
+
+#[test]
+fn state_of_an_earlier_boot_is_removed_and_nothing_is_given_back() {
+    forgets_an_earlier_boot(&host_device(bin()));
 }
 
 #[test]

@@ -2,9 +2,10 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::campaign_subjects::{ROUTED_INTERFACE, addressed, routed_interface};
-use cnikit_tests::subject;
+use cnikit_tests::campaign_subjects::{ROUTED_INTERFACE, addressed, routed_interface, source_routing};
+use cnikit_tests::state_files::{changes_nothing_in_a_dry_run, forgets_an_earlier_boot};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once, undisturbed, world};
+use cnikit_tests::{bin, subject};
 use serde_json::{Value, json};
 
 /// sbr with these keys, on this host, behind a plugin that made `eth0` with addresses and routes of both families.
@@ -397,4 +398,14 @@ fn a_file_of_a_later_version_is_refused_by_add_and_no_obstacle_to_del() {
     std::fs::write(&file, "{").unwrap();
     scene.del();
     assert!(!file.exists());
+}
+
+#[test]
+fn state_of_an_earlier_boot_is_removed_and_nothing_is_given_back() {
+    forgets_an_earlier_boot(&source_routing(bin()));
+}
+
+#[test]
+fn a_dry_run_changes_nothing() {
+    changes_nothing_in_a_dry_run(&source_routing(bin()));
 }

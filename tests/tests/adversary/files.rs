@@ -3,17 +3,16 @@
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
 use std::path::Path;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use cnikit_testkit::{CallOutput, Host, Subject};
-use cnikit_tests::subject;
+use cnikit_tests::campaign_subjects::source_routing;
+use cnikit_tests::state_files::{self, MADE_BY_SPOIL, SOON, SPOILS};
+use cnikit_tests::{bin, host_device, subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::actor::as_another_user;
-
-/// A process that waits for the other end of a FIFO waits for ever; the test kit kills it after two minutes.
-const SOON: Duration = Duration::from_mins(1);
 
 /// A directory in which any user may write, as in `/tmp`, but without the sticky bit.
 fn open_to_all() -> TempDir {
@@ -95,14 +94,6 @@ fn nothing_is_open_to_other_users_under_any_umask() {
     assert_eq!(host.sh(&format!("find {dir}/cache {dir}/leases -perm /022 -o -type f -perm /077")), "");
 }
 
-/// What another user put in place of a file of host-local.
-const SPOILS: [(&str, &str); 4] = [
-    ("a FIFO", "mkfifo"),
-    ("a link", "ln -s /etc/passwd"),
-    ("a dangling link", "ln -s /tmp/cnikit-adversary-made"),
-    ("a device", "mknod --mode=666"),
-];
-
 #[test]
 fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
     for (what, make) in SPOILS {
@@ -110,11 +101,7 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
         let place = tempfile::tempdir().unwrap();
         let plugin = host_local(place.path());
         let network = place.path().join("testnet");
-        let spoil = |name: &str| {
-            let path = network.join(name).display().to_string();
-            let end = if make.starts_with("mknod") { " c 1 3" } else { "" };
-            host.sh(&format!("rm -f {path}; {make} {path}{end}"));
-        };
+        let spoil = |name: &str| state_files::spoil(&host, &network.join(name), make);
         let call = |verb: &str, id: &str| {
             let began = Instant::now();
             let output = plugin.call(&host, verb, id, "/run/netns/any", &[]);
@@ -140,8 +127,9 @@ fn no_fifo_and_no_link_in_a_data_directory_is_opened() {
         host.sh(&format!("rm {}/lock", network.display()));
         call("DEL", "c-one").ok();
         call("DEL", "c-two").ok();
-        assert!(!Path::new("/tmp/cnikit-adversary-made").exists());
+        assert!(!Path::new(MADE_BY_SPOIL).exists());
     }
+    [source_routing(bin()), host_device(bin())].iter().for_each(state_files::opens_no_spoiled_file);
 }
 
 /// Other users can open the lock that the upstream plugins made, until our host-local has locked it once.

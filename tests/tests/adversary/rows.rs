@@ -437,6 +437,7 @@ pub(crate) const ROWS: [Row; 61] = [
         By(&[
             "files::a_log_is_a_regular_file_of_ours_or_stderr_gets_the_lines_and_the_reason",
             "files::no_fifo_and_no_link_in_a_data_directory_is_opened",
+            "ring/vrf::a_spoiled_file_is_not_opened",
             "files::a_lock_of_the_upstream_host_local_is_closed_to_other_users",
             "files::no_file_that_a_configuration_names_is_waited_for",
             "files::a_cache_that_another_user_may_have_filled_is_not_used_by_scripts",

@@ -1,5 +1,6 @@
 //! vrf: its life in the containers of a kernel that has VRFs, and what it gives back.
 
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -7,8 +8,9 @@ use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::life;
 use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
-use cnikit_testkit::{Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
 use cnikit_tests::campaign_subjects::{crowded_vrf_member, vrf_member};
+use cnikit_tests::state_files::{changes_nothing_in_a_dry_run, forgets_an_earlier_boot, opens_no_spoiled_file};
 use cnikit_tests::tampering::VRF;
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::world::{UNTIL_DETECTED, lives_while_locked, ping, ping_once};
@@ -36,6 +38,10 @@ pub(crate) const TESTS: &[Test] = &[
     test!(two_interfaces_at_once_get_two_tables_or_one_vrf needs Need::VRF),
     test!(a_del_after_a_killed_call_gives_the_ipv6_settings_back needs Need::VRF),
     test!(a_lock_of_the_container_on_its_own_namespace_delays_no_call needs Need::VRF),
+    test!(a_spoiled_file_is_not_opened needs Need::VRF),
+    test!(status_fails_where_nothing_can_be_stored needs Need::VRF),
+    test!(state_of_an_earlier_boot_is_removed_and_nothing_is_given_back needs Need::VRF),
+    test!(a_dry_run_changes_nothing needs Need::VRF),
     test!(a_kernel_without_it_is_named),
 ];
 
@@ -92,6 +98,30 @@ fn a_lock_of_the_container_on_its_own_namespace_delays_no_call() {
     }
 }
 
+fn a_spoiled_file_is_not_opened() {
+    opens_no_spoiled_file(&vrf_member(bin()));
+}
+
+fn status_fails_where_nothing_can_be_stored() {
+    let host = Host::new();
+    let file = host.dir().join("a file");
+    std::fs::write(&file, "").unwrap();
+    for (dir, named) in [(file.as_path(), "a file"), (Path::new("/proc/sys/states"), "/proc/sys/")] {
+        let subject = vrf_member(bin()).with("dataDir", json!(dir));
+        let (code, said) = subject.call(&host, "STATUS", "", "", &[]).refused();
+        assert!(code == 50 && said.contains(named), "{code} {said}");
+    }
+    vrf_member(bin()).at(host.dir()).call(&host, "STATUS", "", "", &[]).ok();
+}
+
+fn state_of_an_earlier_boot_is_removed_and_nothing_is_given_back() {
+    forgets_an_earlier_boot(&vrf_member(bin()));
+}
+
+fn a_dry_run_changes_nothing() {
+    changes_nothing_in_a_dry_run(&vrf_member(bin()));
+}
+
 /// A host with a container that has such an interface, and how the container was.
 struct Scene {
     host: Host,
@@ -108,7 +138,7 @@ impl Scene {
         Scene { inside: HostSnapshot::inside(&container), container, host }
     }
 
-    fn call(&self, verb: &str, ifname: &str, keys: &Value) -> cnikit_testkit::CallOutput {
+    fn call(&self, verb: &str, ifname: &str, keys: &Value) -> CallOutput {
         let mut subject = vrf_member(bin());
         for (key, value) in keys.as_object().unwrap() {
             subject = subject.with(key, value.clone());

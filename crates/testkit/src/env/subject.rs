@@ -183,10 +183,10 @@ impl Subject {
         container
     }
 
-    /// The configuration of a call, as the runtime makes it: an ADD has the result of the earlier plugins.
+    /// The configuration of a call, as the runtime makes it: an ADD, and the dry run of one, has the result of the earlier plugins.
     pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
         let mut conf = self.conf.clone();
-        if let Some(after) = self.after.as_ref().filter(|_| verb == "ADD") {
+        if let Some(after) = self.after.as_ref().filter(|_| ["ADD", "PLAN"].contains(&verb)) {
             conf["prevResult"] = after.result.clone();
             conf["prevResult"]["cniVersion"] = conf["cniVersion"].clone();
         }
