@@ -14,7 +14,7 @@ use cnikit_tests::state_files::{changes_nothing_in_a_dry_run, forgets_an_earlier
 use cnikit_tests::tampering::VRF;
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::world::{UNTIL_DETECTED, lives_while_locked, ping, ping_once};
-use cnikit_tests::{bin, subject};
+use cnikit_tests::{bin, references, subject};
 use serde_json::{Value, json};
 
 use crate::test::{Test, test};
@@ -42,6 +42,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(status_fails_where_nothing_can_be_stored needs Need::VRF),
     test!(state_of_an_earlier_boot_is_removed_and_nothing_is_given_back needs Need::VRF),
     test!(a_dry_run_changes_nothing needs Need::VRF),
+    test!(a_vrf_of_upstream_that_ours_leaves_last_stays needs Need::VRF),
     test!(a_kernel_without_it_is_named),
 ];
 
@@ -139,7 +140,12 @@ impl Scene {
     }
 
     fn call(&self, verb: &str, ifname: &str, keys: &Value) -> CallOutput {
-        let mut subject = vrf_member(bin());
+        self.call_of(bin(), verb, ifname, keys)
+    }
+
+    /// The same for the plugin in this directory.
+    fn call_of(&self, bin: &Path, verb: &str, ifname: &str, keys: &Value) -> CallOutput {
+        let mut subject = vrf_member(bin);
         for (key, value) in keys.as_object().unwrap() {
             subject = subject.with(key, value.clone());
         }
@@ -219,6 +225,29 @@ fn what_another_program_made_stays() {
     scene.container.sh("ip link add br0 type bridge && ip link set eth0 master br0");
     scene.call("DEL", "eth0", &keys).ok();
     assert!(scene.has("ip link show master br0", "eth0"), "a member of another master stays there");
+}
+
+/// Upstream removes a VRF with its last member, ours only one that it made.
+fn a_vrf_of_upstream_that_ours_leaves_last_stays() {
+    let keys = json!({"vrfname": "blue", "cniVersion": "1.0.0"});
+    for upstream in references() {
+        for is_last in ["ours", "upstream's"] {
+            let scene = Scene::with(SECOND);
+            scene.call_of(&upstream, "ADD", "net1", &keys).ok();
+            scene.call("ADD", "eth0", &keys).ok();
+            let members = scene.container.sh("ip link show master blue");
+            assert!(members.contains("net1") && members.contains("eth0"), "{members}");
+            let calls = [("net1", upstream.as_path()), ("eth0", bin())];
+            let order = if is_last == "ours" { [calls[0], calls[1]] } else { [calls[1], calls[0]] };
+            for (ifname, bin) in order {
+                assert!(scene.has("ip link", "blue"), "{is_last}: {ifname} is still a member");
+                scene.call_of(bin, "DEL", ifname, &keys).ok();
+                assert!(!scene.has("ip link show master blue 2>/dev/null || :", ifname), "{is_last}: {ifname}");
+            }
+            assert!(scene.has("ip route", "default via 10.77.0.1 dev eth0"), "{is_last}");
+            assert_eq!(scene.has("ip -d link", "vrf table"), is_last == "ours", "the last DEL is {is_last}");
+        }
+    }
 }
 
 /// A bridge of the host's with this name, whose container's interface has these addresses, in a namespace of its own.
