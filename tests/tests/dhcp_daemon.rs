@@ -2,8 +2,9 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::collections::BTreeSet;
+use std::fs::OpenOptions;
 use std::io::{Read, Write};
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::thread;
@@ -18,6 +19,7 @@ use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, configure, lease_
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::udhcpd::udhcpd;
 use cnikit_tests::{installed, references, subject};
+use nix::fcntl::OFlag;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::json;
@@ -56,6 +58,47 @@ fn the_flags_of_upstreams_daemon_have_their_effects() {
     assert!(matches!(reply, Ok(LeaseReply::Lease { .. })), "{reply:?}");
     assert!(server.log().contains("broadcast response"), "{}", server.log());
     daemon.del("one");
+}
+
+/// Other users may be able to write to the directory of the file.
+#[test]
+fn a_pidfile_that_is_no_regular_file_is_refused_and_stays_as_it_is() {
+    let host = host();
+    let at = |name: &str| host.dir().join(name);
+    std::fs::write(at("victim"), "stays").unwrap();
+    std::fs::write(at("regular"), "a longer text than the number of a process").unwrap();
+    host.sh(&format!("cd {} && ln -s victim link && ln -s absent dangling && mkfifo fifo", host.dir().display()));
+    let await_that = |what: &str, is_so: &dyn Fn() -> bool| {
+        let deadline = Deadline::after(Duration::from_secs(30));
+        while !is_so() {
+            assert!(deadline.pause(Duration::from_millis(10)), "{what}");
+        }
+    };
+    let refused = |path: &Path, why: &str| {
+        let daemon = LeaseDaemon::begin(&host, &["-pidfile", &path.display().to_string()]);
+        await_that(&format!("{} does not end", path.display()), &|| daemon.has_ended());
+        let ended = daemon.finish();
+        assert_eq!(ended.how, How::Exit(1));
+        let log = String::from_utf8_lossy(&ended.stderr).into_owned();
+        assert!(log.contains(&format!("Error writing pidfile {path:?}: {why}")), "{log}");
+    };
+    refused(&at("link"), "it is a symbolic link, and none is followed");
+    refused(&at("dangling"), "it is a symbolic link, and none is followed");
+    refused(&at("fifo"), "it is not a regular file");
+    let reader = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(at("fifo")).unwrap();
+    refused(&at("fifo"), "it is not a regular file");
+    drop(reader);
+    refused(Path::new("/dev/null"), "it is not a regular file");
+    refused(host.dir(), "Is a directory");
+    assert_eq!(std::fs::read_to_string(at("victim")).unwrap(), "stays");
+    assert!(!at("absent").exists());
+
+    let daemon = LeaseDaemon::begin(&host, &["-pidfile", &at("regular").display().to_string()]);
+    let has_number = || std::fs::read_to_string(at("regular")).is_ok_and(|text| text.parse::<i32>().is_ok());
+    await_that("it writes its number", &has_number);
+    await_that("it serves", &|| daemon.try_call(&LeaseRequest::Status).is_ok());
+    daemon.stop();
+    assert!(!at("regular").exists());
 }
 
 /// How many descriptors a process has open that are sockets.

@@ -44,6 +44,7 @@ mod server;
 mod syscall_filter;
 mod uplink;
 
+use std::fmt::Display;
 use std::fs::OpenOptions;
 use std::io::Write;
 use std::os::fd::AsFd;
@@ -79,6 +80,9 @@ const PLUGIN: &str = "dhcp";
 const LOCK: &str = ".lock";
 /// How long the daemon before may take to end.
 const LOCKED: Duration = Duration::from_secs(10);
+
+/// Why a file gets no number of a process.
+const NOT_REGULAR: &str = "it is not a regular file";
 
 /// How the daemon is set up.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -240,10 +244,26 @@ fn serve_with(settings: &DaemonSettings, listener: Listener, signals: Option<Sig
     Ok(ended)
 }
 
-fn write_pid(file: &Path) -> Result<(), String> {
-    let name = file.display().to_string();
-    let failed = |error| format!("Error writing pidfile {name:?}: {error}");
-    // Whatever the umask is, no other user writes it: somebody may send a signal to the process that it names.
-    let mut file = OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(file).map_err(failed)?;
-    file.write_all(std::process::id().to_string().as_bytes()).map_err(failed)
+/// Writes the number of this process to a regular file. In a directory that other users can write to, the path may lead to another
+/// file, which stays as it is, or to a FIFO, on which open(2) would wait for a reader.
+fn write_pid(path: &Path) -> Result<(), String> {
+    let failed = |why: &dyn Display| format!("Error writing pidfile {:?}: {why}", path.display().to_string());
+    // Whatever the umask is, no other user writes it: an operator may send a signal to the process that it names.
+    let opened = OpenOptions::new()
+        .write(true)
+        .create(true)
+        .truncate(false)
+        .mode(0o644)
+        .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK | libc::O_CLOEXEC)
+        .open(path);
+    let mut file = opened.map_err(|error| match error.raw_os_error() {
+        Some(libc::ELOOP) => failed(&"it is a symbolic link, and none is followed"),
+        Some(libc::ENXIO) => failed(&NOT_REGULAR),
+        _ => failed(&error),
+    })?;
+    if !file.metadata().map_err(|error| failed(&error))?.is_file() {
+        return Err(failed(&NOT_REGULAR));
+    }
+    file.set_len(0).map_err(|error| failed(&error))?;
+    file.write_all(std::process::id().to_string().as_bytes()).map_err(|error| failed(&error))
 }
