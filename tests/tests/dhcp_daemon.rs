@@ -955,6 +955,21 @@ fn requests_that_are_none_are_refused_and_harm_nothing() {
     assert!(say(b"GET / HTTP/1.0\n").contains("it is not JSON"));
     assert!(say(b"{\"version\":9}\n").contains("version 9 of the protocol"));
     assert!(say(b"{\"version\":1,\"message\":{\"add\":{}}}\n").contains("missing field"));
+    // One request a connection: whatever follows it, at once or while the first one waits, has no reply and no effect.
+    let status = json!({"version": 1, "message": LeaseRequest::Status}).to_string();
+    let is_one = |reply: &str| reply.matches('\n').count() == 1 && reply.ends_with('\n');
+    let reply = say(format!("{status}\n{{\"version\":9}}\n").as_bytes());
+    assert!(is_one(&reply) && reply.contains("done"), "{reply}");
+    let container = container(&host, 1);
+    let order = LeaseOrder { timeout_ms: 1_500, ..order(&container, "one") };
+    let mut stream = UnixStream::connect(&socket).unwrap();
+    let line = json!({"version": 1, "message": LeaseRequest::Add(order)});
+    stream.write_all(format!("{line}\n").as_bytes()).unwrap();
+    daemon.await_list("the order is there", |list| list.len() == 1);
+    stream.write_all(format!("{status}\n").as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    assert!(is_one(&reply) && reply.contains("no lease for eth0"), "{reply}");
     let mut endless = UnixStream::connect(&socket).unwrap();
     let chunk = vec![b' '; 1 << 20];
     while endless.write_all(&chunk).is_ok() {}
