@@ -90,7 +90,7 @@ fn pid_file(value: &str) -> Result<Option<PathBuf>, String> {
     }
 }
 
-/// A duration as Go writes it: numbers with units, as `1m2.5s`.
+/// A duration as Go writes it: numbers with units, as `1m2.5s`. A micro is written as in Latin-1, as in Greek, or as `u`.
 fn duration(name: &str, text: &str) -> Result<Duration, String> {
     let wrong = || format!("-{name} {text}: write a duration such as 10s or 1m30s");
     let mut rest = text;
@@ -106,6 +106,8 @@ fn duration(name: &str, text: &str) -> Result<Duration, String> {
                 "m" => 60.0,
                 "s" => 1.0,
                 "ms" => 0.001,
+                "us" | "\u{b5}s" | "\u{3bc}s" => 0.000_001,
+                "ns" => 0.000_000_001,
                 _ => return Err(wrong()),
             };
         rest = &rest[unit..];
@@ -136,7 +138,17 @@ mod tests {
         assert!(settings.broadcast && !flags("-broadcast=false").unwrap().settings.broadcast);
         let waits = (settings.timing.first_wait, settings.timing.longest_wait, settings.patience);
         assert_eq!(waits, (Duration::from_secs(3), Duration::from_secs(62), Duration::from_mins(90)));
-        assert_eq!(flags("-timeout 250ms").unwrap().settings.timing.first_wait, Duration::from_millis(250));
+        for (text, nanoseconds) in [
+            ("250ms", 250_000_000),
+            ("1500us", 1_500_000),
+            ("1500\u{b5}s", 1_500_000),
+            ("1500\u{3bc}s", 1_500_000),
+            ("2500ns", 2_500),
+            ("1s2ms3us4ns", 1_002_003_004),
+        ] {
+            let found = flags(&format!("-timeout {text}")).unwrap().settings.timing.first_wait;
+            assert_eq!(found, Duration::from_nanos(nanoseconds), "{text}");
+        }
     }
 
     #[test]
@@ -155,6 +167,7 @@ mod tests {
             ("-timeout", "-timeout needs a value"),
             ("-timeout 10", "write a duration"),
             ("-timeout 10x", "write a duration"),
+            ("-timeout 10\u{b5}", "write a duration"),
             ("-timeout 0s", "write a duration"),
             ("-timeout 1e9s", "write a duration"),
             ("-timeout .s", "write a duration"),
