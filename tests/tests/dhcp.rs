@@ -91,7 +91,7 @@ fn bridge_gets_address_routes_dns_and_mtu_of_the_server() {
 #[test]
 fn the_tool_shows_the_lease_and_that_no_daemon_runs() {
     let host = host();
-    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let server = Dnsmasq::start(&host, RANGE, &["--dhcp-option=option:mtu,1400"]);
     let daemon = LeaseDaemon::start(&host, &[]);
     let container = host.container();
     let plugin = on_bridge(&host).conf;
@@ -107,7 +107,21 @@ fn the_tool_shows_the_lease_and_that_no_daemon_runs() {
     assert!(is_added, "{said}");
     let lease = daemon.list()[0].lease.clone().unwrap();
     let (_, shown) = tool("show");
-    assert!(shown.contains(&format!("{} of {DHCP_SERVER}, ", lease.address)) && shown.contains(" s left"), "{shown}");
+    let of_server = format!("{} of {DHCP_SERVER}", lease.address);
+    assert!(
+        shown.contains(&format!("{of_server} by {DHCP_SERVER}, MTU 1400, ")) && shown.contains(" s left"),
+        "{shown}"
+    );
+    // What the server has changed meanwhile.
+    daemon.kill();
+    drop(server);
+    let options = ["--dhcp-option=option:mtu,1300", "--dhcp-option=option:router,10.99.0.7,10.99.0.8"];
+    let _server = Dnsmasq::start(&host, RANGE, &options);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    daemon.await_list("it is renewed", |list| list[0].lease.as_ref().is_some_and(|one| one.since > lease.since));
+    let (_, shown) = tool("show");
+    assert!(shown.contains(&format!("{of_server} by 10.99.0.7 and 10.99.0.8, MTU 1300, ")), "{shown}");
+    assert!(shown.contains("mtu 1300, up)") && shown.contains("route default via 10.99.0.7"), "{shown}");
     daemon.kill();
     let (_, shown) = tool("show");
     assert!(shown.contains("unknown: no DHCP daemon listens on"), "{shown}");

@@ -310,10 +310,10 @@ fn is_of(lease: &LeaseReport, cached: &CachedAttachment) -> bool {
     (container, network, ifname) == (&cached.at.container_id, &cached.network, &cached.at.ifname)
 }
 
-/// Address, server, time left and state of a lease.
+/// Address, server, routers, MTU, time left and state of a lease.
 fn lease_text(report: &LeaseReport) -> String {
-    let mut text = match (&report.lease, &report.lease6) {
-        (Some(lease), _) => format!("{} of {}", lease.address, lease.server),
+    let mut text = match (lease4_text(report), &report.lease6) {
+        (Some(text), _) => text,
         (None, Some(lease)) => {
             let addresses: Vec<String> = lease.addresses.iter().map(|one| one.address.to_string()).collect();
             let mut server = String::new();
@@ -335,6 +335,20 @@ fn lease_text(report: &LeaseReport) -> String {
         let _ = write!(text, ": {hindrance}");
     }
     text
+}
+
+/// Address and server of a lease of IPv4, and the routers and the MTU that the server has configured.
+fn lease4_text(report: &LeaseReport) -> Option<String> {
+    let lease = report.lease.as_ref()?;
+    let mut text = format!("{} of {}", lease.address, lease.server);
+    let routers: Vec<String> = lease.parameters.routers.iter().map(ToString::to_string).collect();
+    if !routers.is_empty() {
+        let _ = write!(text, " by {}", routers.join(" and ")); // writing to a text does not fail
+    }
+    if let Some(mtu) = lease.parameters.mtu {
+        let _ = write!(text, ", MTU {mtu}");
+    }
+    Some(text)
 }
 
 /// A link in a line.
