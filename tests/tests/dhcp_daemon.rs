@@ -535,6 +535,35 @@ fn an_interface_that_was_renamed_or_has_another_mac_keeps_its_lease() {
     }
 }
 
+/// The root of a container may give its interface a name that a terminal obeys, or that is not UTF-8.
+#[test]
+fn a_name_of_any_bytes_is_printable_in_the_log_and_in_check() {
+    let host = host();
+    let _server = DhcpServer::start(&host, ServerMaker::Kea, 8, [10, 20]);
+    let daemon = LeaseDaemon::start(&host, &["-timeout", "500ms", "-resendmax", "2s"]);
+    let container = container(&host, 1);
+    let ipam = json!({"type": "dhcp", "daemonSocketPath": host.dir().join("dhcp.sock"), "dataDir": host.dir().join("dhcp-leases")});
+    let dhcp = subject("dhcp", json!({"ipam": ipam}));
+    let result = dhcp.call(&host, "ADD", "c-one", &container.path(), &[]).json();
+    let lease = daemon.list()[0].lease.clone().unwrap();
+    configure(&container, &lease);
+    let name = r"name=$(printf '\033[2J\302\233\377')";
+    container.sh(&format!(
+        "{name}; ip link set eth0 down; ip link set eth0 name \"$name\"; ip link set \"$name\" address 02:00:00:00:99:07 up"
+    ));
+    daemon.await_list("it is renewed", |list| list[0].lease.as_ref().is_some_and(|one| one.since > lease.since));
+    container.sh(&format!("{name}; ip address flush dev \"$name\""));
+    let checked = dhcp.call(&host, "CHECK", "c-one", &container.path(), &[("prevResult", result)]);
+    let printed = "\\u001b[2J\\u009b\u{fffd}";
+    let (code, msg) = checked.refused();
+    assert!(code == 102 && msg.starts_with(&format!("{printed} does not have 10.99.0.")), "{checked:?}");
+    let log = daemon.stop();
+    assert!(log.contains(&format!(": {printed} has the hardware address 02:00:00:00:99:07 now\n")), "{log}");
+    for text in [&checked.stdout, &checked.stderr, &log, &msg] {
+        assert!(!text.chars().any(|letter| letter.is_control() && !matches!(letter, '\n' | '\t')), "{text:?}");
+    }
+}
+
 /// A second daemon on another socket would renew the same leases and give them back.
 #[test]
 fn two_daemons_do_not_serve_the_same_leases() {

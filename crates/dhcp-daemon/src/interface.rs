@@ -7,6 +7,7 @@ use cnikit_dhcp::v4::{Lease, LeaseRoute};
 use cnikit_dhcp::v6::Lease6;
 use cnikit_netlink::{KernelRoute, Link, LinkChange, Netlink, NewAddress};
 use cnikit_netns::{Netns, NetnsLookup, boot_id, find, mounted, of_processes};
+use cnikit_types::printable;
 use ipnetwork::{IpNetwork, Ipv4Network, Ipv6Network};
 
 use crate::log::log;
@@ -87,8 +88,12 @@ fn at_path(place: &Place) -> Result<Option<Netns>, String> {
 /// The interface of a place in its namespace; `None` if it is gone. Its index identifies it, because the container or a plugin such
 /// as tuning may give it another name and another hardware address. One that has neither of these, nor an address of the lease, is
 /// another interface that came from another namespace and has kept its index.
+///
+/// The container has chosen the name, and the log and CHECK report it, so it is printable here. The kernel is asked by the index.
 fn link(netlink: &Netlink, place: &Place, leased: &[IpAddr]) -> Result<Option<Link>, String> {
-    let Some(link) = netlink.find_link_at(place.index).map_err(|error| error.to_string())? else { return Ok(None) };
+    let found = netlink.find_link_at(place.index).map_err(|error| error.to_string())?;
+    let Some(mut link) = found else { return Ok(None) };
+    link.name = printable(&link.name).into_owned();
     if link.mac == Some(place.mac) || link.name == place.link {
         return Ok(Some(link));
     }

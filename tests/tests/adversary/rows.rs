@@ -293,13 +293,19 @@ pub(crate) const ROWS: [Row; 61] = [
         25,
         &[NetAdmin, Namespace],
         "eth0 renamed, moved, replaced; another attachment's tag as alias",
-        By(&["namespaces::an_interface_renamed_replaced_or_with_a_copied_tag_does_no_harm"]),
+        By(&[
+            "namespaces::an_interface_renamed_replaced_or_with_a_copied_tag_does_no_harm",
+            "dhcp_daemon/an_interface_that_was_renamed_or_has_another_mac_keeps_its_lease",
+        ]),
     ),
     row(
         26,
         &[NetAdmin, Namespace],
         "ESC and non-UTF-8 bytes in names, aliases, alternative names",
-        By(&["namespaces::names_of_links_may_be_any_bytes"]),
+        By(&[
+            "namespaces::names_of_links_may_be_any_bytes",
+            "dhcp_daemon/a_name_of_any_bytes_is_printable_in_the_log_and_in_check",
+        ]),
     ),
     row(
         27,
@@ -666,8 +672,8 @@ row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan l
 22  - - - - - - - - - - - - - - - - x - -  no other takes names of settings
 23  x x x x x x x - x x x x x x - x x x x  host-local and static enter no namespace
 24  x x - - x x x - - - - x x x - - x - x  they pair no ends by index: dummy, ipvlan, macvlan, tap and vlan have none on the host, the others make none
-25  x x - x x x x - x - x x x x - x x x x  loopback's link cannot be renamed or moved; host-local and static look at none, and the daemon of dhcp at its own
-26  x x - x x x x - x - x x x x - x x x x  loopback's link has one name; dhcp, host-local and static look at no link
+25  x x - x x x x - x - x x x x - x x x x  loopback's link cannot be renamed or moved; host-local and static look at none; the lease of dhcp is checked with its daemon: dhcp_daemon.rs
+26  x x - x x x x - x - x x x x - x x x x  loopback's link has one name; host-local and static look at no link; the lease of dhcp is checked with its daemon: dhcp_daemon.rs
 27  - x - x - - x - x - x - - x - x - x x  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
 28  x x - x x x x - x - x x x x - x x x x  loopback is told by its namespace alone which one is meant; dhcp, host-local and static look at none
 29  - - - - - - - - - - - x - - - - - - -  no other publishes ports
