@@ -7,10 +7,13 @@ use std::io::{Read, Write};
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use cnikit_dhcp_daemon::{CallError, LeaseOrder, LeaseRecords, LeaseReply, LeaseReport, LeaseRequest, call};
+use cnikit_dhcp_daemon::{
+    CallError, LeaseFamily, LeaseOrder, LeaseRecords, LeaseReply, LeaseReport, LeaseRequest, call,
+};
 use cnikit_process::{Deadline, Env, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
@@ -204,26 +207,60 @@ fn what_is_gone_while_no_daemon_runs_is_made_good() {
 #[test]
 fn a_daemon_takes_over_from_another_and_no_call_fails() {
     let host = host();
-    let _server = Dnsmasq::start(&host, RANGE, &[]);
-    let first = LeaseDaemon::start(&host, &[]);
-    let container = container(&host, 1);
-    let lease = first.add(&container, "one");
-    configure(&container, &lease);
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let mut daemon = LeaseDaemon::start(&host, &[]);
+    let lasting = container(&host, 1);
+    let lease = daemon.add(&lasting, "one");
+    configure(&lasting, &lease);
+    let others: Vec<Container> = (2..5).map(|number| container(&host, number)).collect();
     let socket = host.dir().join("dhcp.sock");
-    let second = thread::scope(|scope| {
-        let calls = scope.spawn(|| {
-            for _ in 0..200 {
-                assert_eq!(call(&socket, &LeaseRequest::Status, Duration::from_secs(30)).unwrap(), LeaseReply::Done);
+    let ask = |request: &LeaseRequest| call(&socket, request, Duration::from_secs(30)).unwrap();
+    let is_over = AtomicBool::new(false);
+    let deadline = Deadline::after(Duration::from_mins(2));
+    let goes_on = || !is_over.load(Ordering::Relaxed) && deadline.remaining().is_some_and(|left| !left.is_zero());
+    let lives = |container: &Container, id: &str| {
+        let mut count = 0;
+        while goes_on() {
+            let reply = ask(&LeaseRequest::Add(order(container, id)));
+            let LeaseReply::Lease { lease, .. } = reply else { panic!("{id}: {reply:?}") };
+            configure(container, &lease);
+            let (owner, netns, families) = (owner(id), container.path(), vec![LeaseFamily::V4]);
+            let check = LeaseRequest::Check { owner: owner.clone(), netns, reported: None, families };
+            assert_eq!(ask(&check), LeaseReply::Done, "{id}");
+            assert_eq!(ask(&LeaseRequest::Del { owner }), LeaseReply::Done, "{id}");
+            container.sh("ip address flush dev eth0");
+            count += 1;
+        }
+        count
+    };
+    let daemon = thread::scope(|scope| {
+        let status = scope.spawn(|| {
+            while goes_on() {
+                assert_eq!(ask(&LeaseRequest::Status), LeaseReply::Done);
             }
         });
-        let second = LeaseDaemon::start(&host, &[]);
-        calls.join().unwrap();
-        second
+        let id = |number: usize| format!("life{number}");
+        let mut loops = Vec::new();
+        for (number, container) in others.iter().enumerate() {
+            loops.push(scope.spawn(move || lives(container, &id(number))));
+        }
+        for _ in 0..12 {
+            let next = LeaseDaemon::start(&host, &[]);
+            let ended = daemon.finish();
+            assert!(ended.how.is_success(), "{}", String::from_utf8_lossy(&ended.stderr));
+            daemon = next;
+        }
+        is_over.store(true, Ordering::Relaxed);
+        status.join().unwrap();
+        for one in loops {
+            let count: usize = one.join().unwrap();
+            assert!(count > 0, "no whole life meanwhile");
+        }
+        daemon
     });
-    let ended = first.finish();
-    assert!(ended.how.is_success(), "{}", String::from_utf8_lossy(&ended.stderr));
-    second.await_list("the lease is there", |list| list.len() == 1 && list[0].lease.is_some());
-    assert_eq!(second.add(&container, "one").address, lease.address);
+    daemon.await_list("the lease is there", |list| list.len() == 1 && list[0].lease.is_some());
+    assert_eq!(daemon.add(&lasting, "one").address, lease.address);
+    server.await_leases("the others are given back", |leases| leases.len() == 1);
 }
 
 #[test]

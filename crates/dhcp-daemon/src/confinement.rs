@@ -1,7 +1,11 @@
 //! The daemon reads packets of servers, and any host of a network can pretend to be one. Before it reads the first packet it gives
 //! up what it does not need: capabilities, programs with other rights, and most system calls.
 
+use std::os::unix::fs::MetadataExt;
+use std::time::Duration;
+
 use caps::{CapSet, Capability, CapsHashSet};
+use cnikit_process::Deadline;
 use nix::sys::prctl::set_no_new_privs;
 
 /// What stays of the capabilities; the unit of systemd has the same.
@@ -12,6 +16,26 @@ const KEPT: [Capability; 5] = [
     Capability::CAP_NET_BIND_SERVICE, // ports 68 and 546
     Capability::CAP_SYS_PTRACE,       // /proc/PID/ns/net of containers with other capabilities than these
 ];
+
+/// A directory with one subdirectory for each thread of this process. Each counts as a hard link, in addition to the usual two.
+const THREADS: &str = "/proc/self/task";
+const LINKS_OF_ONE: u64 = 3;
+/// How long another thread may take to end.
+const ENDING: Duration = Duration::from_secs(10);
+
+/// Waits until this thread is the only one. The one that has waited for the lock of the daemon before may be about to end. A
+/// process with two threads enters a namespace by a third one, and the filter of system calls allows none.
+pub(crate) fn await_other_threads() -> Result<(), String> {
+    let deadline = Deadline::after(ENDING);
+    loop {
+        match std::fs::metadata(THREADS) {
+            Ok(found) if found.nlink() <= LINKS_OF_ONE => return Ok(()),
+            Ok(_) if deadline.pause(Duration::from_millis(1)) => {}
+            Ok(_) => return Err("another thread of the daemon does not end".to_owned()),
+            Err(error) => return Err(format!("{THREADS}: {error}")),
+        }
+    }
+}
 
 /// Gives up all that the daemon does not need, for this thread and those that it starts. A capability that the process never had is
 /// not missed before a call needs it.

@@ -147,6 +147,7 @@ fn start(flags: &flags::Flags) -> Result<DaemonEnd, String> {
     if let Some(file) = &flags.pid_file {
         write_pid(file)?;
     }
+    confinement::await_other_threads()?;
     let ended = confinement::confine().and_then(|()| serve_with(&flags.settings, listener, Some(signals)));
     drop(lock);
     if let (Some(file), Ok(DaemonEnd::Signal)) = (&flags.pid_file, &ended) {
