@@ -970,33 +970,78 @@ while True:
     for _ in range(300): say(reply(os.urandom(4), mac, kind(2)))
 "#;
 
-#[test]
-fn a_rogue_server_keeps_no_container_from_its_lease() {
-    let host = host();
-    // On a port of its own, as another container has one.
+/// Its offers and acknowledgements are valid, for leases of eight seconds. The first lease comes with one route more than a lease
+/// may have, and a renewal with a route to the addresses of the loopback; both name a router.
+const ROGUE_THAT_WINS: &str = r#"
+import socket, struct
+s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
+s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"rogue0")
+s.bind(("", 67))
+address = socket.inet_aton
+def option(code, value):
+    parts = [value[at:at + 255] for at in range(0, len(value), 255)]
+    return b"".join(bytes([code, len(part)]) + part for part in parts)
+many = b"".join(bytes([24, 10, 5, number]) + address("10.99.0.66") for number in range(129))
+loopback = bytes([8, 127]) + address("10.99.0.66") + bytes([16, 10, 7]) + address("10.99.0.66")
+acknowledged = 0
+while True:
+    asked = s.recv(2000)
+    asked_for = asked.find(b"\x35\x01", 240) + 2 # option 53 of one byte
+    if asked_for < 2 or asked[asked_for] not in (1, 3): continue
+    kind = 2 if asked[asked_for] == 1 else 5
+    acknowledged += kind == 5
+    routes, router = (many, "10.99.0.66") if acknowledged <= 1 else (loopback, "10.99.0.67")
+    head = bytes([2, 1, 6, 0]) + asked[4:8] + bytes(8) + address("10.99.0.99") + bytes(8) + asked[28:44] + bytes(192)
+    options = bytes([53, 1, kind]) + option(54, address("10.99.0.66")) + option(51, struct.pack("!I", 8))
+    options += option(1, address("255.255.255.0")) + option(3, address(router)) + option(121, routes)
+    s.sendto(head + b"\x63\x82\x53\x63" + options + b"\xff", ("255.255.255.255", 68))
+"#;
+
+/// A server of this script in a container, on a port of its own as another container has one.
+fn rogue(host: &Host, script: &str) -> (Container, RunningServer) {
     let rogue = host.container();
     host.sh(&format!("ip link add rport type veth peer name rogue0 netns {}", rogue.path()));
-    host.sh("ip link set rport master br-dhcp up");
+    host.sh(&format!("ip link set rport master {DHCP_BRIDGE} up"));
     rogue.sh("ip address add 10.99.0.66/24 dev rogue0 && ip link set rogue0 up");
-    let script = host.dir().join("rogue.py");
-    std::fs::write(&script, ROGUE).unwrap();
-    let path = rogue.path();
+    let file = host.dir().join("rogue.py");
+    std::fs::write(&file, script).unwrap();
     let program = Program {
         path: find_program("nsenter").unwrap(),
-        args: vec![format!("--net={path}").into(), "python3".into(), script.into()],
+        args: vec![format!("--net={}", rogue.path()).into(), "python3".into(), file.into()],
         env: Env::Clean(&[]),
         stdin: Vec::new(),
         limit: 1 << 20,
         grace: Duration::from_secs(1),
     };
-    let rogue_server = RunningServer::start(&host, program);
+    let server = RunningServer::start(host, program);
     rogue.sh("timeout 30 sh -c 'until ss -Hlun | grep -q :67; do sleep 0.05; done'");
+    (rogue, server)
+}
+
+/// What a server could have changed outside the interface of its lease: on the host, and in another container.
+fn around(host: &Host, other: &Container) -> [String; 2] {
+    let shown =
+        "ip -4 -o address; ip -4 route show table all; ip rule; ip -o link | sed 's/ state .*//'; cat /etc/resolv.conf
+        cd /proc/sys/net/ipv4 && grep -rs . ip_forward conf";
+    [host.sh(shown), other.sh(shown)]
+}
+
+/// Nor does it make the daemon write outside the interface.
+#[test]
+fn a_rogue_server_keeps_no_container_from_its_lease() {
+    let host = host();
+    let (_rogue, rogue_server) = rogue(&host, ROGUE);
     // The rogue is a second faster.
     let _server = Dnsmasq::start(&host, RANGE, &["--dhcp-reply-delay=1"]);
     let daemon = LeaseDaemon::start(&host, &["-timeout", "500ms"]);
-    let container = container(&host, 1);
+    let [container, other] = [1, 2].map(|number| container(&host, number));
+    configure(&other, &daemon.add(&other, "other"));
+    let before = around(&host, &other);
     let lease = daemon.add(&container, "one");
     assert_eq!(lease.server.to_string(), "10.99.0.1");
+    assert_eq!(around(&host, &other), before);
     configure(&container, &lease);
     assert_eq!(daemon.check(&container, "one"), [] as [String; 0]);
     assert!(!rogue_server.has_ended(), "it attacked to the end");
@@ -1004,6 +1049,35 @@ fn a_rogue_server_keeps_no_container_from_its_lease() {
     assert!(received.trim().parse::<u32>().unwrap() > 600, "{received}");
     let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
     assert!(status.contains("Threads:\t1\n"), "{status}");
+}
+
+#[test]
+fn a_rogue_server_that_wins_gets_no_route_of_its_own_and_reaches_nothing_else() {
+    let host = host();
+    let daemon = LeaseDaemon::start(&host, &["-timeout", "500ms"]);
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let [container, other] = [1, 2].map(|number| container(&host, number));
+    configure(&other, &daemon.add(&other, "other"));
+    drop(server);
+    let (_rogue, _rogue_server) = rogue(&host, ROGUE_THAT_WINS);
+    let before = around(&host, &other);
+    let lease = daemon.add(&container, "one");
+    assert_eq!((lease.server.to_string(), lease.address.to_string()), ("10.99.0.66".into(), "10.99.0.99".into()));
+    assert_eq!(lease.parameters.ignored, [121], "129 routes");
+    configure(&container, &lease);
+    let routes = |router: &str| {
+        format!("default via {router} dev eth0 \n10.99.0.0/24 dev eth0 proto kernel scope link src 10.99.0.99 \n")
+    };
+    assert_eq!(container.sh("ip route"), routes("10.99.0.66"));
+    daemon.await_list("it is renewed", |list| {
+        list.iter()
+            .any(|one| one.owner == owner("one") && one.lease.as_ref().is_some_and(|one| one.since > lease.since))
+    });
+    assert_eq!(container.sh("ip route"), routes("10.99.0.67"), "the renewal has reached the interface");
+    assert!(!container.sh("ip route show table all").contains("127."), "nothing of the loopback");
+    assert_eq!(around(&host, &other), before);
+    let log = daemon.stop();
+    assert!(log.contains("one/net/eth0: the server has changed the routers from 10.99.0.66 to 10.99.0.67"), "{log}");
 }
 
 #[test]
