@@ -1236,6 +1236,39 @@ fn on_a_full_disk_an_order_fails_and_its_lease_is_given_back() {
     host.sh(&format!("umount {records}"));
 }
 
+/// The order of its system calls: a power cut between any two of them loses no lease that was reported.
+#[test]
+fn a_lease_and_the_directory_of_its_record_are_on_the_disk_before_it_is_reported() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let records = host.dir().join("new/records");
+    let calls = host.dir().join("calls");
+    let traced = "trace=fsync,fdatasync,rename,renameat,renameat2,mkdir,mkdirat,write,pwrite64,sendto";
+    let starter =
+        ["strace", "-f", "-qq", "-y", "-s", "64", "-e", traced, "-o", &calls.display().to_string()].map(str::to_owned);
+    let daemon = LeaseDaemon::begin_by(&host, &starter, &["-datadir", &records.display().to_string()]).serving();
+    daemon.add(&container(&host, 1), "one");
+    daemon.stop();
+    let text = std::fs::read_to_string(calls).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains(" = -1 ")).collect();
+    let after = |from: usize, what: &str, words: &[&str]| {
+        let is_it = |line: &&str| words.iter().all(|word| line.contains(word));
+        let found = lines[from..].iter().position(is_it);
+        from + found.unwrap_or_else(|| panic!("{what}: {text}"))
+    };
+    let synced = |from: usize, path: &Path| after(from, "fsync", &["fsync(", &format!("<{}>", path.display())]);
+    let reply = after(0, "the reply", &["sendto(", r#"\"message\":{\"lease\""#]);
+    let named = after(0, "the record gets its name", &["rename", ".json\""]);
+    let content = after(0, "the content", &["write", r#""{\"version\":1,\"owner\""#]);
+    let written = after(content, "the content is synced", &["fsync(", &format!("<{}/", records.display())]);
+    let in_directory = synced(named, &records);
+    assert!(content < written && written < named && named < in_directory && in_directory < reply, "{text}");
+    for made in [records.parent().unwrap(), &records] {
+        let at = after(0, "the directory is made", &["mkdir", &format!("\"{}\"", made.display())]);
+        assert!(synced(at, made.parent().unwrap()) < reply, "{made:?}: {text}");
+    }
+}
+
 #[test]
 fn under_umask_0_no_other_user_can_read_or_write_what_the_daemon_makes() {
     let host = host();

@@ -175,7 +175,8 @@ fn listen(settings: &DaemonSettings) -> Result<Listener, String> {
 /// Takes the leases of the directory: two daemons, on two sockets perhaps, would both renew them and give them back. A daemon that
 /// takes over gets the lock when the one before has ended.
 fn lock_records(settings: &DaemonSettings) -> Result<Lock, String> {
-    let directory = Directory::make(&settings.records, record::DIRECTORY_MODE).map_err(|error| error.to_string())?;
+    let directory =
+        Directory::make_durably(&settings.records, record::DIRECTORY_MODE).map_err(|error| error.to_string())?;
     let lock = directory.lock(LOCK, record::MODE, LOCKED).map_err(|error| {
         let holder = holder_of(&settings.records.join(LOCK));
         let holder = holder.map_or_else(|| "another process".to_owned(), |pid| format!("process {pid}"));

@@ -135,7 +135,7 @@ impl LeaseRecords {
     /// # Errors
     /// It cannot be opened or made.
     pub fn open(path: &Path) -> Result<LeaseRecords, Error> {
-        let directory = Directory::make(path, DIRECTORY_MODE)?;
+        let directory = Directory::make_durably(path, DIRECTORY_MODE)?;
         directory.discard_unfinished()?;
         Ok(LeaseRecords { directory })
     }

@@ -81,6 +81,25 @@ impl Directory {
         }
     }
 
+    /// As [`Directory::make`]; a power cut after this does not take away what was made.
+    ///
+    /// # Errors
+    /// As [`Directory::make`], and fsync(2) of a directory fails in which another one was made.
+    pub fn make_durably(path: impl AsRef<Path>, mode: u32) -> Result<Directory, Error> {
+        let existing = Directory::nearest(&path)?;
+        let directory = Directory::make(&path, mode)?;
+        let mut made = directory.try_clone()?;
+        // The name of each new directory is in the one above it.
+        for _ in path.as_ref().components() {
+            if made.identity() == existing.identity() {
+                break;
+            }
+            made = made.parent()?;
+            made.sync()?;
+        }
+        Ok(directory)
+    }
+
     /// Opens a directory; `None` if it does not exist.
     ///
     /// # Errors
