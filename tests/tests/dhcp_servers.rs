@@ -109,3 +109,33 @@ fn of_two_servers_one_goes_and_the_other_takes_the_container_over() {
     assert_eq!(addresses.lines().count(), 1, "{addresses}");
     container.sh(&ping(DHCP_SERVER));
 }
+
+/// It knows the lease, and has another identifier: it does not hear the renewal, which is sent to the first one.
+#[test]
+fn of_two_servers_with_the_same_leases_one_goes_and_the_other_one_rebinds_the_lease() {
+    let (host, site) = dhcp_site();
+    host.sh(&format!("ip address add 10.99.0.2/24 dev {DHCP_BRIDGE}"));
+    let first = DhcpServer::start(&host, ServerMaker::Kea, 24, POOL);
+    let daemon = LeaseDaemon::start(&host, &IMPATIENT);
+    let container = container(&host, 1);
+    let lease = daemon.add(&container, "one");
+    assert_eq!(lease.server.to_string(), "10.99.0.2");
+    configure(&container, &lease);
+    first.stop();
+    let [from, to] = [&host, &site].map(|one| one.dir().join("Kea4"));
+    std::fs::create_dir(&to).unwrap();
+    std::fs::copy(from.join("leases"), to.join("leases")).unwrap();
+    let second = DhcpServer::start(&site, ServerMaker::Kea, 24, POOL);
+    daemon.await_list("the other server has it", |list| {
+        list[0].lease.as_ref().is_some_and(|one| one.server.to_string() == DHCP_SERVER)
+    });
+    let rebound = daemon.list()[0].lease.clone().unwrap();
+    assert_eq!(rebound.address, lease.address);
+    let at = rebound.since;
+    assert!(at >= lease.since + lease.times.rebinding && at < lease.expires_at().unwrap(), "{lease:?} {rebound:?}");
+    assert_eq!(daemon.check(&container, "one"), [] as [String; 0]);
+    daemon.del("one");
+    second.await_free(&lease.address.to_string());
+    let log = daemon.stop();
+    assert!(!log.contains("is lost"), "{log}");
+}
