@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use cnikit_process::Deadline;
 use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
-use cnikit_testkit::{CallOutput, Container, Host, Subject};
+use cnikit_testkit::{CallOutput, Container, Host, Subject, flood, life};
+use cnikit_tests::campaign_subjects::leased;
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, DHCP6_OPTIONS, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
 use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, lease_records};
 use cnikit_tests::world::ping;
@@ -491,12 +492,59 @@ fn an_option_that_cannot_be_sent_is_refused_before_anything_is_made() {
     );
 }
 
+#[test]
+fn del_succeeds_with_incomplete_input() {
+    life::survives_incomplete_dels(&leased());
+}
+
+#[test]
+fn sixteen_containers_at_once_get_an_address_each() {
+    flood::survives(&leased(), 16);
+}
+
+/// What an address, or the name of an interface, differs in between two containers.
+fn without(text: &str, own: &[&str]) -> String {
+    own.iter().fold(text.to_owned(), |text, one| text.replace(one, "OWN"))
+}
+
+/// The rest of the results, and what is inside: the same, except that the result of ours has the DNS of the server and the MTU of
+/// each interface, and that the container's interface gets the MTU of the server.
+fn assert_alike(theirs: (&Value, &Container), ours: (&Value, &Container)) {
+    let shape = |(result, container): (&Value, &Container)| {
+        let own = address(result).split('/').next().unwrap().to_owned();
+        let mut rest = result.clone();
+        rest.as_object_mut().unwrap().remove("dns");
+        for interface in rest["interfaces"].as_array_mut().unwrap() {
+            assert!(interface["mac"].take().is_string(), "{result}");
+            interface.as_object_mut().unwrap().remove("mtu");
+            if interface["name"].as_str().unwrap().starts_with("veth") {
+                interface["name"] = json!("OWN");
+            }
+        }
+        // As a value: the releases write the keys in different orders.
+        let result: Value = serde_json::from_str(&without(&rest.to_string(), &[&own, &container.path()])).unwrap();
+        let addresses = container.sh("ip -4 address show dev eth0 | sed '1s/.*//; s/ valid_lft.*//'");
+        let routes = container.sh("ip -4 route; ip -4 rule; ip -6 rule");
+        let inside = [addresses, routes, container.sh("ip -o link | wc -l")];
+        (result, inside.map(|text| without(&text, &[&own])))
+    };
+    assert_eq!(shape(theirs), shape(ours));
+    assert!(theirs.0["dns"].as_object().is_none_or(serde_json::Map::is_empty), "{}", theirs.0);
+    assert_eq!([&theirs.0["interfaces"][2]["mtu"], &ours.0["interfaces"][2]["mtu"]], [&Value::Null, &json!(1400)]);
+    assert_eq!(
+        ours.0["dns"],
+        json!({"nameservers": ["10.99.0.53"], "domain": "example.com", "search": ["a.example.com", "b.example.com"]})
+    );
+    let mtu = |container: &Container| container.sh("ip -o link show eth0 | grep -o 'mtu [0-9]*'").trim().to_owned();
+    assert_eq!([mtu(theirs.1), mtu(ours.1)], ["mtu 1500", "mtu 1400"]);
+}
+
 /// Both releases. A node that goes from one to the other has containers of both at the same time.
 #[test]
 fn upstreams_plugin_and_daemon_serve_beside_ours_and_each_deletes_what_the_other_added() {
     for bin in references() {
         let host = host();
-        let server = Dnsmasq::start(&host, RANGE, &[]);
+        let server = Dnsmasq::start(&host, RANGE, &OPTIONS);
         let daemon = LeaseDaemon::start(&host, &[]);
         let socket = host.dir().join("upstream.sock");
         let theirs = LeaseDaemon::begin_in(&host, &bin, &[], &[], &socket);
@@ -512,6 +560,7 @@ fn upstreams_plugin_and_daemon_serve_beside_ours_and_each_deletes_what_the_other
         let second = ours.add(&host, "c-two", &two);
         assert_ne!(address(&first), address(&second));
         assert_eq!((&first["routes"], &first["ips"][0]["gateway"]), (&second["routes"], &second["ips"][0]["gateway"]));
+        assert_alike((&first, &one), (&second, &two));
         for container in [&one, &two] {
             container.sh(&ping(DHCP_SERVER));
         }
