@@ -5,6 +5,7 @@ use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
+use cnikit_dhcp_daemon::{LeaseReply, LeaseRequest, call};
 use cnikit_process::{Deadline, Env, Program, find_program};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, Subject};
@@ -17,29 +18,68 @@ use serde_json::{Value, json};
 
 use crate::test::{Test, test};
 
-pub(crate) const TESTS: &[Test] =
-    &[test!(the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD)];
+pub(crate) const TESTS: &[Test] = &[
+    test!(the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD),
+    test!(upstreams_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD),
+];
 
 /// The targets that the units name, and which pull in nothing here.
 const TARGETS: [&str; 8] = ["basic", "multi-user", "network", "shutdown", "sockets", "sysinit", "test", "umount"];
 
-/// systemd with the shipped units, their socket listening. It ends with the value.
+/// The names of the units.
+const UNITS: [&str; 2] = ["cni-dhcp.service", "cni-dhcp.socket"];
+
+/// Units with the settings of those that upstream ships, in the order of [`UNITS`]. A node may have them already.
+const UPSTREAM: [&str; 2] = [
+    "[Unit]
+Description=DHCP daemon of CNI
+After=network.target cni-dhcp.socket
+Requires=cni-dhcp.socket
+
+[Service]
+ExecStart=/opt/cni/bin/dhcp daemon
+
+[Install]
+WantedBy=multi-user.target
+",
+    "[Unit]
+Description=Socket of the DHCP daemon of CNI
+PartOf=cni-dhcp.service
+
+[Socket]
+ListenStream=/run/cni/dhcp.sock
+SocketMode=0660
+SocketUser=root
+SocketGroup=root
+RemoveOnStop=true
+
+[Install]
+WantedBy=sockets.target
+",
+];
+
+/// The units that this project ships, in the order of [`UNITS`].
+fn shipped() -> [String; 2] {
+    let dir = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dhcp/systemd");
+    UNITS.map(|name| fs::read_to_string(dir.join(name)).unwrap())
+}
+
+/// systemd with the units, their socket listening. It ends with the value.
 struct Manager<'a> {
     host: &'a Host,
     running: Option<RunningServer>,
 }
 
 impl Manager<'_> {
-    fn start(host: &Host) -> Manager<'_> {
+    fn start<'a>(host: &'a Host, texts: &[String; 2]) -> Manager<'a> {
         let dir = host.dir().display();
         let units = host.dir().join("units");
         ["units", "groups", "run", "cni"].iter().for_each(|name| fs::create_dir(host.dir().join(name)).unwrap());
         for name in TARGETS {
             fs::write(units.join(format!("{name}.target")), "[Unit]\nDefaultDependencies=no\n").unwrap();
         }
-        for name in ["cni-dhcp.service", "cni-dhcp.socket"] {
-            let shipped = Path::new(env!("CARGO_MANIFEST_DIR")).join("../plugins/dhcp/systemd").join(name);
-            fs::copy(shipped, units.join(name)).unwrap();
+        for (name, text) in UNITS.iter().zip(texts) {
+            fs::write(units.join(name), text).unwrap();
         }
         // What the units name on a node is the test's own: control groups, the plugins, /run except for the network namespaces that
         // are mounted there, then and later.
@@ -121,6 +161,11 @@ impl Manager<'_> {
         }
     }
 
+    /// The state of the socket.
+    fn socket_state(&self) -> String {
+        self.await_that("show --value -p ActiveState cni-dhcp.socket", "").trim().to_owned()
+    }
+
     /// The value of a property of the service.
     fn service(&self, property: &str) -> String {
         self.systemctl(&format!("show --value -p {property} cni-dhcp.service")).trim().to_owned()
@@ -141,12 +186,34 @@ impl Drop for Manager<'_> {
     }
 }
 
-/// A caller finds the socket as it is on a node; the daemon is started by its call, under the unit's restrictions.
+/// A caller finds the socket as it is on a node; the daemon is started by its call, under the unit's restrictions. Our socket stays
+/// when the service is stopped.
 fn the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() {
+    leases_outlive_the_daemon_under(&shipped(), |manager, server, _| {
+        assert_eq!(manager.socket_state(), "active");
+        server.await_leases("both leases are given back", <[String]>::is_empty);
+    });
+}
+
+/// Upstream's socket stops with the service. A DEL meanwhile is noted for the next daemon. The interface is gone by then, and a
+/// server on the host itself does not hear that its lease is given back.
+fn upstreams_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() {
+    leases_outlive_the_daemon_under(&UPSTREAM.map(str::to_owned), |manager, server, bridge| {
+        assert_eq!(manager.socket_state(), "inactive");
+        assert!(!manager.host.dir().join("cni/dhcp.sock").exists());
+        manager.await_that("start cni-dhcp.service", "");
+        bridge.call(manager.host, "STATUS", "", "", &[]).ok();
+        let list = call(&manager.host.dir().join("cni/dhcp.sock"), &LeaseRequest::List, Duration::from_mins(1));
+        assert_eq!(list.unwrap(), LeaseReply::Leases { leases: Vec::new() });
+        assert_eq!(server.leases().len(), 1, "that of the first container was given back by its DEL");
+    });
+}
+
+fn leases_outlive_the_daemon_under(units: &[String; 2], after_the_del: impl FnOnce(&Manager<'_>, &Dnsmasq, &Subject)) {
     let host = Host::new();
     dhcp_bridge(&host);
     let server = Dnsmasq::start(&host, "10.99.0.10,10.99.0.50", &[]);
-    let manager = Manager::start(&host);
+    let manager = Manager::start(&host, units);
     assert_eq!(manager.service("ActiveState"), "inactive");
     let bridge = manager.bridge();
     let call = |verb: &str, id: &str, at: &str, keys: &[(&str, Value)]| bridge.call(&host, verb, id, at, keys);
@@ -178,6 +245,6 @@ fn the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed() 
     call("DEL", "c-one", &one, &[("prevResult", first)]).ok();
     manager.systemctl("stop cni-dhcp.service");
     call("DEL", "c-two", &two, &[("prevResult", second)]).ok();
-    server.await_leases("both leases are given back", <[String]>::is_empty);
+    after_the_del(&manager, &server, &bridge);
     assert_eq!(manager.service("Result"), "success");
 }
