@@ -163,7 +163,7 @@ impl Manager<'_> {
 
     /// The state of the socket.
     fn socket_state(&self) -> String {
-        self.await_that("show --value -p ActiveState cni-dhcp.socket", "").trim().to_owned()
+        self.systemctl("show --value -p ActiveState cni-dhcp.socket").trim().to_owned()
     }
 
     /// The value of a property of the service.
@@ -201,7 +201,7 @@ fn upstreams_units_start_the_daemon_with_the_first_call_and_again_when_it_is_kil
     leases_outlive_the_daemon_under(&UPSTREAM.map(str::to_owned), |manager, server, bridge| {
         assert_eq!(manager.socket_state(), "inactive");
         assert!(!manager.host.dir().join("cni/dhcp.sock").exists());
-        manager.await_that("start cni-dhcp.service", "");
+        manager.systemctl("start cni-dhcp.service");
         bridge.call(manager.host, "STATUS", "", "", &[]).ok();
         let list = call(&manager.host.dir().join("cni/dhcp.sock"), &LeaseRequest::List, Duration::from_mins(1));
         assert_eq!(list.unwrap(), LeaseReply::Leases { leases: Vec::new() });
