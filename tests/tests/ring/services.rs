@@ -9,8 +9,8 @@ use cnikit_dhcp_daemon::{LeaseReply, LeaseRequest, call};
 use cnikit_process::{Deadline, Env, Program, find_program};
 use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, Subject};
+use cnikit_tests::bin;
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, dhcp_bridge};
-use cnikit_tests::installed;
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::way::script;
 use cnikit_tests::world::{ping, undisturbed};
@@ -93,7 +93,7 @@ impl Manager<'_> {
              mount -t tmpfs tmpfs /opt && mkdir -p /opt/cni/bin && mount --bind {} /opt/cni/bin
              exec env -i container=test PATH=$PATH SYSTEMD_UNIT_PATH={dir}/units SYSTEMD_LOG_TARGET=console \
                  /lib/systemd/systemd --system --unit=test.target --show-status=no",
-            installed().display()
+            bin().display()
         );
         fs::write(host.dir().join("inside"), inside).unwrap();
         // Only this mount namespace, which a process keeps, and the one inside have the mounts of the containers' namespaces.
@@ -134,13 +134,13 @@ impl Manager<'_> {
 
     /// The plugin bridge with the IPAM plugin dhcp, where those mounts are, and the socket's directory is `cni`.
     fn bridge(&self) -> Subject {
-        let bin = self.host.dir().join("bin");
-        fs::create_dir(&bin).unwrap();
-        let plugins = installed().display();
-        script(&bin, "bridge", &format!("exec {} {plugins}/bridge", self.enter()));
+        let entering = self.host.dir().join("entering");
+        fs::create_dir(&entering).unwrap();
+        let plugins = bin().display();
+        script(&entering, "bridge", &format!("exec {} {plugins}/bridge", self.enter()));
         let ipam = json!({"type": "dhcp", "daemonSocketPath": self.host.dir().join("cni/dhcp.sock")});
         let env = vec![("CNI_PATH".to_owned(), plugins.to_string())];
-        Subject { env, ..Subject::new(&bin, "bridge", json!({"bridge": DHCP_BRIDGE, "ipam": ipam})) }
+        Subject { env, ..Subject::new(&entering, "bridge", json!({"bridge": DHCP_BRIDGE, "ipam": ipam})) }
     }
 
     /// systemctl(1), in the manager's namespaces.
