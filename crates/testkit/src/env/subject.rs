@@ -183,10 +183,12 @@ impl Subject {
         container
     }
 
-    /// The configuration of a call, as the runtime makes it: an ADD, and the dry run of one, has the result of the earlier plugins.
+    /// The configuration of a call, as the runtime makes it: an ADD has the result of the earlier plugins, and so has a dry run whose
+    /// configuration has no result of its own.
     pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
         let mut conf = self.conf.clone();
-        if let Some(after) = self.after.as_ref().filter(|_| ["ADD", "PLAN"].contains(&verb)) {
+        let is_asked = verb == "ADD" || verb == "PLAN" && conf.get("prevResult").is_none();
+        if let Some(after) = self.after.as_ref().filter(|_| is_asked) {
             conf["prevResult"] = after.result.clone();
             conf["prevResult"]["cniVersion"] = conf["cniVersion"].clone();
         }
