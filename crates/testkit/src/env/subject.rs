@@ -183,8 +183,8 @@ impl Subject {
         container
     }
 
-    /// The configuration of a call, as the runtime makes it: an ADD has the result of the earlier plugins, and so has a dry run whose
-    /// configuration has no result of its own.
+    /// The configuration of a call, as the runtime makes it: an ADD has the result of the earlier plugins, and so has a dry run if
+    /// the configuration has no result of its own.
     pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
         let mut conf = self.conf.clone();
         let is_asked = verb == "ADD" || verb == "PLAN" && conf.get("prevResult").is_none();
