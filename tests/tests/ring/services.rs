@@ -174,6 +174,8 @@ impl Manager<'_> {
 
 impl Drop for Manager<'_> {
     fn drop(&mut self) {
+        // The manager removes the directories of `PrivateTmp` with the service, not when it is ended itself.
+        self.try_systemctl("stop cni-dhcp.service cni-dhcp.socket");
         self.running.take();
         let dir = self.host.dir().display();
         // The kernel removes the last process from its group some time after it has ended.
