@@ -1,10 +1,10 @@
 //! The daemon reads packets of servers, and any host of a network can pretend to be one. Before it reads the first packet it gives
 //! up what it does not need: capabilities, programs with other rights, and most system calls.
 
-use std::os::unix::fs::MetadataExt;
 use std::time::Duration;
 
 use caps::{CapSet, Capability, CapsHashSet};
+use cnikit_netns::is_only_thread;
 use cnikit_process::Deadline;
 use nix::sys::prctl::set_no_new_privs;
 
@@ -17,9 +17,6 @@ const KEPT: [Capability; 5] = [
     Capability::CAP_SYS_PTRACE,       // /proc/PID/ns/net of containers with other capabilities than these
 ];
 
-/// A directory with one subdirectory for each thread of this process. Each counts as a hard link, in addition to the usual two.
-const THREADS: &str = "/proc/self/task";
-const LINKS_OF_ONE: u64 = 3;
 /// How long another thread may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 
@@ -28,11 +25,11 @@ const ENDING: Duration = Duration::from_secs(10);
 pub(crate) fn await_other_threads() -> Result<(), String> {
     let deadline = Deadline::after(ENDING);
     loop {
-        match std::fs::metadata(THREADS) {
-            Ok(found) if found.nlink() <= LINKS_OF_ONE => return Ok(()),
-            Ok(_) if deadline.pause(Duration::from_millis(1)) => {}
-            Ok(_) => return Err("another thread of the daemon does not end".to_owned()),
-            Err(error) => return Err(format!("{THREADS}: {error}")),
+        match is_only_thread() {
+            Ok(true) => return Ok(()),
+            Ok(false) if deadline.pause(Duration::from_millis(1)) => {}
+            Ok(false) => return Err("another thread of the daemon does not end".to_owned()),
+            Err(error) => return Err(format!("count the threads of the daemon: {error}")),
         }
     }
 }

@@ -50,3 +50,4 @@ pub use inside::Inside;
 pub use mounted::{mounted, of_processes};
 pub use netns::Netns;
 pub use scan::{NetnsScan, NetnsStatus, Scope};
+pub use visit::is_only_thread;

@@ -52,10 +52,18 @@ pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) 
     joined.unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
+/// Whether this process has one thread. Otherwise a namespace is entered on a new one.
+///
+/// # Errors
+/// There is no `/proc`.
+pub fn is_only_thread() -> io::Result<bool> {
+    Ok(fs::metadata(THREADS)?.nlink() == LINKS_OF_ONE)
+}
+
 /// The namespace of this thread, if it is the only thread and can return to it.
 fn way_back() -> Option<File> {
-    let links = fs::metadata(THREADS).ok()?.nlink();
-    let home = File::open(HERE).ok().filter(|_| links == LINKS_OF_ONE)?;
+    let is_only = is_only_thread().ok()?;
+    let home = File::open(HERE).ok().filter(|_| is_only)?;
     move_to(&home).is_ok().then_some(home)
 }
 
