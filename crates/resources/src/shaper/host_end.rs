@@ -48,7 +48,7 @@ pub(crate) fn to_release(context: &ReleaseContext) -> Result<Vec<Link>> {
         return Ok(vec![link]);
     }
     if let Some(ifb) = NamedLinks::read(host, &context.tag)?.marked() {
-        let users = ifb_links::users_of(host, &ifb)?;
+        let users: Vec<Link> = ifb_links::users_of(host, &ifb)?.collect::<Result<_>>()?;
         if !users.is_empty() {
             return Ok(users);
         }

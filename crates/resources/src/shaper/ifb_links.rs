@@ -98,9 +98,9 @@ impl NamedLinks<'_> {
     /// container, which only the link that redirects to it can tell.
     pub(crate) fn unmarked_to_release(&self, context: &ReleaseContext, host_ends: &[Link]) -> Result<Option<Link>> {
         let Some(ifb) = self.unmarked() else { return Ok(None) };
-        let is_own = match users_of(self.host, &ifb)?.first() {
+        let is_own = match users_of(self.host, &ifb)?.next().transpose()? {
             None => true,
-            Some(user) if host_ends.is_empty() => is_recorded(context, user),
+            Some(user) if host_ends.is_empty() => is_recorded(context, &user),
             Some(user) => host_ends.iter().any(|own| own.index == user.index),
         };
         Ok(is_own.then_some(ifb))
@@ -113,15 +113,10 @@ pub(crate) fn redirects_to(host: &Netlink, link: &Link, to: &Link) -> Result<boo
     Ok(filters.iter().any(|filter| filter.redirects_to() == Some(to.index)))
 }
 
-/// The links whose traffic is redirected to this ifb.
-pub(crate) fn users_of(host: &Netlink, ifb: &Link) -> Result<Vec<Link>> {
-    let mut users = Vec::new();
-    for link in host.links_of_kind("veth")? {
-        if redirects_to(host, &link, ifb)? {
-            users.push(link);
-        }
-    }
-    Ok(users)
+/// The links whose traffic is redirected to this ifb. The filters of a link are read when it is its turn.
+pub(crate) fn users_of(host: &Netlink, ifb: &Link) -> Result<impl Iterator<Item = Result<Link>>> {
+    let links = host.links_of_kind("veth")?.into_iter();
+    Ok(links.filter_map(move |link| redirects_to(host, &link, ifb).map(|is_user| is_user.then_some(link)).transpose()))
 }
 
 /// Whether a link of the host is this attachment's by its alias, and where it has none by prevResult. Without that, nothing speaks
