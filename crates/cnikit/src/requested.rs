@@ -57,7 +57,7 @@ pub(crate) fn check(at: &AttachmentSpec, state: HostState, addresses: &Addresses
     let subnets = subnets(&at.conf);
     for ip in &addresses.ips {
         let Some(source) = requested.source(ip) else { continue };
-        if !subnets.iter().any(|subnet| subnet.allows(ip, state)) {
+        if !is_allowed(&subnets, ip, state) {
             return Err(refusal(ip, source, state, &subnets));
         }
     }
@@ -71,9 +71,13 @@ pub fn gateways_from_dhcp(conf: &NetConf, addresses: &Addresses) -> Vec<IpNetwor
         return Vec::new();
     }
     let subnets = subnets(conf);
-    let is_named = |ip: &Ip| subnets.iter().any(|subnet| subnet.allows(ip, HostState::Gateways));
-    let unnamed = addresses.ips.iter().filter(|ip| !is_named(ip));
+    let unnamed = addresses.ips.iter().filter(|ip| !is_allowed(&subnets, ip, HostState::Gateways));
     unnamed.filter_map(|ip| IpNetwork::new(ip.gateway?, ip.address.prefix()).ok()).collect()
+}
+
+/// Whether one of the subnets allows the host this state for the address.
+fn is_allowed(subnets: &[Subnet], ip: &Ip, state: HostState) -> bool {
+    subnets.iter().any(|subnet| subnet.allows(ip, state))
 }
 
 fn refusal(ip: &Ip, source: KeySource, state: HostState, subnets: &[Subnet]) -> Error {

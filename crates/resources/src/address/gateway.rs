@@ -45,9 +45,10 @@ impl Resource for Gateway {
             return self.refuse_untrusted(&self.addresses);
         };
         let present = context.host()?.addresses(link.index)?;
-        self.refuse_untrusted(&self.missing(&present))?;
+        let missing = self.missing(&present);
+        self.refuse_untrusted(&missing)?;
         refuse_shared(&self.link, present.iter().map(|one| one.address.ip()), &self.containers)?;
-        match self.in_the_way(&self.missing(&present), &present).first() {
+        match self.in_the_way(&missing, &present).first() {
             Some(other) => self.refuse_unless_forced(other),
             None => Ok(()),
         }
@@ -123,14 +124,17 @@ impl Gateway {
         if self.force {
             return Ok(());
         }
-        let wanted: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
+        let wanted = listed(&self.addresses);
         let link = &self.link;
         let other = other.address;
-        let wanted = wanted.join(", ");
         Err(Error::conflict(format!("{link:?} already has an IP address different from {wanted}: {other}")).hint(
             format!("if no container needs it: `ip address del {other} dev {link}`, or set `forceAddress`; otherwise give this network another bridge"),
         ))
     }
+}
+
+fn listed(addresses: &[IpNetwork]) -> String {
+    addresses.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 /// Refuses an address for a container if a link of the host in the same segment has it, or will have it.
@@ -172,11 +176,9 @@ fn excludes(wanted: IpNetwork, present: IpNetwork) -> bool {
 
 impl fmt::Display for Gateway {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let addresses: Vec<String> = self.addresses.iter().map(ToString::to_string).collect();
-        write!(f, "gateway on {}: {}", self.link, addresses.join(", "))?;
+        write!(f, "gateway on {}: {}", self.link, listed(&self.addresses))?;
         if !self.untrusted.is_empty() {
-            let untrusted: Vec<String> = self.untrusted.iter().map(ToString::to_string).collect();
-            write!(f, "; the link must have {} already", untrusted.join(", "))?;
+            write!(f, "; the link must have {} already", listed(&self.untrusted))?;
         }
         f.write_str(if self.force { ", in place of any other" } else { "" })
     }
