@@ -135,7 +135,7 @@ fn through_the_tool(rows: &[Row], without: &str, through: &str) -> Option<Target
 }
 
 /// What the launcher adds to a call, in milliseconds. Both were called in turn, so that each round has differences of its own. A
-/// slow machine takes longer for both: whether something is broken is judged by the share.
+/// slow machine takes longer for both, so the share of the call tells whether something is broken.
 fn launcher(rows: &[Row]) -> Option<TargetResult> {
     let find = |name| rows.iter().find(|row| row.name == name);
     let (launched, linked) = (find(LAUNCHED.0)?, find(LAUNCHED.1)?);

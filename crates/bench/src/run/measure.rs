@@ -90,17 +90,17 @@ impl Row {
 impl Samples {
     /// The sums of several verbs in each round; of the memory, the largest.
     fn together(all: &[&Samples]) -> Samples {
-        let rounds = all.iter().map(|one| one.took.len()).min().unwrap_or_default();
-        let sum = |of: fn(&Samples) -> &Vec<f64>, rounds| {
+        let sum = |of: fn(&Samples) -> &Vec<f64>| {
+            let rounds = all.iter().map(|one| of(one).len()).min().unwrap_or_default();
             (0..rounds).map(|n| all.iter().map(|one| of(one)[n]).sum()).collect()
         };
         Samples {
-            took: sum(|one| &one.took, rounds),
-            processor: sum(|one| &one.processor, rounds),
-            faults: sum(|one| &one.faults, rounds),
+            took: sum(|one| &one.took),
+            processor: sum(|one| &one.processor),
+            faults: sum(|one| &one.faults),
             memory: all.iter().filter_map(|one| one.memory).max(),
             calls: all.iter().map(|one| one.calls).sum(),
-            kernel: sum(|one| &one.kernel, all.iter().map(|one| one.kernel.len()).min().unwrap_or_default()),
+            kernel: sum(|one| &one.kernel),
             complaint: all.iter().find_map(|one| one.complaint.clone()),
         }
     }
