@@ -2,7 +2,7 @@
 
 use std::io::Read;
 use std::net::{SocketAddr, TcpStream};
-use std::panic::{self, AssertUnwindSafe};
+use std::path::PathBuf;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -56,6 +56,15 @@ pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T
     done
 }
 
+/// Lets a script end that waits for this file, also if a test fails before.
+pub struct Stop(pub PathBuf);
+
+impl Drop for Stop {
+    fn drop(&mut self) {
+        let _ = std::fs::write(&self.0, "");
+    }
+}
+
 /// A container's process holds the lock of its own network namespace while `work` runs. Its file is one that any process of the
 /// namespace may open. `mode` is `--shared` or `--exclusive`.
 fn while_it_locks_itself<T>(container: &Container, mode: &str, work: impl FnOnce() -> T) -> T {
@@ -71,10 +80,10 @@ fn while_it_locks_itself<T>(container: &Container, mode: &str, work: impl FnOnce
         while !held.exists() && !holder.is_finished() {
             thread::yield_now();
         }
-        let done = panic::catch_unwind(AssertUnwindSafe(work));
+        let stop = Stop(stop);
+        let done = work();
         let was_held = !holder.is_finished();
-        std::fs::write(&stop, "").unwrap();
-        let done = done.unwrap_or_else(|panic| panic::resume_unwind(panic));
+        drop(stop);
         holder.join().unwrap();
         assert!(was_held, "the lock was not held all the while");
         done

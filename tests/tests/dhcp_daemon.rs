@@ -205,7 +205,7 @@ fn what_is_gone_while_no_daemon_runs_is_made_good() {
 }
 
 /// What CHECK finds. A daemon that takes over between the reply to ADD and the address on the interface asks the server about the
-/// lease first, and until then there is none.
+/// lease first, and has no lease until it answers.
 fn found_at_last(check: impl Fn() -> LeaseReply, goes_on: impl Fn() -> bool) -> LeaseReply {
     let mut found = check();
     while matches!(&found, LeaseReply::Drift { differences } if differences[0].contains("at the moment")) && goes_on() {
@@ -948,14 +948,18 @@ fn the_units_are_valid_and_hardened() {
     assert!(hardened, "{said}");
 }
 
-/// Answers every DISCOVER and REQUEST with garbage, packets to others, offers without end of options, and floods.
-const ROGUE: &str = r#"
-import os, random, socket, struct, time
+/// How a script of a server begins: with its socket.
+const ROGUE_SOCKET: &str = r#"
+import os, random, socket, struct
 s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
 s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"rogue0")
 s.bind(("", 67))
+"#;
+
+/// Answers every DISCOVER and REQUEST with garbage, packets to others, offers without end of options, and floods.
+const ROGUE: &str = r#"
 def say(data):
     try: s.sendto(data, ("255.255.255.255", 68))
     except OSError: pass
@@ -984,12 +988,6 @@ while True:
 /// Its offers and acknowledgements are valid, for leases of eight seconds. The first lease comes with one route more than a lease
 /// may have, and a renewal with a route to the addresses of the loopback; both name a router.
 const ROGUE_THAT_WINS: &str = r#"
-import socket, struct
-s = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-s.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-s.setsockopt(socket.SOL_SOCKET, socket.SO_BROADCAST, 1)
-s.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, b"rogue0")
-s.bind(("", 67))
 address = socket.inet_aton
 def option(code, value):
     parts = [value[at:at + 255] for at in range(0, len(value), 255)]
@@ -1017,7 +1015,7 @@ fn rogue(host: &Host, script: &str) -> (Container, RunningServer) {
     host.sh(&format!("ip link set rport master {DHCP_BRIDGE} up"));
     rogue.sh("ip address add 10.99.0.66/24 dev rogue0 && ip link set rogue0 up");
     let file = host.dir().join("rogue.py");
-    std::fs::write(&file, script).unwrap();
+    std::fs::write(&file, format!("{ROGUE_SOCKET}{script}")).unwrap();
     let program = Program {
         path: find_program("nsenter").unwrap(),
         args: vec![format!("--net={}", rogue.path()).into(), "python3".into(), file.into()],

@@ -2,7 +2,7 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -14,7 +14,7 @@ use cnikit::{
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::source_routing;
 use cnikit_tests::way::script;
-use cnikit_tests::world::lives_while_locked;
+use cnikit_tests::world::{Stop, lives_while_locked};
 use cnikit_tests::{bin, copy_program, dual_stack, subject};
 use serde::Deserialize;
 use serde_json::{Value, json};
@@ -126,15 +126,6 @@ fn while_another_user_holds_all(host: &Host, mode: &str, places: &[&Path], work:
         drop(stop);
     });
     fs::read_to_string(shared.path().join("held")).unwrap()
-}
-
-/// Lets a script end, also if a test fails before.
-struct Stop(PathBuf);
-
-impl Drop for Stop {
-    fn drop(&mut self) {
-        let _ = fs::write(&self.0, "");
-    }
 }
 
 /// The plugins where any user reads them, as they are installed: a checkout may be in a directory that only its owner enters.
