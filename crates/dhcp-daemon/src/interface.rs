@@ -102,7 +102,7 @@ fn link(netlink: &Netlink, place: &Place, leased: &[IpAddr]) -> Result<Option<Li
     Ok(if is_it { Some(link) } else { None })
 }
 
-/// What has become of the interface of a lease.
+/// The state of the interface of a lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Revisited {
     /// It, or its namespace, does not exist any more.
