@@ -1,6 +1,6 @@
 //! Recorded requests of real runtimes, modified, for their plugin and for every other one.
 
-use cnikit_testkit::transcripts::survives;
+use cnikit_testkit::transcripts::{are_refused, survives};
 use cnikit_tests::campaign_subjects::{INTERFACE, firewall, interface_result, publishing, shaped, source_routing};
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{MASTER_OF_MACVLANS, bin, crowded_host_device, script, subject};
@@ -25,10 +25,9 @@ modified_requests! {
     macvlan: subject("macvlan", json!({"master": "master0", "enabledad": false})).on(MASTER_OF_MACVLANS);
     tap: subject("tap", json!({}));
     host_device: crowded_host_device(bin()).with("ipam", json!({}));
-    flannel: subject("flannel", json!({}));
+    flannel: cnikit_tests::flannel();
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));
-    dhcp_without_a_daemon: subject("dhcp", json!({"ipam": {"daemonSocketPath": "/nowhere/dhcp.sock", "dataDir": "/nowhere"}}));
     tuning: subject("tuning", json!({})).after(INTERFACE, interface_result());
     sbr: source_routing(bin());
     bandwidth: shaped(bin());
@@ -36,6 +35,12 @@ modified_requests! {
     portmap_with_iptables: publishing(bin(), "iptables");
     firewall_with_nftables: firewall(bin(), "nftables").with("ingressPolicy", json!("open"));
     firewall_with_iptables: firewall(bin(), "iptables").with("ingressPolicy", json!("open"));
+}
+
+#[test]
+fn dhcp_without_a_daemon() {
+    let ipam = json!({"daemonSocketPath": "/nowhere/dhcp.sock", "dataDir": "/nowhere"});
+    are_refused(&subject("dhcp", json!({"ipam": ipam})), &scenes(""), SCENES);
 }
 
 /// It accepts all requests, valid or not, and leaves a link of each container.

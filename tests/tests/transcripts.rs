@@ -6,6 +6,7 @@ use std::fs;
 use std::path::Path;
 
 use cnikit_testkit::campaign::runs_all_cases;
+use cnikit_testkit::life::SHARED;
 use cnikit_testkit::parallel::for_each;
 use cnikit_testkit::transcripts::{RecordedCall, ReplayHost, Transcript};
 use cnikit_testkit::{CallOutput, Host};
@@ -171,7 +172,7 @@ impl Replay<'_> {
     fn say(&mut self, call: &RecordedCall) -> CallOutput {
         self.ground.remove_reused_bridge(call);
         let env = self.ground.environment(call);
-        let stdin = self.written(&self.ground.fill_placeholders(&self.stdin(call)));
+        let stdin = self.written(&self.ground.fill_placeholders(call, &self.stdin(call)));
         let program = bin().join(&call.plugin);
         let send = || self.ground.host.run(&program, &env, stdin.as_bytes());
         let ended = if self.is_obstructed(call) { with_a_file_for(&self.ground.leases(), send) } else { send() };
@@ -240,7 +241,7 @@ fn replay(scene: &Transcript, place: usize) {
         let ground = ReplayHost::new(bin(), Host::new());
         let mut replay = Replay { scene, variation, backend, ground, attached: Vec::new() };
         replay.all();
-        let left = scene.left(replay.ground.added_lines());
+        let left = scene.left(replay.ground.added_lines(), &SHARED);
         assert!(left.is_empty(), "{} left {left:#?}", replay.title());
     }
 }

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`life::leaves_no_trace`] | ADD, CHECK and DEL leave nothing; a second cycle adds nothing, not even to shared state |
 //! | [`life::survives_incomplete_dels`] | DEL succeeds and leaves nothing: with incomplete or wrong input, repeated, without ADD |
+//! | [`life::removes_invalid`] | GC removes what belongs to no valid attachment, also of running containers, and nothing else |
 //! | [`life::names_tampering`] | CHECK names each change that another program made |
 //! | [`life::names_tampering_of_all`] | the same, and the changes cover every resource of the plan |
 //! | [`flood::survives`] | 64 containers at once: no address is assigned twice, and nothing is left |
@@ -45,6 +46,23 @@
 //! errno::at_every_call(&mine, 80);
 //! transcripts::survives(&mine, &transcripts::read("tests/transcripts".as_ref()), 2);
 //! ```
+//!
+//! # What a subject has to be
+//!
+//! - A binary in a directory, with every plugin that it delegates to beside it: in the example above `target/debug` needs a
+//!   `host-local`. In a test of your own package cargo names your binary: `env!("CARGO_BIN_EXE_my-plugin")`.
+//! - An ADD that succeeds on a new host, which [`Subject::on`] prepares, for example with a master. A run in which no ADD succeeds
+//!   fails.
+//! - Gateways in the result of its ADD that answer a ping from the container: the campaigns ping them while they disturb calls for
+//!   another container. A subject without such a gateway has none in its result.
+//! - State in `$DIR`: see [`Subject::at`]. What its last DEL may leave on the host for the next attachment is said by
+//!   [`Subject::shared`](fn@Subject::shared).
+//!
+//! # Run times
+//!
+//! On two cores, of a plugin whose ADD takes 3 ms: the functions of [`life`] and [`fault`] take one to five seconds,
+//! [`flood::survives`] with 64 containers two, [`kill::at_every_call`] and [`errno::at_every_call`] with a sample of 60 about 20;
+//! the whole of either takes minutes. A run of `CNIKIT_CAMPAIGNS=whole` over a few plugins takes hours.
 //!
 //! A [`need::Need`] names a feature of the kernel that a test needs and many kernels lack.
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "a test kit panics: that is how a test fails")]

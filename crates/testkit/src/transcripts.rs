@@ -50,28 +50,52 @@ const CUTS: usize = 75;
 /// Sends every call of every transcript to the plugin, whichever plugin was called: as recorded; each twice; those of an attachment
 /// in another order; at unexpected moments; each killed at some system call, and repeated or not; all of that; and truncated at
 /// every length. Each reply conforms to the specification, and after a last DEL of each attachment without its namespace nothing of
-/// any container is left. Truncated requests are refused and have no effect. As recorded, each call succeeds that succeeded when a
-/// plugin of the same name was called.
+/// any container is left. Truncated requests are refused and have no effect. Some ADD succeeds: of the chosen transcripts, or else
+/// of any. As recorded, each call succeeds that succeeded when a plugin of the same name was called.
 ///
 /// The text of a request is not changed, except that the subject's keys other than `cniVersion`, `name` and `type` replace the
 /// recorded ones. Without `CNIKIT_CAMPAIGNS=whole` a random choice of at most `most` transcripts of each kind is tried.
 pub fn survives(subject: &Subject, transcripts: &[Transcript], most: usize) -> Vec<CampaignReport> {
+    replay(subject, transcripts, most, true)
+}
+
+/// As [`survives`], for a plugin that has to refuse every ADD, for example because a server that it needs does not run.
+pub fn are_refused(subject: &Subject, transcripts: &[Transcript], most: usize) -> Vec<CampaignReport> {
+    replay(subject, transcripts, most, false)
+}
+
+/// `adds`: whether some ADD has to succeed, or none may.
+fn replay(subject: &Subject, transcripts: &[Transcript], most: usize, adds: bool) -> Vec<CampaignReport> {
     assert!(!transcripts.is_empty(), "{}: there are no scenes", subject.title);
     let mut reports = Vec::new();
+    let added = Mutex::new(0);
     for variation in Variation::ALL {
-        reports.push(replay_all(subject, transcripts, variation, most));
+        reports.push(replay_all(subject, transcripts, variation, most, &added));
+    }
+    let added = added.into_inner().unwrap();
+    if adds && added == 0 && !transcripts.iter().any(|transcript| adds_as_recorded(subject, transcript)) {
+        reports[0].findings.push(format!("{}: no ADD of any scene succeeds, so nothing was tested", subject.title));
+    }
+    if !adds && added > 0 {
+        reports[0].findings.push(format!("{}: {added} ADDs succeeded", subject.title));
     }
     reports.push(cut_short(subject, transcripts, most * CUTS));
     conclude(reports)
 }
 
 /// Replays a random sample of the transcripts with one variation.
-fn replay_all(subject: &Subject, transcripts: &[Transcript], variation: Variation, most: usize) -> CampaignReport {
+fn replay_all(
+    subject: &Subject,
+    transcripts: &[Transcript],
+    variation: Variation,
+    most: usize,
+    added: &Mutex<usize>,
+) -> CampaignReport {
     let what = format!("transcripts {} {}", format!("{variation:?}").to_lowercase(), subject.title);
     let report =
         CampaignReport { drawn: variation.is_drawn(), ..CampaignReport::new(what, "scenes", transcripts.len()) };
     let killed = Mutex::new(0);
-    let attempt = |transcript: &Transcript| replay_one(subject, transcript, variation, &killed);
+    let attempt = |transcript: &Transcript| replay_one(subject, transcript, variation, &killed, added);
     let mut report = campaign(report, transcripts.iter().collect(), most, attempt);
     if variation.kills() && report.findings.is_empty() && *killed.lock().unwrap() == 0 {
         report.findings.push(format!("{}: no call was killed", report.what));
@@ -79,17 +103,29 @@ fn replay_all(subject: &Subject, transcripts: &[Transcript], variation: Variatio
     report.print()
 }
 
-/// Replays a transcript. Returns the number of failed calls and a finding, and adds to the number of killed calls.
+/// Whether an ADD of the transcript succeeds, sent as recorded. Not every plugin can serve every scene, and a small sample may have
+/// none that it can.
+fn adds_as_recorded(subject: &Subject, transcript: &Transcript) -> bool {
+    let mut replay = Replay::new(subject, Variation::Replayed);
+    // What the replay finds is found in the sample that has this scene.
+    let _ = catch_panic(|| replay.play(transcript, &mut seeded_rng(&transcript.name)));
+    replay.added > 0
+}
+
+/// Replays a transcript. Returns the number of failed calls and a finding, and adds to the numbers of killed calls and of ADDs that
+/// succeeded.
 fn replay_one(
     subject: &Subject,
     transcript: &Transcript,
     variation: Variation,
     killed: &Mutex<usize>,
+    added: &Mutex<usize>,
 ) -> (usize, Result<(), String>) {
     let mut replay = Replay::new(subject, variation);
     let about = format!("{} {variation:?} to {}", transcript.name, subject.title);
     let result = catch_panic(|| replay.play(transcript, &mut seeded_rng(&about)));
     *killed.lock().unwrap() += replay.killed;
+    *added.lock().unwrap() += replay.added;
     (replay.failed, result.map_err(|found| format!("{about}: {found}")))
 }
 
@@ -132,7 +168,7 @@ fn distinct_requests<'a>(
         for call in &transcript.calls {
             if seen.insert((call.env["CNI_COMMAND"].clone(), call.stdin.clone())) {
                 let env = replay_host.environment(call);
-                let stdin = replay_host.fill_placeholders(&with_keys(&call.stdin, subject)).into_bytes();
+                let stdin = replay_host.fill_placeholders(call, &with_keys(call, subject)).into_bytes();
                 requests.push(Request { transcript, call, env, stdin });
             }
         }

@@ -21,6 +21,7 @@ use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
     test!(an_attachment_leaves_no_trace needs Need::VRF),
+    test!(gc_gives_back_what_is_not_valid_and_leaves_the_others needs Need::VRF),
     test!(del_succeeds_with_incomplete_input needs Need::VRF),
     test!(check_names_what_was_tampered_with needs Need::VRF),
     test!(sixty_four_at_once_are_in_a_vrf_each needs Need::VRF),
@@ -48,6 +49,10 @@ pub(crate) const TESTS: &[Test] = &[
 
 fn an_attachment_leaves_no_trace() {
     life::leaves_no_trace(&vrf_member(bin()));
+}
+
+fn gc_gives_back_what_is_not_valid_and_leaves_the_others() {
+    life::removes_invalid(&crowded_vrf_member(bin()));
 }
 
 fn del_succeeds_with_incomplete_input() {

@@ -15,7 +15,7 @@ use serde_json::Value;
 use super::disturbed_call::{CallPosition, Disturbance, DisturbedCall, Verb};
 use super::error_text;
 use crate::env::host::{Container, Host};
-use crate::env::shared_state::{SHARED, names_attachment};
+use crate::env::shared_state::names_attachment;
 use crate::env::snapshot::{HINTS, HostSnapshot, line_contains};
 use crate::env::subject::{CallOutput, Subject, attachments};
 use crate::parallel::while_repeating;
@@ -179,11 +179,12 @@ impl CampaignHost {
         let before = self.before();
         HostSnapshot::inside(&self.container).assert_unchanged_since(&before.container, &[], "left in the container");
         let after = HostSnapshot::of(&self.host);
+        let shared = &self.subject.shared;
         let (Some(OtherAttachment { container, result }), Some(inside)) = (&self.other, &before.other) else {
-            return audit_first_add(&before.host, &after);
+            return audit_first_add(&before.host, &after, shared);
         };
         let came: Vec<String> =
-            after.added_since(&before.host, &HINTS).into_iter().filter(|line| !is_chain(line)).collect();
+            after.added_since(&before.host, &HINTS).into_iter().filter(|line| !is_chain(line, shared)).collect();
         let went = before.host.added_since(&after, &HINTS);
         assert!(came.is_empty() && went.is_empty(), "left on the host: came {came:#?}, went {went:#?}");
         HostSnapshot::inside(container).assert_unchanged_since(inside, &[], "in another container");
@@ -356,8 +357,8 @@ fn assert_no_packet_loss(container: &Container, pings: &[String]) {
 }
 
 /// After a first ADD: all or part of the shared state may have been added, but nothing of the attachment.
-fn audit_first_add(before: &HostSnapshot, after: &HostSnapshot) {
-    let mut left = after.added_since(before, &SHARED);
+fn audit_first_add(before: &HostSnapshot, after: &HostSnapshot, shared: &[&str]) {
+    let mut left = after.added_since(before, shared);
     left.extend(after.added_since(before, &[]).into_iter().filter(|line| names_one_attachment(line)));
     assert!(left.is_empty(), "left on the host: {left:#?}");
 }
@@ -405,9 +406,9 @@ fn second_id(id: &str) -> String {
 }
 
 /// Whether a line is about shared chains, which stay. After a failed iptables the plugin may have used nftables.
-fn is_chain(line: &str) -> bool {
+fn is_chain(line: &str, shared: &[&str]) -> bool {
     let ruleset = ["nft: ", "iptables: ", "ip6tables: "].iter().any(|title| line.starts_with(title));
-    ruleset && !names_one_attachment(line) && SHARED.iter().any(|text| line_contains(line, text))
+    ruleset && !names_one_attachment(line) && shared.iter().any(|text| line_contains(line, text))
 }
 
 /// Whether a line is about one attachment. Rules of an attachment match its source address; a rule that looks the address up in a

@@ -244,12 +244,16 @@ fn call<P: Plugin>(
     container: &Container,
     plugins: Plugins,
 ) -> (u8, String) {
+    let env = subject.environment(verb, id, &container.path(), &[]);
+    let variable =
+        |key: &str| env.iter().rfind(|(one, _)| one == key).map(|(_, value)| value.clone()).unwrap_or_default();
     let input = Input {
-        command: verb.into(),
-        container_id: id.into(),
-        netns: container.path(),
-        ifname: "eth0".into(),
-        path: subject.bin.display().to_string(),
+        command: variable("CNI_COMMAND"),
+        container_id: variable("CNI_CONTAINERID"),
+        netns: variable("CNI_NETNS"),
+        ifname: variable("CNI_IFNAME"),
+        args: variable("CNI_ARGS"),
+        path: variable("CNI_PATH"),
         stdin: Stdin::Given(subject.conf_of(verb, &container.path()).to_string().into_bytes()),
         ..Input::default()
     };

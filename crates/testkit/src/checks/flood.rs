@@ -5,7 +5,6 @@ use std::thread;
 
 use crate::campaign;
 use crate::env::host::Container;
-use crate::env::shared_state::SHARED;
 use crate::env::snapshot::{HINTS, HostSnapshot};
 use crate::env::subject::{Subject, addresses};
 use crate::model_node::{Node, Tally, Workload};
@@ -62,7 +61,7 @@ pub fn survives(subject: &Subject, count: usize) {
         subject.check(&host, &format!("c-{n}"), container, &results[n]).ok();
     });
     each(&containers, |n, container| subject.del(&host, &format!("c-{n}"), container, &results[n]));
-    let left = HostSnapshot::of(&host).added_since(&before, &SHARED);
+    let left = HostSnapshot::of(&host).added_since(&before, &subject.shared);
     assert!(left.is_empty(), "{count} at once left {left:#?}");
 }
 

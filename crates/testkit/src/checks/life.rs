@@ -9,7 +9,7 @@ use crate::env::host::{Container, Host};
 pub use crate::env::shared_state::SHARED;
 use crate::env::shared_state::names_attachment;
 use crate::env::snapshot::{HINTS, HostSnapshot};
-use crate::env::subject::Subject;
+use crate::env::subject::{Subject, attachments};
 use crate::parallel::catch_panic;
 
 /// Runs ADD, CHECK and DEL: nothing of the attachment is left, and a second cycle adds nothing, not even to shared state.
@@ -23,7 +23,7 @@ pub fn leaves_no_trace(subject: &Subject) {
     let inside = HostSnapshot::inside(&container);
     cycle(&subject, &host, &container);
     let first = HostSnapshot::of(&host);
-    let left = first.added_since(&before, &SHARED);
+    let left = first.added_since(&before, &subject.shared);
     assert!(left.is_empty(), "{}: left on the host: {left:#?}", subject.plugin);
     let traced: Vec<String> =
         first.added_since(&before, &[]).into_iter().filter(|line| names_attachment(line, "c-one")).collect();
@@ -140,6 +140,49 @@ pub fn survives_incomplete_dels(subject: &Subject) {
         assert_eq!(output.exit, 0, "DEL {} hurt another container: {}", incomplete.what, output.stdout);
     }
     subject.del(&host, "c-other", &other, &running);
+}
+
+/// The containers of [`removes_invalid`]: two attachments that are not in the list of valid ones, and one that is.
+const LOST: &str = "c-lost";
+const LOST_TOO: &str = "c-lost-too";
+const VALID: &str = "c-valid";
+
+/// Checks that GC removes attachments that are not in the list of valid ones, although their containers run, and nothing of one
+/// that is in it. An empty list removes that one too. The namespaces are mounted, as runtimes mount them: a plugin that is called
+/// for GC gets no path, and has to find them.
+pub fn removes_invalid(subject: &Subject) {
+    let host = subject.host();
+    let subject = subject.at(host.dir()).with("cniVersion", json!("1.1.0"));
+    let containers = [LOST, LOST_TOO, VALID].map(|_| subject.container(&host));
+    containers.iter().for_each(|container| drop(container.sh("ip link set lo up; ip link set lo down")));
+    host.with_mounted(&containers, || {
+        let [lost, lost_too, valid] = &containers;
+        let inside = || containers.each_ref().map(HostSnapshot::inside);
+        let collect = |valid: &[&str]| {
+            subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", attachments(valid))]).ok();
+        };
+        let (empty, empty_inside) = (HostSnapshot::of(&host), inside());
+        let running = subject.add(&host, VALID, valid);
+        let (before, before_inside) = (HostSnapshot::of(&host), inside());
+        subject.add(&host, LOST, lost);
+        subject.add(&host, LOST_TOO, lost_too);
+        collect(&[VALID]);
+        let when = format!("after the GC of {}, with {VALID} valid", subject.title);
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, &when);
+        assert_unchanged(&inside(), &before_inside, &when);
+        subject.check(&host, VALID, valid, &running).ok();
+        collect(&[]);
+        let when = format!("after the GC of {}, with none valid", subject.title);
+        let left = HostSnapshot::of(&host).added_since(&empty, &subject.shared);
+        assert!(left.is_empty(), "{when}: left on the host: {left:#?}");
+        assert_unchanged(&inside(), &empty_inside, &when);
+    });
+}
+
+fn assert_unchanged(inside: &[HostSnapshot; 3], before: &[HostSnapshot; 3], when: &str) {
+    for (place, id) in [LOST, LOST_TOO, VALID].iter().enumerate() {
+        inside[place].assert_unchanged_since(&before[place], &[], &format!("in {id} {when}"));
+    }
 }
 
 /// One change to what a plugin made, and a word that CHECK has to report.

@@ -126,9 +126,9 @@ impl Soak {
     fn build(&self) -> io::Result<String> {
         let mut hash = DefaultHasher::new();
         for (subject, batches) in &self.subjects {
-            let Subject { bin, plugin: _, title, conf, env, after, host_setup, background } = subject;
+            let Subject { bin, plugin: _, title, conf, env, after, host_setup, background, shared } = subject;
             let after = after.as_ref().map(|after| (&after.made, after.result.to_string()));
-            (title, conf.to_string(), env, after, host_setup, background, batches).hash(&mut hash);
+            (title, conf.to_string(), env, after, host_setup, background, shared, batches).hash(&mut hash);
             for name in subject.programs() {
                 let path = bin.join(name);
                 let unread = |error| io::Error::other(format!("{}: {error}", path.display()));

@@ -108,6 +108,22 @@ impl Host {
         })
     }
 
+    /// Runs `work` on a thread where the namespaces of these containers are mounted below the host's directory, as runtimes mount
+    /// them. Only that thread and its programs see the mounts.
+    pub(crate) fn with_mounted<T: Send>(&self, containers: &[Container], work: impl FnOnce() -> T + Send) -> T {
+        let dir = self.dir().join(".netns");
+        std::fs::create_dir_all(&dir).unwrap();
+        self.enter(|| {
+            enter_mount_namespace();
+            for (place, container) in containers.iter().enumerate() {
+                let path = dir.join(place.to_string());
+                std::fs::write(&path, "").unwrap();
+                mount(Some(container.path().as_str()), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+            }
+            work()
+        })
+    }
+
     /// Runs a shell line on this host and returns its output. Panics if it fails.
     pub fn sh(&self, line: &str) -> String {
         shell(&self.netns, line)

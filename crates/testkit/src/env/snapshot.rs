@@ -79,11 +79,12 @@ const SHOWN: usize = 12;
 const MOVING: [&str; 4] = ["nf_conntrack_count", "route/flush", "fs_verity", "neigh/default/gc_"];
 
 impl HostSnapshot {
-    /// Takes a snapshot of a host: its namespace, the files below its directory, and the mounts that this process sees.
+    /// Takes a snapshot of a host: its namespace, the files below its directory, and mounts. Where no mounts of other processes
+    /// come and go (`/` is not a shared mount), these are all mounts; elsewhere those below its directory.
     pub fn of(host: &Host) -> HostSnapshot {
         let mut lines = namespace(host.netns());
         lines.extend(files(host.dir(), host.dir()));
-        lines.extend(host.enter(mounts));
+        lines.extend(host.enter(|| mounts(host.dir())));
         HostSnapshot(lines)
     }
 
@@ -243,9 +244,23 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-fn mounts() -> BTreeSet<String> {
-    let table = fs::read_to_string("/proc/self/mounts").unwrap_or_default();
-    table.lines().map(|line| format!("mount: {line}")).collect()
+/// The mounts of the calling thread's namespace that a test is answerable for. Into a namespace whose root is shared
+/// (`mount_namespaces(7)`) the rest of the machine's mounts propagate: there, only those below this directory.
+fn mounts(dir: &Path) -> BTreeSet<String> {
+    let table = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
+    let mut lines: Vec<&str> = table.lines().collect();
+    if root_is_shared(&fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default()) {
+        let dir = dir.to_string_lossy();
+        lines.retain(|line| line.split(' ').nth(1).is_some_and(|place| place.starts_with(dir.as_ref())));
+    }
+    lines.iter().map(|line| format!("mount: {line}")).collect()
+}
+
+/// Whether `/` is a shared mount, by a table in the form of `proc_pid_mountinfo(5)`: the last line of a place is the visible
+/// mount, and its optional fields begin at the seventh.
+fn root_is_shared(table: &str) -> bool {
+    let root = table.lines().rfind(|line| line.split(' ').nth(4) == Some("/")).unwrap_or_default();
+    root.split(' ').skip(6).take_while(|field| *field != "-").any(|field| field.starts_with("shared:"))
 }
 
 #[cfg(test)]
@@ -267,6 +282,19 @@ mod tests {
         // Files that replaced a regular file after it was listed.
         assert_eq!(read_regular(&at("fifo")).unwrap(), b"");
         assert!(read_regular(&at("link")).is_err());
+    }
+
+    #[test]
+    fn a_shared_root_is_recognised() {
+        let lines = |root: &str| {
+            format!(
+                "22 1 8:1 / / rw,relatime {root}- ext4 /dev/sda1 rw\n23 22 0:5 / /proc rw shared:5 - proc proc rw\n"
+            )
+        };
+        assert!(root_is_shared(&lines("shared:1 ")) && root_is_shared(&lines("shared:1 master:3 ")));
+        assert!(!root_is_shared(&lines("")) && !root_is_shared(&lines("master:1 ")) && !root_is_shared(""));
+        let covered = lines("shared:1 ") + "40 22 0:9 / / rw - overlay overlay rw\n";
+        assert!(!root_is_shared(&covered), "the last mount is the visible one");
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use serde_json::{Value, json};
 
 use crate::env::host::{Container, Host};
+use crate::env::shared_state::SHARED;
 
 /// A plugin binary and the configuration it is tested with.
 #[derive(Clone, Debug)]
@@ -17,7 +18,8 @@ pub struct Subject {
     pub title: String,
     /// The network configuration, without keys that the runtime adds for a verb.
     pub conf: Value,
-    /// Additional variables of every call. They replace those of the protocol.
+    /// Additional variables of every call, with the placeholders of [`Subject::after`] and `$DIR`. They replace those of the
+    /// protocol.
     pub env: Vec<(String, String)>,
     /// The plugins before it in the chain, if it is a chained plugin.
     pub after: Option<EarlierPlugins>,
@@ -26,6 +28,8 @@ pub struct Subject {
     /// A shell line that another process repeats on the host while many calls run at once: it has to succeed, and to leave things
     /// as they were. Empty: there is none.
     pub background: &'static str,
+    /// Texts of lines that may stay on the host after the last DEL: see [`Subject::shared`](fn@Subject::shared).
+    pub shared: Vec<&'static str>,
 }
 
 /// Simulates the plugins before a chained one. See [`Subject::after`].
@@ -45,7 +49,7 @@ impl EarlierPlugins {
 }
 
 /// Replaces the placeholders of a container in a text: see [`Subject::after`].
-fn filled(text: &str, netns: &str) -> String {
+pub(crate) fn filled(text: &str, netns: &str) -> String {
     // The last part of the path is the number of a descriptor, perhaps followed by `-that-is-gone`.
     let number = netns.rsplit('/').next().and_then(|name| name.split('-').next()?.parse::<u16>().ok()).unwrap_or(1);
     text.replace("\"$NUMBER\"", &number.to_string())
@@ -124,6 +128,7 @@ impl Subject {
             after: None,
             host_setup: ":",
             background: "",
+            shared: SHARED.to_vec(),
         }
     }
 
@@ -145,6 +150,20 @@ impl Subject {
         Subject { background, ..self.clone() }
     }
 
+    /// Returns the subject with more state that attachments share, so that it may stay after the last DEL: a line of a
+    /// [`HostSnapshot`](crate::HostSnapshot) that contains one of these texts is no leftover, unless it names the attachment. At
+    /// the beginning these are [`life::SHARED`](crate::life::SHARED), which cnikit's own plugins need.
+    #[must_use]
+    pub fn shared(&self, texts: &[&'static str]) -> Subject {
+        Subject { shared: [&self.shared, texts].concat(), ..self.clone() }
+    }
+
+    /// Returns the subject without any state that may stay after the last DEL.
+    #[must_use]
+    pub fn without_shared(&self) -> Subject {
+        Subject { shared: Vec::new(), ..self.clone() }
+    }
+
     /// Creates a host and prepares it for the plugin.
     pub fn host(&self) -> Host {
         let host = Host::new();
@@ -163,9 +182,9 @@ impl Subject {
     /// Returns the subject after other plugins of a chain: a shell line that makes in a container what they make there, and their
     /// result.
     ///
-    /// In both, and in the configuration, `$NETNS` is replaced by the container's path; `$NUMBER` by a number from 3 on that no
-    /// other container has at the time (`"$NUMBER"` becomes a number in JSON too); `$PLACE` by the same number as the last two
-    /// bytes of an IPv4 address. In the line `$HOST` is replaced by the path of the host's namespace.
+    /// In both, in the configuration and in [`Subject::env`], `$NETNS` is replaced by the container's path; `$NUMBER` by a number
+    /// from 3 on that no other container has at the time (`"$NUMBER"` becomes a number in JSON too); `$PLACE` by the same number as
+    /// the last two bytes of an IPv4 address. In the line `$HOST` is replaced by the path of the host's namespace.
     #[must_use]
     pub fn after(&self, made: &str, result: Value) -> Subject {
         Subject { after: Some(EarlierPlugins { made: made.to_owned(), result }), ..self.clone() }
@@ -187,21 +206,32 @@ impl Subject {
     /// the configuration has no result of its own.
     pub(crate) fn conf_of(&self, verb: &str, netns: &str) -> Value {
         let mut conf = self.conf.clone();
-        let is_asked = verb == "ADD" || verb == "PLAN" && conf.get("prevResult").is_none();
-        if let Some(after) = self.after.as_ref().filter(|_| is_asked) {
-            conf["prevResult"] = after.result.clone();
-            conf["prevResult"]["cniVersion"] = conf["cniVersion"].clone();
+        if verb == "ADD" || verb == "PLAN" && conf.get("prevResult").is_none() {
+            self.add_prev_result(&mut conf);
         }
         serde_json::from_str(&filled(&conf.to_string(), netns)).unwrap()
     }
 
-    /// Returns the subject with its state in this directory: `$DIR` in the configuration is replaced by the path, and host-local
-    /// gets a `dataDir` in it.
+    /// Gives a configuration the result of the earlier plugins, in its version.
+    pub(crate) fn add_prev_result(&self, conf: &mut Value) {
+        if let Some(after) = &self.after {
+            conf["prevResult"] = after.result.clone();
+            conf["prevResult"]["cniVersion"] = conf["cniVersion"].clone();
+        }
+    }
+
+    /// Returns the subject with its state in this directory: `$DIR` in the configuration, in [`Subject::env`] and in
+    /// [`Subject::after`] is replaced by the path, and host-local gets a `dataDir` in it.
     #[must_use]
     pub fn at(&self, dir: &Path) -> Subject {
         let mut moved = self.clone();
-        let text = moved.conf.to_string().replace("$DIR", &dir.display().to_string());
-        moved.conf = serde_json::from_str(&text).unwrap();
+        let here = |text: &str| text.replace("$DIR", &dir.display().to_string());
+        let here_in = |value: &Value| serde_json::from_str(&here(&value.to_string())).unwrap();
+        moved.conf = here_in(&moved.conf);
+        moved.env.iter_mut().for_each(|(_, value)| *value = here(value));
+        if let Some(after) = &mut moved.after {
+            *after = EarlierPlugins { made: here(&after.made), result: here_in(&after.result) };
+        }
         if moved.conf["ipam"]["type"] == "host-local" {
             moved.conf["ipam"]["dataDir"] = json!(dir.join("leases"));
         }
@@ -266,7 +296,8 @@ impl Subject {
             ("CNI_PATH", &path),
         ];
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
-        usual.iter().map(owned).chain(self.env.iter().cloned()).chain(more.iter().map(owned)).collect()
+        let own = self.env.iter().map(|(key, value)| (key.clone(), filled(value, netns)));
+        usual.iter().map(owned).chain(own).chain(more.iter().map(owned)).collect()
     }
 
     /// Runs ADD and returns the result. Panics if it fails.

@@ -6,7 +6,6 @@ use std::path::Path;
 
 use serde_json::Value;
 
-use crate::env::shared_state::SHARED;
 use crate::env::snapshot::line_contains;
 
 /// A recorded call.
@@ -123,15 +122,16 @@ impl Transcript {
         ids.filter(|id| !id.is_empty()).collect()
     }
 
-    /// The lines of `came` that belong to a container. Shared state (bridges, empty chains, forwarding) is left out.
-    pub fn left(&self, came: Vec<String>) -> Vec<String> {
+    /// The lines of `came` that belong to a container. State that attachments share is left out: the bridges of the transcript, and
+    /// what contains one of these texts (see [`Subject::shared`](crate::Subject::shared)).
+    pub fn left(&self, came: Vec<String>, shared: &[&str]) -> Vec<String> {
         let bridges = self.bridges();
         let containers = self.containers();
-        let shared = |line: &String| {
-            SHARED.iter().any(|text| line_contains(line, text)) || bridges.iter().any(|name| line.contains(name))
+        let is_shared = |line: &String| {
+            shared.iter().any(|text| line_contains(line, text)) || bridges.iter().any(|name| line.contains(name))
         };
         let traced = |line: &String| line.contains("veth") || containers.iter().any(|id| line.contains(id));
-        came.into_iter().filter(|line| !shared(line) || traced(line)).collect()
+        came.into_iter().filter(|line| !is_shared(line) || traced(line)).collect()
     }
 }
 

@@ -23,6 +23,8 @@ pub(super) struct Replay<'a> {
     host: ReplayHost,
     /// The last result of ADD of each attachment.
     answers: BTreeMap<String, Value>,
+    /// How many ADDs succeeded.
+    pub(super) added: usize,
     /// How many calls failed or were killed.
     pub(super) failed: usize,
     pub(super) killed: usize,
@@ -31,7 +33,7 @@ pub(super) struct Replay<'a> {
 impl Replay<'_> {
     pub(super) fn new(subject: &Subject, variation: Variation) -> Replay<'_> {
         let host = ReplayHost::of(subject);
-        Replay { subject, variation, host, answers: BTreeMap::new(), failed: 0, killed: 0 }
+        Replay { subject, variation, host, answers: BTreeMap::new(), added: 0, failed: 0, killed: 0 }
     }
 
     /// Makes all calls, then a DEL of each attachment by a runtime that lost its state. Panics if a property does not hold.
@@ -48,7 +50,7 @@ impl Replay<'_> {
             }
         }
         transcript.final_dels().for_each(|call| self.step(&Step { call, killed_at: None }));
-        let left = transcript.left(self.host.added_lines());
+        let left = transcript.left(self.host.added_lines(), &self.subject.shared);
         assert!(left.is_empty(), "left {left:#?}");
     }
 
@@ -57,7 +59,7 @@ impl Replay<'_> {
             self.host.remove_reused_bridge(&step.call);
         }
         let env = self.host.environment(&step.call);
-        let stdin = self.host.fill_placeholders(&self.stdin(&step.call));
+        let stdin = self.host.fill_placeholders(&step.call, &self.stdin(&step.call));
         let output = match step.killed_at {
             Some(at) => killed_call(&self.host.host, self.subject, &env, stdin.as_bytes(), at, &mut 0),
             None => call(&self.host.host, self.subject, &env, stdin.as_bytes()),
@@ -73,6 +75,7 @@ impl Replay<'_> {
             self.variation == Variation::Replayed && step.call.plugin == self.subject.plugin && step.call.exit == 0;
         assert!(!has_to || output.exit == 0, "call {} succeeded when it was recorded: {output:?}", step.call.seq);
         if step.call.is("ADD") && output.exit == 0 {
+            self.added += 1;
             self.answers.insert(step.call.attachment(), output.json());
         }
     }
@@ -80,7 +83,7 @@ impl Replay<'_> {
     /// The stdin of a call. CHECK gets the result of the ADD; other calls are as recorded, unless the subject has keys of its own.
     fn stdin(&self, call: &RecordedCall) -> String {
         let answer = self.answers.get(&call.attachment()).filter(|_| call.is("CHECK"));
-        let stdin = with_keys(&call.stdin, self.subject);
+        let stdin = with_keys(call, self.subject);
         let Some(answer) = answer else { return stdin };
         let mut conf: Value = serde_json::from_str(&stdin).unwrap();
         conf["prevResult"] = answer.clone();
@@ -88,16 +91,16 @@ impl Replay<'_> {
     }
 }
 
-/// Replaces keys of a recorded configuration by those of the subject. If it has none, the text is not changed.
-pub(super) fn with_keys(stdin: &str, subject: &Subject) -> String {
+/// The configuration of a recorded call, with the keys of the subject in place of the recorded ones. An ADD that was recorded
+/// without a result of earlier plugins gets that of the subject's. If neither is needed, the text is not changed.
+pub(super) fn with_keys(call: &RecordedCall, subject: &Subject) -> String {
+    let mut conf = call.conf();
     let own = subject.conf.as_object().into_iter().flatten().filter(|(key, _)| !RECORDED.contains(&key.as_str()));
-    let mut own = own.peekable();
-    if own.peek().is_none() {
-        return stdin.to_owned();
-    }
-    let mut conf: Value = serde_json::from_str(stdin).unwrap();
     own.for_each(|(key, value)| conf[key] = value.clone());
-    conf.to_string()
+    if call.is("ADD") && conf.get("prevResult").is_none() {
+        subject.add_prev_result(&mut conf);
+    }
+    if conf == call.conf() { call.stdin.clone() } else { conf.to_string() }
 }
 
 /// Replays the transcript once to count the system calls of each call.
@@ -106,7 +109,7 @@ fn count_syscalls(transcript: &Transcript, subject: &Subject) -> CallCounts {
     let mut counts = CallCounts::new();
     for call in &transcript.calls {
         let env = host.environment(call);
-        let stdin = host.fill_placeholders(&with_keys(&call.stdin, subject));
+        let stdin = host.fill_placeholders(call, &with_keys(call, subject));
         let mut calls = 0;
         killed_call(&host.host, subject, &env, stdin.as_bytes(), usize::MAX, &mut calls);
         counts.insert(key(call), calls);

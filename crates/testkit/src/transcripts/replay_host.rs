@@ -9,7 +9,7 @@ use tempfile::TempDir;
 use super::recording::RecordedCall;
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::HostSnapshot;
-use crate::env::subject::{EarlierPlugins, Subject};
+use crate::env::subject::{EarlierPlugins, Subject, filled};
 
 /// A host for one transcript, with the values of its placeholders.
 #[derive(Debug)]
@@ -26,6 +26,10 @@ pub struct ReplayHost {
     containers: BTreeMap<String, Container>,
     /// The plugins before a chained one.
     after: Option<EarlierPlugins>,
+    /// Whether these made the interface.
+    is_chained: bool,
+    /// Additional variables of every call.
+    env: Vec<(String, String)>,
 }
 
 impl ReplayHost {
@@ -39,12 +43,17 @@ impl ReplayHost {
             run: tempfile::tempdir().unwrap(),
             containers: BTreeMap::new(),
             after: None,
+            is_chained: false,
+            env: Vec::new(),
         }
     }
 
     /// Starts a replay for a subject: each container has what earlier plugins of the chain make.
     pub(super) fn of(subject: &Subject) -> ReplayHost {
-        ReplayHost { after: subject.after.clone(), ..ReplayHost::new(&subject.bin, subject.host()) }
+        let host = subject.host();
+        let Subject { after, env, .. } = subject.at(host.dir());
+        let is_chained = subject.is_chained();
+        ReplayHost { after, is_chained, env, ..ReplayHost::new(&subject.bin, host) }
     }
 
     /// Removes a bridge as Podman does between recorded calls: it gives a removed network's bridge name to the next network, after
@@ -72,27 +81,32 @@ impl ReplayHost {
             self.containers.insert(name.to_owned(), container);
         }
         self.ensure_interface(call);
-        call.env.iter().map(|(key, value)| (key.clone(), self.fill_placeholders(value))).collect()
+        let recorded = call.env.iter();
+        let own = self.env.iter().map(|(key, value)| (key, value));
+        recorded.chain(own).map(|(key, value)| (key.clone(), self.fill_placeholders(call, value))).collect()
     }
 
     /// Creates the interface of the call if the plugin is a chained one; its name may differ between networks.
     fn ensure_interface(&self, call: &RecordedCall) {
         let Some(container) = call.namespace().and_then(|name| self.containers.get(name)) else { return };
         let Some(ifname) = call.env.get("CNI_IFNAME") else { return };
-        if self.after.is_none() || ifname.is_empty() {
+        if !self.is_chained || ifname.is_empty() {
             return;
         }
         let make = format!("ip link add {ifname} type veth && ip link set {ifname} up");
         container.sh(&format!("[ -e /proc/sys/net/ipv4/conf/{ifname} ] || {{ {make}; }}"));
     }
 
-    /// Replaces the placeholders in a text. Only the `dataDir` of a plugin is added; the rest of the configuration is not
-    /// reformatted.
-    pub fn fill_placeholders(&self, text: &str) -> String {
+    /// Replaces the placeholders in a text of a call: those of transcripts, and those of a [`Subject`]. Only the `dataDir` of a
+    /// plugin is added; the rest of the configuration is not reformatted.
+    pub fn fill_placeholders(&self, call: &RecordedCall, text: &str) -> String {
+        let container = call.namespace().and_then(|name| self.containers.get(name));
+        let text = filled(text, &container.map(Container::path).unwrap_or_default());
         let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
         let lent = format!(r#""dataDir":"{}","type":"tuning""#, self.host.dir().join("tuning").display());
         let moved = format!(r#""dataDir":"{}","type":"sbr""#, self.host.dir().join("sbr").display());
-        text.replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
+        text.replace("$DIR", &self.host.dir().to_string_lossy())
+            .replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
             .replace("@BIN@", &self.bin.to_string_lossy())
             .replace("@STATE@/bin", &self.bin.to_string_lossy())
             .replace(r#""type":"host-local""#, &leases)
