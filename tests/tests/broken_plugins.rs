@@ -9,6 +9,7 @@ use bridge::BridgePlugin;
 use cnikit::plan::{ApplyContext, Drifts, Kind, Made, Plan, Resource};
 use cnikit::types::NetConf;
 use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, Journal, Result, Source, Sources};
+use cnikit_netlink::NewBridge;
 use cnikit_testkit::life::Tampering;
 use cnikit_testkit::{Host, Subject, errno, fault, flood, kill, life, transcripts};
 use cnikit_tests::transcripts::scenes;
@@ -190,9 +191,8 @@ impl Resource for Unrecorded {
         Kind::goes_with_link("unrecorded link")
     }
 
-    fn ensure(&self, _context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
-        let made = std::process::Command::new("ip").args(["link", "add", &self.0, "type", "bridge"]).status();
-        assert!(made.unwrap().success());
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        context.host()?.create_bridge(&NewBridge { name: self.0.clone(), ..NewBridge::default() })?;
         Ok(Made::nothing())
     }
 

@@ -5,6 +5,7 @@ use cnikit_plan::{
 };
 use cnikit_skel::{
     Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Error, Gc, Journal, Plugin, Result, Sources, Status,
+    UnknownKeys,
 };
 use cnikit_types::CniResult;
 use serde::Deserialize;
@@ -61,6 +62,10 @@ pub trait ChainedPlugin: DeserializeOwned {
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
     /// As [`Plugin::EXAMPLE`].
     const EXAMPLE: &'static str = cnikit_skel::about::CHAINED_EXAMPLE;
+    /// As [`Plugin::RELEASE`].
+    const RELEASE: &'static str = cnikit_skel::about::RELEASE;
+    /// As [`Plugin::UNKNOWN_KEYS`].
+    const UNKNOWN_KEYS: UnknownKeys = UnknownKeys::Ignored;
 
     /// The plan of this attachment; computed without I/O. `prev` is the result of the plugins before it, on CHECK the result of
     /// the whole chain.
@@ -91,6 +96,8 @@ impl<P: ChainedPlugin> Plugin for Chained<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
     const EXAMPLE: &'static str = P::EXAMPLE;
+    const RELEASE: &'static str = P::RELEASE;
+    const UNKNOWN_KEYS: UnknownKeys = P::UNKNOWN_KEYS;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let Chained(plugin) = self;

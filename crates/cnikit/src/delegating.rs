@@ -4,8 +4,8 @@ use std::path::PathBuf;
 
 use cnikit_plan::ReleaseContext;
 use cnikit_skel::{
-    Add, Check, Del, Delegate, DryRun, DryRunReport, Error, Errors, Gc, Journal, Plugin, Result, Sources, Status, code,
-    holds_already, log,
+    Add, Check, Del, Delegate, DryRun, DryRunReport, Error, Errors, Gc, Journal, Plugin, Result, Sources, Status,
+    UnknownKeys, code, holds_already, log,
 };
 use cnikit_types::{CniResult, NetConf};
 use serde::Deserialize;
@@ -56,6 +56,10 @@ pub trait DelegatingPlugin: DeserializeOwned {
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
     /// As [`Plugin::EXAMPLE`].
     const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
+    /// As [`Plugin::RELEASE`].
+    const RELEASE: &'static str = cnikit_skel::about::RELEASE;
+    /// As [`Plugin::UNKNOWN_KEYS`].
+    const UNKNOWN_KEYS: UnknownKeys = UnknownKeys::Ignored;
 
     /// The directory of the stored configurations. The rest of `conf` may be invalid or missing.
     fn data_dir(conf: &NetConf) -> PathBuf;
@@ -77,6 +81,8 @@ impl<P: DelegatingPlugin> Plugin for Delegating<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
     const EXAMPLE: &'static str = P::EXAMPLE;
+    const RELEASE: &'static str = P::RELEASE;
+    const UNKNOWN_KEYS: UnknownKeys = P::UNKNOWN_KEYS;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {
         let tag = &add.attachment.tag;

@@ -6,6 +6,7 @@ use cnikit_plan::{
 };
 use cnikit_skel::{
     Add, AttachmentSpec, Check, Del, DryRun, DryRunReport, Errors, Gc, Journal, Plugin, Result, Role, Sources, Status,
+    UnknownKeys,
 };
 use cnikit_types::{CniResult, Interface, Ip, NetConf};
 use serde::Deserialize;
@@ -72,6 +73,10 @@ pub trait InterfacePlugin: DeserializeOwned {
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
     /// As [`Plugin::EXAMPLE`].
     const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
+    /// As [`Plugin::RELEASE`].
+    const RELEASE: &'static str = cnikit_skel::about::RELEASE;
+    /// As [`Plugin::UNKNOWN_KEYS`].
+    const UNKNOWN_KEYS: UnknownKeys = UnknownKeys::Ignored;
     /// As [`Plugin::ROLE`].
     const ROLE: Option<Role> = None;
 
@@ -128,6 +133,8 @@ impl<P: InterfacePlugin> Plugin for InterfaceShape<P> {
     const SOURCES: Sources = P::SOURCES;
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
     const EXAMPLE: &'static str = P::EXAMPLE;
+    const RELEASE: &'static str = P::RELEASE;
+    const UNKNOWN_KEYS: UnknownKeys = P::UNKNOWN_KEYS;
     const ROLE: Option<Role> = P::ROLE;
 
     fn add(&self, add: &Add, journal: &mut Journal) -> Result<CniResult> {

@@ -20,6 +20,8 @@ pub trait IpamPlugin: DeserializeOwned {
     const KNOWN_ARGS: Option<&'static [&'static str]> = None;
     /// As [`Plugin::EXAMPLE`].
     const EXAMPLE: &'static str = cnikit_skel::about::EXAMPLE;
+    /// As [`Plugin::RELEASE`].
+    const RELEASE: &'static str = cnikit_skel::about::RELEASE;
     /// As [`Plugin::ENTERS_NETNS`].
     const ENTERS_NETNS: bool = true;
     /// As [`Plugin::ROLE`].
@@ -98,6 +100,7 @@ pub struct Ipam<P> {
 impl<P: IpamPlugin> Plugin for Ipam<P> {
     const KNOWN_ARGS: Option<&'static [&'static str]> = P::KNOWN_ARGS;
     const EXAMPLE: &'static str = P::EXAMPLE;
+    const RELEASE: &'static str = P::RELEASE;
     const ENTERS_NETNS: bool = P::ENTERS_NETNS;
     const ROLE: Option<Role> = P::ROLE;
 

@@ -93,7 +93,7 @@ fn refusal(ip: &Ip, source: KeySource, state: HostState, subnets: &[Subnet]) -> 
     };
     let text = format!("{source}: {wanted} was requested, but the network's configuration names {named}");
     let error = match source {
-        KeySource::CniArg(_) => Error::environment(text),
+        KeySource::CniArg(_) | KeySource::CniArgNumber(_) => Error::environment(text),
         _ => Error::config(text),
     };
     let network = network(ip.address);

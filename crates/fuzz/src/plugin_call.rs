@@ -2,6 +2,7 @@
 
 use std::io::Write;
 
+use cnikit::about::Help;
 use cnikit::input::Stdin;
 use cnikit::types::{CniError, Version, document};
 use cnikit::{Entry, Input, Plugin, Plugins, code, serve};
@@ -76,5 +77,5 @@ pub(crate) fn plugin_entry(serve: fn(&str, Input, Plugins, &mut dyn Write) -> u8
     let name = file.file_name().expect("it has a name").to_string_lossy().into_owned();
     let directory = file.parent().expect("it is in a directory").display().to_string();
     let name: &'static str = Box::leak(name.into_boxed_str());
-    (directory, Box::leak(Box::new([Entry { name, serve, example: "", role: None }])))
+    (directory, Box::leak(Box::new([Entry { name, serve, help: Help { example: "", release: "" }, role: None }])))
 }

@@ -186,7 +186,13 @@ impl Netlink {
         }
     }
 
-    fn create(&self, operation: &'static str, object: String, message: LinkMessage, name: &str) -> Result<Link> {
+    pub(crate) fn create(
+        &self,
+        operation: &'static str,
+        object: String,
+        message: LinkMessage,
+        name: &str,
+    ) -> Result<Link> {
         let message = RouteNetlinkMessage::NewLink(message);
         let flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
         self.created(Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing }, name)

@@ -246,6 +246,11 @@ impl Link {
     }
 }
 
+/// The settings of the link's kind in an `RTM_NEWLINK` message, as the kernel has them.
+pub(crate) fn kind_data(message: &[u8]) -> Option<&[u8]> {
+    value(value(message.get(HEADER + LINK_HEADER..)?, LINKINFO)?, INFO_DATA)
+}
+
 /// The alternative names in an `RTM_NEWLINK` message, as the kernel has them.
 pub(crate) fn altnames(message: &[u8]) -> Vec<Vec<u8>> {
     let list = message.get(HEADER + LINK_HEADER..).unwrap_or_default();

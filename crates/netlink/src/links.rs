@@ -213,7 +213,7 @@ impl Netlink {
 }
 
 /// The request for a link.
-fn reading(mut message: LinkMessage, object: &str) -> Request {
+pub(crate) fn reading(mut message: LinkMessage, object: &str) -> Request {
     message.attributes.push(without_statistics());
     Request {
         message: RouteNetlinkMessage::GetLink(message),

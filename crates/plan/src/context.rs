@@ -22,6 +22,7 @@ pub struct ApplyContext {
     pub record: CniResult,
     host: OnceCell<Netlink>,
     container: OnceCell<Netlink>,
+    shared: Shared,
 }
 
 impl ApplyContext {
@@ -41,6 +42,11 @@ impl ApplyContext {
         opened(&self.container, || Ok(Netlink::inside(&self.netns)?))
     }
 
+    /// The values that several resources use, such as a socket; see [`Shared::get`].
+    pub fn shared(&self) -> &Shared {
+        &self.shared
+    }
+
     /// The container's interface in the recorded result.
     pub fn recorded(&self) -> Option<&Interface> {
         self.record.interfaces.iter().find(|one| one.name == self.tag.ifname && one.sandbox == self.sandbox)
@@ -49,7 +55,16 @@ impl ApplyContext {
     fn of(tag: &AttachmentId, sandbox: &str, netns: &Netns, record: CniResult) -> ApplyContext {
         let host = OnceCell::new();
         let container = OnceCell::new();
-        ApplyContext { tag: tag.clone(), netns: netns.clone(), sandbox: sandbox.to_owned(), record, host, container }
+        let shared = Shared::default();
+        ApplyContext {
+            tag: tag.clone(),
+            netns: netns.clone(),
+            sandbox: sandbox.to_owned(),
+            record,
+            host,
+            container,
+            shared,
+        }
     }
 }
 

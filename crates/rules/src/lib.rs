@@ -23,8 +23,8 @@
 //! assert_eq!(web.dnat_target([10, 1, 0, 2].into()), Some("10.1.0.2:80".parse().unwrap()));
 //! ```
 //!
-//! Parts, in reading order: [`backend`] (the configuration), `choice` (choose and compare), `nftables` (replace rules with an undo
-//! step), `iptables` (read, apply, undo and retry in one table, in either variant of the programs), `batch_restore` (many
+//! Parts, in reading order: [`backend`] (the configuration), `choice` (choose and compare), [`nftables`] (replace rules with an
+//! undo step), `iptables` (read, apply, undo and retry in one table, in either variant of the programs), `batch_restore` (many
 //! attachments at once), then each kind with its two backends.
 //!
 //! Design decision: tables, chains and comments are those of the upstream plugins, so either can remove the rules of the other. The
@@ -40,7 +40,7 @@ pub mod ip_spoofing;
 mod iptables;
 pub mod mac_spoofing;
 pub mod masquerade;
-mod nftables;
+pub mod nftables;
 mod port_rules;
 pub mod portmap;
 mod rule_lists;

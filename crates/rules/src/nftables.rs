@@ -1,4 +1,6 @@
-//! Rules of nftables: opened once per call, replaced with an undo step.
+//! Rules of nftables for a resource of your own: the socket, opened once per call, and rules replaced with an undo step.
+//!
+//! What rules are made of is in [`cnikit_nftables`].
 
 use std::rc::Rc;
 
@@ -6,20 +8,24 @@ use cnikit_nftables::{InstalledRule, Nftables, OwnerFilter, Replacement, Rules, 
 use cnikit_plan::Shared;
 use cnikit_skel::{Journal, Result};
 
-/// The socket for nftables that all kinds of one DEL or GC share; `None` if the kernel has no netfilter.
+pub use cnikit_nftables;
+
+/// The socket for nftables that all resources of one ADD, or all kinds of one DEL or GC, share; `shared` is that of their context.
+/// `None` if the kernel has no netfilter.
 ///
 /// # Errors
 /// The kernel's.
-pub(crate) fn shared_nftables(shared: &Shared) -> Result<Option<Rc<Nftables>>> {
+pub fn shared_nftables(shared: &Shared) -> Result<Option<Rc<Nftables>>> {
     let opened = shared.get(|| Ok(Nftables::if_any()?.map(Rc::new)))?;
     Ok(opened.as_ref().clone())
 }
 
-/// Replaces the rules of an owner. The roll-back puts back the rules from before, which may be a running container's.
+/// Replaces the rules of an owner in one transaction. The undo step is in the journal before the change is made, because the reply
+/// may be lost: the roll-back puts back the rules from before, which may be a running container's. `undo_name` names it in the log.
 ///
 /// # Errors
 /// As [`Nftables::replace`].
-pub(crate) fn replace(
+pub fn replace(
     nftables: &Nftables,
     layout: &TableLayout,
     filter: OwnerFilter,

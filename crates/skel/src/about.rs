@@ -12,6 +12,18 @@ use crate::entry::{Command, Plugins};
 /// The version of cnikit.
 pub const VERSION: &str = env!("CARGO_PKG_VERSION");
 
+/// The name and version of the release that cnikit's own plugins are of.
+pub const RELEASE: &str = concat!("cnikit-", env!("CARGO_PKG_VERSION"));
+
+/// What the help of a plugin says of it.
+#[derive(Clone, Copy, Debug)]
+pub struct Help {
+    /// [`Plugin::EXAMPLE`](crate::Plugin::EXAMPLE).
+    pub example: &'static str,
+    /// [`Plugin::RELEASE`](crate::Plugin::RELEASE).
+    pub release: &'static str,
+}
+
 /// The members of the configuration in the example of the help, unless a plugin has its own ([`Plugin::EXAMPLE`]).
 ///
 /// [`Plugin::EXAMPLE`]: crate::Plugin::EXAMPLE
@@ -30,13 +42,13 @@ pub fn own_name() -> String {
 ///
 /// `--help` and `--version` print to stdout, as other tools do. Without either the help goes to stderr, because a runtime may be
 /// reading stdout.
-pub(crate) fn by_hand(name: &str, example: &str) -> ExitCode {
+pub(crate) fn by_hand(name: &str, help: Help) -> ExitCode {
     let written = if asked(["--version", "-V"]) {
-        writeln!(std::io::stdout(), "{}", line(name))
+        writeln!(std::io::stdout(), "{}", line(name, help.release))
     } else if asked(["--help", "-h"]) {
-        write!(std::io::stdout(), "{}", text(name, example))
+        write!(std::io::stdout(), "{}", text(name, help))
     } else {
-        write!(std::io::stderr(), "{}", text(name, example))
+        write!(std::io::stderr(), "{}", text(name, help))
     };
     ExitCode::from(u8::from(written.is_err()))
 }
@@ -53,11 +65,11 @@ pub(crate) fn of_many(plugins: Plugins, commands: &[Command]) -> ExitCode {
         }
         let _ = write!(operator, "\n  cni-plugins {:<10} {}", command.name, command.about);
     }
-    let help = format!("cnikit-{VERSION}: CNI plugins in one binary:\n{list}\n\n{how}{operator}\n");
+    let help = format!("{RELEASE}: CNI plugins in one binary:\n{list}\n\n{how}{operator}\n");
     let written = if asked(["--list", "-l"]) {
         writeln!(std::io::stdout(), "{list}")
     } else if asked(["--version", "-V"]) {
-        writeln!(std::io::stdout(), "cnikit-{VERSION}")
+        writeln!(std::io::stdout(), "{RELEASE}")
     } else if asked(["--help", "-h"]) {
         write!(std::io::stdout(), "{help}")
     } else {
@@ -71,11 +83,11 @@ fn asked(flag: [&str; 2]) -> bool {
     std::env::args().skip(1).any(|argument| flag.contains(&argument.as_str()))
 }
 
-fn line(name: &str) -> String {
-    format!("CNI {name} plugin cnikit-{VERSION}")
+fn line(name: &str, release: &str) -> String {
+    format!("CNI {name} plugin {release}")
 }
 
-fn text(name: &str, example: &str) -> String {
+fn text(name: &str, Help { example, release }: Help) -> String {
     // The plugin is named by its path, because iproute2 has a program `bridge` too.
     let program = std::env::current_exe().unwrap_or_else(|_| Path::new("/opt/cni/bin").join(name));
     let launcher = program.with_file_name(name);
@@ -107,7 +119,7 @@ Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refu
 104 the attachment holds an address already; 199 a defect in the plugin.
 ",
         directory = path.parent().unwrap_or(Path::new("/opt/cni/bin")).display(),
-        about = line(name),
+        about = line(name, release),
         versions = versions.join(", "),
     )
 }

@@ -3,6 +3,7 @@
 use std::io::Write;
 use std::process::ExitCode;
 
+use crate::about::Help;
 use crate::input::Input;
 
 /// The plugins of this binary: a plain list, passed down from `main` in every call. A plugin's own binary passes an empty one.
@@ -15,8 +16,8 @@ pub struct Entry {
     pub name: &'static str,
     /// Serves one call as a process would, with a journal and an error object of its own.
     pub serve: Serve,
-    /// [`Plugin::EXAMPLE`](crate::Plugin::EXAMPLE).
-    pub example: &'static str,
+    /// What its help says of it.
+    pub help: Help,
     /// [`Plugin::ROLE`](crate::Plugin::ROLE).
     pub role: Option<Role>,
 }

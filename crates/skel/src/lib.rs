@@ -79,7 +79,7 @@ pub use entry::{Command, Entry, Plugins, Role};
 pub use error::{Error, Errors, Result, code};
 pub use input::Input;
 pub use journal::{Journal, Undo, each_by_itself};
-pub use plugin::{DryRunReport, Plugin};
+pub use plugin::{DryRunReport, Plugin, UnknownKeys};
 pub use policy::NodePolicy;
 pub use registry::dispatch;
 pub use request::{Add, AttachmentSpec, Call, Check, Del, DryRun, Gc, Request, RestoreEntry, Status, ValidAttachments};

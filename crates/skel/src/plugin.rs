@@ -20,6 +20,18 @@ pub struct DryRunReport {
     pub example: CniResult,
 }
 
+/// What becomes of a key that a plugin does not know, see [`Plugin::UNKNOWN_KEYS`]. Keys of the specification are known to all.
+/// DEL, GC and VERSION never look at it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum UnknownKeys {
+    /// It has no effect, as the specification has it.
+    Ignored,
+    /// The log has a warning.
+    Warned,
+    /// ADD, CHECK, STATUS and the dry run fail with code 7.
+    Refused,
+}
+
 /// A CNI plugin: its configuration, and a method or function per verb.
 ///
 /// Two methods are required, [`Plugin::add`] and [`Plugin::del`]. A value of the type is a configuration that was read and
@@ -44,6 +56,11 @@ pub trait Plugin: DeserializeOwned {
     /// Members of the configuration in the example of the help. The example can be run as it is. JSON of at most 96 columns per
     /// line, without `'`, which would end the shell's string.
     const EXAMPLE: &'static str = about::EXAMPLE;
+    /// The name and version of the release that the plugin is of, for its help: `concat!("mine-", env!("CARGO_PKG_VERSION"))`.
+    const RELEASE: &'static str = about::RELEASE;
+    /// What becomes of a key of the configuration that no field of this type has. CNI lets a plugin choose; runtimes and operators
+    /// put keys into configurations that a plugin need not know.
+    const UNKNOWN_KEYS: UnknownKeys = UnknownKeys::Ignored;
     /// What the plugin's binary does besides serving calls.
     const ROLE: Option<Role> = None;
 

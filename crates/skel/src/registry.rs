@@ -5,12 +5,12 @@ use std::process::ExitCode;
 use crate::about;
 use crate::entry::{Command, Entry, Plugins, arguments};
 use crate::plugin::Plugin;
-use crate::serve::{serve, serve_process};
+use crate::serve::{help_of, serve, serve_process};
 
 impl Entry {
     /// The entry of a plugin.
     pub const fn of<P: Plugin>(name: &'static str) -> Entry {
-        Entry { name, serve: serve::<P>, example: P::EXAMPLE, role: P::ROLE }
+        Entry { name, serve: serve::<P>, help: help_of::<P>(), role: P::ROLE }
     }
 }
 
@@ -31,7 +31,7 @@ pub fn dispatch(plugins: Plugins, commands: &[Command]) -> ExitCode {
     if let Some(code) = entry.role.and_then(|role| role.run_if_named(rest)) {
         return code;
     }
-    serve_process(entry.name, entry.serve, entry.example, plugins)
+    serve_process(entry.name, entry.serve, entry.help, plugins)
 }
 
 /// Runs the command that the first argument names, or prints the help.

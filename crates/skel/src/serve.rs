@@ -3,16 +3,16 @@
 use std::io::Write;
 use std::process::ExitCode;
 
-use crate::about;
+use crate::about::{self, Help};
 use crate::entry::{Plugins, Serve, arguments};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::input::Input;
 use crate::journal::Journal;
 use crate::log;
 use crate::panic::caught;
-use crate::plugin::Plugin;
+use crate::plugin::{Plugin, UnknownKeys};
 use crate::reply;
-use crate::request::Request;
+use crate::request::{Call, Request};
 use crate::restore_batch::{self, parse_request};
 use crate::traits::Traits;
 use cnikit_types::{NetConf, Version};
@@ -22,14 +22,19 @@ pub fn main<P: Plugin>() -> ExitCode {
     if let Some(code) = P::ROLE.and_then(|role| role.run_if_named(&arguments())) {
         return code;
     }
-    serve_process(&about::own_name(), serve::<P>, P::EXAMPLE, &[])
+    serve_process(&about::own_name(), serve::<P>, help_of::<P>(), &[])
+}
+
+/// What the help of a plugin says of it.
+pub(crate) const fn help_of<P: Plugin>() -> Help {
+    Help { example: P::EXAMPLE, release: P::RELEASE }
 }
 
 /// Serves the call that this process was started for, or prints the help for a person who ran it.
-pub(crate) fn serve_process(name: &str, serve: Serve, example: &str, plugins: Plugins) -> ExitCode {
+pub(crate) fn serve_process(name: &str, serve: Serve, help: Help, plugins: Plugins) -> ExitCode {
     let input = Input::of_process();
     if input.command.is_empty() {
-        return about::by_hand(name, example);
+        return about::by_hand(name, help);
     }
     serve(name, input, plugins, &mut std::io::stdout().lock()).into()
 }
@@ -72,19 +77,39 @@ fn run<P: Plugin>(name: &str, input: &mut Input, plugins: Plugins, journal: &mut
 fn run_verb<P: Plugin>(name: &str, request: Request, journal: &mut Journal) -> Result<Vec<u8>> {
     match request {
         Request::Add(add) => {
-            let plugin = add.call.configured::<P>()?;
+            let plugin = configured::<P>(&add.call)?;
             return Ok(reply::result(&plugin.add(&add, journal)?, add.call.version));
         }
         Request::RestoreAll(all) => return Ok(reply::restored(name, &restore_batch::restore::<P>(all))),
-        Request::Plan(dry_run) => return Ok(reply::plan(&dry_run.call.configured::<P>()?.plan(&dry_run)?)),
+        Request::Plan(dry_run) => return Ok(reply::plan(&configured::<P>(&dry_run.call)?.plan(&dry_run)?)),
         Request::Version => return Ok(reply::versions()),
-        Request::Check(check) => check.call.configured::<P>()?.check(&check)?,
+        Request::Check(check) => configured::<P>(&check.call)?.check(&check)?,
         Request::Del(del) => P::del(&del)?,
         Request::Gc(gc) => P::gc(&gc)?,
-        Request::Status(status) => status.call.configured::<P>()?.status(&status)?,
+        Request::Status(status) => configured::<P>(&status.call)?.status(&status)?,
         Request::Restore(check) => check.call.configured::<P>()?.restore(&check, journal)?,
     }
     Ok(Vec::new())
+}
+
+/// The plugin with the configuration of a call, by the plugin's rule about keys that it does not know.
+fn configured<P: Plugin>(call: &Call) -> Result<P> {
+    if P::UNKNOWN_KEYS != UnknownKeys::Ignored {
+        let unknown = call.conf.unknown_keys::<P>();
+        if let Some(first) = unknown.first() {
+            let text = format!("{}: the plugin has no such key", unknown.join(", "));
+            match P::UNKNOWN_KEYS {
+                UnknownKeys::Refused => {
+                    let hint = format!(
+                        "remove {first}, or correct its name; `cnitool validate` lists the keys of known plugins"
+                    );
+                    return Err(Error::config(text).hint(hint));
+                }
+                _ => log::warn(text),
+            }
+        }
+    }
+    call.configured()
 }
 
 /// The version of an error object: the configuration's if it is known, otherwise the newest.

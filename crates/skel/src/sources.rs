@@ -14,8 +14,11 @@ pub enum KeySource {
     Runtime(&'static str),
     /// `args.cni.NAME`.
     ArgsCni(&'static str),
-    /// `NAME=…` in `CNI_ARGS`.
+    /// `NAME=…` in `CNI_ARGS`, as a text.
     CniArg(&'static str),
+    /// `NAME=…` in `CNI_ARGS`, as a number if it is one in JSON: for a field that is a number. Otherwise as a text, which the type
+    /// of the field refuses.
+    CniArgNumber(&'static str),
     /// The key itself, at the top of the configuration. If it is not listed it is not read.
     Key,
 }
@@ -50,8 +53,10 @@ pub(crate) fn misread(error: ReadError, origins: &Origins) -> Error {
     let origin = origins.iter().find_map(|(key, place)| Some((place, path_below(&error.path, key)?)));
     match origin {
         None | Some((KeySource::Key, _)) => error.into(),
-        Some((KeySource::CniArg(name), _)) => Error::environment(format!("CNI_ARGS {name}: {}", error.message))
-            .hint(format!("correct {name} in CNI_ARGS")),
+        Some((KeySource::CniArg(name) | KeySource::CniArgNumber(name), _)) => {
+            Error::environment(format!("CNI_ARGS {name}: {}", error.message))
+                .hint(format!("correct {name} in CNI_ARGS"))
+        }
         Some((place, rest)) => ReadError { path: format!("{place}{rest}"), ..error }.into(),
     }
 }
@@ -68,7 +73,7 @@ impl fmt::Display for KeySource {
         match self {
             KeySource::Runtime(name) => write!(f, "runtimeConfig.{name}"),
             KeySource::ArgsCni(name) => write!(f, "args.cni.{name}"),
-            KeySource::CniArg(name) => write!(f, "CNI_ARGS {name}"),
+            KeySource::CniArg(name) | KeySource::CniArgNumber(name) => write!(f, "CNI_ARGS {name}"),
             KeySource::Key => f.write_str("the key itself"),
         }
     }
@@ -79,12 +84,17 @@ fn look(conf: &NetConf, args: &Args, key: &str, place: KeySource) -> Option<Valu
         KeySource::Runtime(name) => conf.at(&["runtimeConfig", name]).cloned(),
         KeySource::ArgsCni(name) => conf.at(&["args", "cni", name]).cloned(),
         KeySource::CniArg(name) => args.get(name).map(Value::from),
+        KeySource::CniArgNumber(name) => args.get(name).map(number_or_text),
         KeySource::Key => conf.get(key).cloned(),
     }?;
     if value.as_str() == Some("") {
         return None;
     }
     Some(value)
+}
+
+fn number_or_text(text: &str) -> Value {
+    text.parse::<serde_json::Number>().map_or_else(|_| Value::from(text), Value::Number)
 }
 
 #[cfg(test)]
@@ -123,6 +133,25 @@ mod tests {
             misread(ReadError::value("no").under("machine"), &vec![("mac", KeySource::Runtime("mac"))]).msg,
             "machine: no"
         );
+    }
+
+    #[test]
+    fn a_number_in_cni_args_is_one_and_another_text_is_refused_by_name() {
+        const VNI: Sources = &[("vni", &[KeySource::CniArgNumber("VNI"), KeySource::Key])];
+        #[derive(Debug, PartialEq, serde::Deserialize)]
+        struct Keys {
+            vni: u32,
+        }
+        let read = |args: &str| {
+            let mut conf = NetConf::parse(br#"{"vni":5}"#).unwrap();
+            let origins = resolve(&mut conf, &Args::parse(args).unwrap(), VNI);
+            conf.read::<Keys>().map_err(|error| misread(error, &origins).msg)
+        };
+        assert_eq!((read("VNI=9"), read("")), (Ok(Keys { vni: 9 }), Ok(Keys { vni: 5 })));
+        for wrong in ["nine", "-1", "9.5", "0x9"] {
+            let text = read(&format!("VNI={wrong}")).unwrap_err();
+            assert!(text.starts_with("CNI_ARGS VNI: "), "{wrong}: {text}");
+        }
     }
 
     #[test]

@@ -4,7 +4,7 @@ use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 use cnikit_skel::input::Stdin;
-use cnikit_skel::{Add, Del, Error, Input, Journal, Plugin, Result, code, serve};
+use cnikit_skel::{Add, Del, Error, Input, Journal, Plugin, Result, UnknownKeys, code, serve};
 use cnikit_types::CniResult;
 use serde::Deserialize;
 use serde_json::Value;
@@ -199,4 +199,49 @@ fn half_an_answer_is_followed_by_nothing_and_what_was_made_is_undone() {
         assert_eq!(add("", &mut out), (1, 1), "{room}");
         assert_eq!(out.taken, b"{\"cniVersion\":\"1.0.0\"}\n"[..room]);
     }
+}
+
+/// A plugin that refuses keys that it does not know.
+#[derive(Deserialize)]
+#[serde(rename_all = "camelCase")]
+struct Strict {
+    #[serde(default)]
+    only_key: u32,
+}
+
+impl Plugin for Strict {
+    const UNKNOWN_KEYS: UnknownKeys = UnknownKeys::Refused;
+
+    fn add(&self, _: &Add, _: &mut Journal) -> Result<CniResult> {
+        assert!(self.only_key < 2);
+        Ok(CniResult::default())
+    }
+
+    fn del(_: &Del) -> Result<()> {
+        Ok(())
+    }
+}
+
+/// The call of a verb with these members of the configuration: its status and output.
+fn strict<P: Plugin>(verb: &str, members: &str) -> (u8, String) {
+    let conf = format!(r#"{{"cniVersion":"1.1.0","name":"n","type":"strict"{members}}}"#);
+    let stdin = Stdin::Given(conf.into_bytes());
+    let mut out = Vec::new();
+    let exit = serve::<P>("strict", Input { command: verb.into(), stdin, ..input("") }, &[], &mut out);
+    (exit, String::from_utf8_lossy(&out).into_owned())
+}
+
+#[test]
+fn a_key_that_the_plugin_does_not_know_is_refused_if_it_says_so() {
+    let of_cni = r#","ONLYKEY":1,"capabilities":{},"runtimeConfig":{},"args":{},"dns":{},"ipam":{},"cni.dev/x":1"#;
+    assert_eq!(strict::<Strict>("ADD", of_cni).0, 0);
+    for verb in ["ADD", "STATUS"] {
+        let (exit, text) = strict::<Strict>(verb, r#","onlykeys":1,"another":2"#);
+        let error: Value = serde_json::from_str(&text).unwrap();
+        assert_eq!((exit, &error["code"]), (1, &Value::from(7)), "{text}");
+        assert_eq!(error["msg"], "onlykeys, another: the plugin has no such key");
+    }
+    assert_eq!(strict::<Strict>("DEL", r#","another":2"#).0, 0, "what it made has to be removable");
+    let _turn = TURN.lock();
+    assert_eq!(strict::<Moody>("ADD", r#","another":2"#).0, 0, "most plugins ignore them");
 }

@@ -15,6 +15,23 @@ use crate::{ReadError, document, limit, member, read};
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct NetConf(pub Map<String, Value>);
 
+/// The keys of a plugin's configuration that the specification names (sections 1 and 3), and those that a runtime adds (sections 2
+/// and 4). Keys with a `/` are extensions of CNI too, such as `cni.dev/valid-attachments`.
+const OF_CNI: [&str; 12] = [
+    "cniVersion",
+    "name",
+    "type",
+    "capabilities",
+    "runtimeConfig",
+    "args",
+    "prevResult",
+    "ipMasq",
+    "ipam",
+    "dns",
+    "disableCheck",
+    "disableGC",
+];
+
 /// The error for a text that is not a configuration.
 #[derive(Debug)]
 pub enum ParseError {
@@ -94,6 +111,18 @@ impl NetConf {
     /// Removes the end of `path`, in every spelling of its keys. Returns whether there was a value other than `null`.
     pub fn remove_at(&mut self, path: &[&str]) -> bool {
         remove_at(&mut self.0, path)
+    }
+
+    /// The keys of the configuration that neither CNI nor `T` knows: no field has the name, in any letter case, and it is no key of
+    /// the specification. Empty if `T` is read from no struct.
+    pub fn unknown_keys<T: DeserializeOwned>(&self) -> Vec<&str> {
+        let Some(fields) = read::field_names::<T>() else { return Vec::new() };
+        if fields.contains(&read::REST) {
+            return Vec::new();
+        }
+        let is_known =
+            |key: &str| fields.iter().chain(&OF_CNI).any(|name| member::is_key(key, name)) || key.contains('/');
+        self.0.keys().map(String::as_str).filter(|key| !is_known(key)).collect()
     }
 
     /// Reads the whole configuration as a `T`, see [`read()`](crate::read()).

@@ -58,7 +58,7 @@ pub use error::{CniError, code};
 pub use member::is_key;
 pub use names::{check_container_id, check_ifname, check_network_name, check_plugin_name};
 pub use printable::printable;
-pub use read::{ReadError, Wrong, read};
+pub use read::{ReadError, Wrong, field_names, read};
 pub use release::Release;
 pub use result::{CniResult, Interface, Ip};
 pub use route::Route;

@@ -1,10 +1,12 @@
 //! Deserialize a [`Value`] to a type, tolerantly, with errors that have a path and a category.
 
 mod error;
+mod fields;
 mod node;
 mod reader;
 
 pub use error::{ReadError, Wrong};
+pub use fields::field_names;
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 
