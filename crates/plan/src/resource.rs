@@ -9,6 +9,17 @@ use crate::context::{ApplyContext, GcContext, ReleaseContext};
 use crate::restore_batch::RestoreBatch;
 
 /// One thing that an attachment needs. Dry runs, errors and logs print its `Display`.
+///
+/// What the author of a resource has to know:
+///
+/// - Its errors name the object and the reason only. The engine puts the resource before them, and skel the plugin, the verb, the
+///   network and the interface, so that each is named once.
+/// - An error does not mean that nothing was done: the kernel may have made the change, and the reply was lost. So an undo step is in
+///   the journal before the change or at its moment, and undoing what was not done succeeds.
+/// - A resource that still exists after the link of the container was deleted, such as a rule or a link of the host, has a [`Kind`]
+///   with `outlives_link`, and its plugin lists that kind in `KINDS`: otherwise neither DEL without a configuration nor GC would
+///   remove it. All that a kind gets is the tag; so the name, the alias or the comment of what is made has to contain the tag or its
+///   hash.
 pub trait Resource: Display {
     /// The kind of the resource.
     fn kind(&self) -> Kind;
@@ -71,7 +82,8 @@ pub struct Kind {
     pub release: fn(&ReleaseContext) -> Result<()>,
     /// Removes the resources of this network that belong to no valid attachment.
     pub sweep: fn(&GcContext) -> Result<()>,
-    /// Whether the resource still exists after the container's link was deleted, so that the plugin has to list this kind.
+    /// Whether the resource still exists after the container's link was deleted. Then the plugin has to list this kind (`KINDS` of
+    /// its shape), and `release` and `sweep` are called for it; a plan that has a resource of a kind that is not listed is refused.
     pub outlives_link: bool,
 }
 
