@@ -37,6 +37,7 @@ use std::process::Command;
 use std::sync::OnceLock;
 
 use cnikit::{Entry, Ipam};
+use cnikit_testkit::campaign::{SummaryLine, runs_all_cases, seeded_rng};
 use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
@@ -173,6 +174,16 @@ fn copy_plugins() -> PathBuf {
 pub fn copy_program(from: &Path, to: &Path) {
     let copied = Command::new("cp").args([from, to]).status();
     assert!(copied.expect("cp can be started").success(), "{} cannot be copied", from.display());
+}
+
+/// Whether this run tries one of the campaigns of a program that has too many for a run: half of them, by chance, or all with
+/// `CNIKIT_CAMPAIGNS=whole`. One that is left to another run is printed, with the seed of the choice.
+pub fn is_chosen(campaign: &str) -> bool {
+    let is_chosen = runs_all_cases() || seeded_rng(campaign).bool();
+    if !is_chosen {
+        SummaryLine { tried: 0, of: 1, ..SummaryLine::new(campaign, "campaigns") }.with_seed().print();
+    }
+    is_chosen
 }
 
 /// The directories of upstream's plugins: the packaged ones, 1.1.1, and the newest, 1.9.1. If they are missing, the error says how

@@ -3,7 +3,7 @@
 use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::syscall_trace::{self, SyscallVerdict};
 use cnikit_testkit::{Container, Host, kill};
-use cnikit_tests::{bin, each_subject, script, subject};
+use cnikit_tests::{bin, each_subject, is_chosen, script, subject};
 use serde_json::json;
 
 /// So many calls of a verb, in the short form.
@@ -30,7 +30,10 @@ macro_rules! moments {
     ($subject:expr) => {
         #[test]
         fn is_terminated_at_any_moment() {
-            super::kill::at_moments(&$subject, super::case_limit(super::MOMENTS).min(50));
+            let subject = $subject;
+            if super::is_chosen(&format!("end {}", subject.title)) {
+                super::kill::at_moments(&subject, super::case_limit(super::MOMENTS).min(50));
+            }
         }
     };
 }
@@ -39,7 +42,10 @@ macro_rules! limits {
     ($subject:expr) => {
         #[test]
         fn lacks_memory_or_files() {
-            super::kill::with_resource_limits(&$subject, super::LIMITS);
+            let subject = $subject;
+            if super::is_chosen(&format!("limit {}", subject.title)) {
+                super::kill::with_resource_limits(&subject, super::LIMITS);
+            }
         }
     };
 }
