@@ -122,7 +122,7 @@ impl Scene {
             "dhcp" => {
                 let dir = self.host.dir();
                 conf["ipam"] = json!({"type": "dhcp", "daemonSocketPath": dir.join("dhcp.sock"), "dataDir": dir.join("dhcp"),
-                    "provide": [{"option": "host-name", "value": "x"}], "request": [{"option": "66"}]});
+                    "families": ["v4"], "provide": [{"option": "host-name", "value": "x"}], "request": [{"option": "66"}]});
             }
             _ => conf["ipam"] = ipam,
         }
@@ -580,6 +580,8 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (DHCP, "/ipam", Object),
     (DHCP, "/ipam/daemonSocketPath", Text),
     (DHCP, "/ipam/daemon", Text),
+    (DHCP, "/ipam/families", List),
+    (DHCP, "/ipam/families/0", Text),
     (DHCP, "/ipam/dataDir", Text),
     (DHCP, "/ipam/priority", Integer),
     (DHCP, "/ipam/timeout", Integer),
@@ -1140,6 +1142,7 @@ const REQUIRED: &[(&[&str], &str)] = &[
     (ALL, "/prevResult/ips/0/address"),
     (&["ptp", "host-local", "static", "dhcp"], "/ipam"),
     (DHCP, "/ipam/provide/0"),
+    (DHCP, "/ipam/families/0"),
     (DHCP, "/ipam/request/0"),
     (&["ptp"], "/ipam/type"),
     (IPAM, "/ipam/routes/0"),
