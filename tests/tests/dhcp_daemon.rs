@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs::OpenOptions;
 use std::io::{Read, Write};
+use std::ops::Range;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
@@ -410,33 +411,44 @@ fn memory(pid: i32) -> (u32, u32) {
 /// The most memory of the daemon with a thousand leases, in kilobytes.
 const MOST_MEMORY: u32 = 10_000;
 
-/// Several owners on one interface are several clients, by their identifiers. The daemon is the one that is installed.
-#[test]
-fn a_thousand_leases_need_ten_megabytes_and_one_thread() {
-    const LEASES: usize = 1_000;
+/// A host whose bridge has room for many leases. Several owners on one interface are several clients, by their identifiers.
+fn large_host() -> Host {
     let host = host();
     host.sh(&format!(
         "ip address del {DHCP_SERVER}/24 dev {DHCP_BRIDGE}; ip address add {DHCP_SERVER}/16 dev {DHCP_BRIDGE}"
     ));
-    // dnsmasq would offer one address to all that ask at one time from one interface.
+    host
+}
+
+/// Its server. dnsmasq would offer one address to all that ask at one time from one interface.
+fn large_server(host: &Host) -> DhcpServer {
     let pool = ["10.99.1.1", "10.99.8.250"].map(str::to_owned);
-    let _server = DhcpServer::start_in(&host, ServerMaker::Kea, 7_200, ["10.99.0.0", "16", "255.255.0.0"], &pool);
+    DhcpServer::start_in(host, ServerMaker::Kea, 7_200, ["10.99.0.0", "16", "255.255.0.0"], &pool)
+}
+
+/// Has the daemon get leases with these numbers, by so many callers at a time.
+fn add_many(daemon: &LeaseDaemon, container: &Container, numbers: Range<usize>, callers: usize) {
+    thread::scope(|scope| {
+        for part in 0..callers {
+            let numbers = numbers.clone().skip(part).step_by(callers);
+            scope.spawn(move || numbers.for_each(|number| drop(daemon.add(container, &format!("c{number}")))));
+        }
+    });
+}
+
+/// The daemon is the one that is installed.
+#[test]
+fn a_thousand_leases_need_ten_megabytes_and_one_thread() {
+    const LEASES: usize = 1_000;
+    let host = large_host();
+    let _server = large_server(&host);
     let records = host.dir().join("dhcp-leases").display().to_string();
     let daemon = LeaseDaemon::begin_in(&host, installed(), &[], &["-datadir", &records], &host.dir().join("dhcp.sock"))
         .serving();
     let container = container(&host, 1);
     daemon.add(&container, "c0");
     let (first, _) = memory(daemon.pid().unwrap());
-    thread::scope(|scope| {
-        for part in 0..50 {
-            let (daemon, container) = (&daemon, &container);
-            scope.spawn(move || {
-                for number in (1..LEASES).skip(part).step_by(50) {
-                    daemon.add(container, &format!("c{number}"));
-                }
-            });
-        }
-    });
+    add_many(&daemon, &container, 1..LEASES, 50);
     let (all, threads) = memory(daemon.pid().unwrap());
     println!("resident: {first} kB with 1 lease, {all} kB with {LEASES} leases, {threads} threads");
     assert!(all < MOST_MEMORY && threads == 1, "{first} kB with 1 lease, {all} kB with {LEASES}, {threads} threads");
@@ -445,6 +457,60 @@ fn a_thousand_leases_need_ten_megabytes_and_one_thread() {
     // Reporting all of them takes memory too, for a moment.
     let (after, _) = memory(daemon.pid().unwrap());
     assert!(after < MOST_MEMORY * 3 / 2, "{after} kB after a report of all leases");
+}
+
+/// Many leases of before a restart: a server and a link are asked about them one after another.
+#[test]
+fn two_hundred_leases_are_confirmed_in_seconds_and_a_few_at_a_time() {
+    const LEASES: usize = 200;
+    let host = large_host();
+    let server = large_server(&host);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let container = container(&host, 1);
+    add_many(&daemon, &container, 0..LEASES, 20);
+    let before = daemon.list();
+    let mut lines = Vec::new();
+    for one in &before {
+        lines.push(format!("address add {}/16 dev eth0", one.lease.as_ref().unwrap().address));
+    }
+    let batch = host.dir().join("addresses");
+    std::fs::write(&batch, lines.join("\n")).unwrap();
+    container.sh(&format!("ip -batch {}", batch.display()));
+    let begun_before = before.iter().map(|one| one.lease.as_ref().unwrap().since).max().unwrap();
+    daemon.kill();
+    server.stop();
+
+    // Without a server: each exchange has a socket, and no more of them begin before the first ones are given up.
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let deadline = Deadline::after(Duration::from_secs(3));
+    let mut most = 0;
+    while deadline.pause(Duration::from_millis(50)) {
+        most = most.max(sockets(daemon.pid().unwrap()));
+    }
+    assert!((30..=40).contains(&most), "{most} sockets");
+    let is_in_use = |one: &LeaseReport| one.lease.is_some();
+    assert!(daemon.list().iter().all(is_in_use), "each is used meanwhile");
+    daemon.kill();
+
+    let _server = large_server(&host);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let started = Deadline::after(Duration::from_secs(30));
+    let since = |one: &LeaseReport| one.lease.as_ref().map(|lease| lease.since).unwrap();
+    daemon.await_list("all are confirmed", |list| list.iter().all(|one| since(one) > begun_before));
+    assert!(!started.passed(), "they took more than 30 s");
+    let list = daemon.list();
+    assert_eq!(list.len(), LEASES);
+    for (one, former) in list.iter().zip(&before) {
+        assert_eq!(one.lease.as_ref().unwrap().address, former.lease.as_ref().unwrap().address);
+    }
+    let mut times: Vec<Duration> = list.iter().map(since).collect();
+    times.sort();
+    let in_a_second =
+        |from: Duration| times.iter().filter(|at| (from..from + Duration::from_secs(1)).contains(at)).count();
+    let most = times.iter().map(|at| in_a_second(*at)).max().unwrap();
+    let all = times[LEASES - 1].checked_sub(times[0]).unwrap();
+    println!("{LEASES} leases confirmed in {all:?}, at most {most} requests in a second");
+    assert!(most <= 100 && all > Duration::from_secs(2), "{most} in a second, {all:?}");
 }
 
 #[test]

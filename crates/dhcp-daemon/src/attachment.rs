@@ -88,11 +88,11 @@ impl Attachment {
         attachment
     }
 
-    /// Goes on with a lease of the disk (INIT-REBOOT). `has_address`: the interface has its address.
+    /// Goes on with a lease of the disk, about which no server is asked yet. `has_address`: the interface has its address.
     pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour) -> Attachment {
         let Record { owner, place, uplink, options, mtu, lowered_mtu, priority, lease, .. } = record;
         let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
-        attachment.client.reboot(clock::now(), lease.clone(), has_address);
+        attachment.client.restore(clock::now(), lease.clone(), has_address);
         attachment.lowered_mtu = lowered_mtu;
         attachment.lease = Some(lease);
         attachment
@@ -388,6 +388,15 @@ impl HeldLease for Attachment {
 
     fn await_until(&mut self, until: Duration) {
         self.ordered = Some(until);
+    }
+
+    fn confirm(&mut self, now: Duration) {
+        self.revisit(); // its name or hardware address may have changed since the restart
+        self.client.confirm(now);
+    }
+
+    fn is_confirming(&self) -> bool {
+        self.client.is_confirming()
     }
 
     fn current(&self) -> Option<LeaseReply> {

@@ -51,11 +51,11 @@ impl Attachment6 {
         attachment
     }
 
-    /// Goes on with a lease of the disk.
+    /// Goes on with a lease of the disk, about which no server is asked yet.
     pub(crate) fn resume(record: Record6) -> Attachment6 {
         let Record6 { owner, place, uplink, settings, lease, .. } = record;
         let mut attachment = Attachment6::new(owner, place, uplink, settings);
-        attachment.client.reboot(clock::now(), lease.clone());
+        attachment.client.restore(clock::now(), lease.clone());
         attachment.lease = Some(lease);
         attachment
     }
@@ -332,6 +332,15 @@ impl HeldLease for Attachment6 {
 
     fn await_until(&mut self, until: Duration) {
         self.ordered = Some(until);
+    }
+
+    fn confirm(&mut self, now: Duration) {
+        self.revisit(); // its name or hardware address may have changed since the restart
+        self.client.confirm(now);
+    }
+
+    fn is_confirming(&self) -> bool {
+        self.client.is_renewing()
     }
 
     fn current(&self) -> Option<LeaseReply> {

@@ -39,6 +39,12 @@ pub(crate) trait HeldLease {
     /// An order waits for it, until this time.
     fn await_until(&mut self, until: Duration);
 
+    /// Asks the server about the lease of before a restart, unless it was asked already.
+    fn confirm(&mut self, now: Duration);
+
+    /// Whether the server is asked about it.
+    fn is_confirming(&self) -> bool;
+
     /// The reply to an order, if the client has a lease now.
     fn current(&self) -> Option<LeaseReply>;
 

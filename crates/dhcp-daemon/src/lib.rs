@@ -31,6 +31,7 @@ mod attachment;
 mod attachment6;
 mod clock;
 mod confinement;
+mod confirmations;
 mod flags;
 mod held;
 mod interface;

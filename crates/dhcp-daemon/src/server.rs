@@ -15,6 +15,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::attachment::{Attachment, Behaviour, FormerLease};
 use crate::attachment6::Attachment6;
+use crate::confirmations::Confirmations;
 use crate::held::HeldLease;
 use crate::interface;
 use crate::listener::Listener;
@@ -111,6 +112,7 @@ pub(crate) struct Server {
     patience: Duration,
     attachments: BTreeMap<LeaseKey, Box<dyn HeldLease>>,
     releases: Vec<Release>,
+    confirmations: Confirmations<LeaseKey>,
     /// Leases of an earlier boot, until their containers come back or are deleted.
     former: BTreeMap<LeaseKey, StoredRecord>,
     /// Until when no connection is accepted.
@@ -138,6 +140,7 @@ impl Server {
             patience: settings.patience,
             attachments: BTreeMap::new(),
             releases: Vec::new(),
+            confirmations: Confirmations::new(Duration::ZERO, Vec::new(), 0.0),
             deaf_until: Duration::ZERO,
             former: BTreeMap::new(),
             connections: BTreeMap::new(),
@@ -164,7 +167,23 @@ impl Server {
                 self.resume(record, is_released);
             }
         }
+        let now = clock::now();
+        let mut keys: Vec<LeaseKey> = self.attachments.keys().cloned().collect();
+        // Those that end first, first; their deadlines are their ends.
+        keys.sort_by_key(|key| self.attachments[key].deadline(now).unwrap_or(Duration::MAX));
+        self.confirmations = Confirmations::new(now, keys, chance());
         Ok(())
+    }
+
+    /// Asks about the next lease of before the restart, if its turn has come.
+    fn confirm_next(&mut self, now: Duration) {
+        let attachments = &self.attachments;
+        let is_unanswered = |key: &LeaseKey| attachments.get(key).is_some_and(|held| held.is_confirming());
+        if let Some(key) = self.confirmations.next(now, is_unanswered, chance())
+            && let Some(held) = self.attachments.get_mut(&key)
+        {
+            held.confirm(now);
+        }
     }
 
     fn resume(&mut self, mut record: StoredRecord, is_released: bool) {
@@ -224,6 +243,7 @@ impl Server {
     pub(crate) fn serve(mut self) -> Result<DaemonEnd, String> {
         loop {
             let now = clock::now();
+            self.confirm_next(now);
             self.step_all(now);
             self.step_releases(now);
             self.drop_late(now);
@@ -351,6 +371,9 @@ impl Server {
             && until > now
         {
             next = next.min(until);
+        }
+        if let Some(due) = self.confirmations.deadline() {
+            next = next.min(due);
         }
         if self.deaf_until > now { next.min(self.deaf_until) } else { next }
     }
@@ -594,6 +617,7 @@ impl Server {
             return Joined::Answer(reply);
         }
         existing.await_until(until);
+        existing.confirm(clock::now());
         self.await_lease(number, key.clone());
         Joined::Waits
     }
@@ -683,6 +707,11 @@ impl Server {
             self.give_back(&key, None);
         }
     }
+}
+
+/// A number from 0 to 1 by chance.
+fn chance() -> f64 {
+    f64::from(getrandom::u32().unwrap_or_default()) / f64::from(u32::MAX)
 }
 
 /// What reading brought.

@@ -14,6 +14,9 @@ pub(crate) struct Exchange {
     pub(crate) sent: u32,
 }
 
+/// What keeps a client from having a lease that was restarted and has not asked about it yet.
+pub(crate) const UNCONFIRMED: &str = "the server is not asked yet whether the lease of before the restart is valid";
+
 /// Writes that a message got no answer, how often it was sent, and in which time.
 pub(crate) fn write_unanswered(f: &mut fmt::Formatter<'_>, message: &str, sent: u32, waited: Duration) -> fmt::Result {
     let times = if sent == 1 { "once" } else { &format!("{sent} times") };

@@ -373,6 +373,56 @@ fn a_restarted_client_whose_lease_has_ended_starts_over() {
     assert!(matches!(&run.events()[..], [ClientEvent::Lost { reason: LossReason::Expired, .. }]));
 }
 
+/// So that not all clients of a caller that was restarted ask at once.
+#[test]
+fn a_restored_client_sends_nothing_until_it_confirms_and_loses_its_lease_at_its_end() {
+    let lease = Run::bound().client.lease().unwrap().clone();
+    let mut run = Run::rebooted(&lease, true);
+    run.client.restore(run.now, lease.clone(), true);
+    run.take();
+    assert_eq!((run.client.lease(), run.client.is_confirming()), (Some(&lease), false));
+    assert_eq!(run.client.hindrance(run.now), Some(Hindrance::Unconfirmed));
+    run.now += Duration::from_mins(1);
+    run.client.confirm(run.now);
+    assert!(run.client.is_confirming());
+    let request = run.message();
+    assert_eq!((request.kind(), request.wanted()), (MessageType::Request, Some(ADDRESS)));
+    run.client.confirm(run.now);
+    assert!(run.messages().is_empty(), "once");
+    run.reply(&SERVER.ack(&request));
+    let [ClientEvent::Renewed(renewed)] = &run.events()[..] else { panic!() };
+    assert_eq!(renewed.since, run.now, "it counts from the request");
+
+    run.client.restore(run.now, lease.clone(), true);
+    assert_eq!(run.client.deadline(), lease.expires_at());
+    run.advance();
+    assert!(matches!(&run.events()[..], [ClientEvent::Lost { reason: LossReason::Expired, .. }]));
+    assert_eq!((run.client.lease(), run.client.deadline()), (None, None));
+    assert!(run.messages().is_empty());
+    assert!(!run.client.release(run.now), "it is not given back any more");
+
+    run.client.restore(run.now, lease.clone(), false);
+    run.client.confirm(run.now);
+    assert_eq!((run.message().kind(), run.events()), (MessageType::Discover, Vec::new()));
+
+    let mut run = Run::rebooted(&lease, true);
+    run.client.restore(run.now, lease, true);
+    run.take();
+    assert!(run.client.release(run.now));
+    assert!(run.messages().iter().all(|message| message.kind() == MessageType::Release));
+}
+
+/// The lease ends between two requests.
+#[test]
+fn a_restarted_client_whose_server_is_silent_loses_its_lease_at_its_end() {
+    let lease = Run::bound_for(10).client.lease().unwrap().clone();
+    let mut run = Run::rebooted(&lease, true);
+    while run.events().is_empty() {
+        run.advance();
+    }
+    assert_eq!(Some(run.now), lease.expires_at());
+}
+
 #[test]
 fn a_refusal_of_its_own_server_counts_at_once_and_of_another_if_its_own_is_silent() {
     let lease = Run::bound().client.lease().unwrap().clone();

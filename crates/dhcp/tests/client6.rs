@@ -5,7 +5,9 @@ use std::collections::BTreeSet;
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use cnikit_dhcp::v6::{Client6, Client6Event, Client6Settings, Lease6, Lease6Loss, MAX_ADDRESSES, Reply6, Transmit6};
+use cnikit_dhcp::v6::{
+    Client6, Client6Event, Client6Hindrance, Client6Settings, Lease6, Lease6Loss, MAX_ADDRESSES, Reply6, Transmit6,
+};
 use cnikit_netlink::Mac;
 use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, OptionCode, Status, StatusCode};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
@@ -467,6 +469,35 @@ fn after_a_restart_the_lease_is_renewed_at_once() {
     client.reboot(seconds(300), lease.clone());
     assert_eq!(client.event(), Some(Client6Event::Lost { lease, reason: Lease6Loss::Expired }));
     sent(&mut client, MessageType::Solicit);
+}
+
+/// So that not all clients of a caller that was restarted ask at once.
+#[test]
+fn a_restored_client_sends_nothing_until_it_confirms_and_loses_its_lease_at_its_end() {
+    let (_, lease) = bound(seconds(0));
+    let mut client = client();
+    client.restore(seconds(50), lease.clone());
+    assert_eq!((client.lease(), client.is_renewing()), (Some(&lease), false));
+    assert_eq!(client.transmit(), None);
+    assert_eq!(client.hindrance(seconds(50)), Some(Client6Hindrance::Unconfirmed));
+    client.confirm(seconds(60));
+    assert!(client.is_renewing());
+    sent(&mut client, MessageType::Renew);
+    client.confirm(seconds(60));
+    assert_eq!(client.transmit(), None, "once");
+
+    client.restore(seconds(50), lease.clone());
+    assert_eq!(client.deadline(), lease.expires_at());
+    client.advance(lease.expires_at().unwrap());
+    assert_eq!(client.event(), Some(Client6Event::Lost { lease: lease.clone(), reason: Lease6Loss::Expired }));
+    assert_eq!((client.lease(), client.deadline()), (None, None));
+    assert_eq!(client.transmit(), None);
+    client.confirm(seconds(400));
+    sent(&mut client, MessageType::Solicit);
+
+    client.restore(seconds(50), lease);
+    assert!(client.release(seconds(50)));
+    sent(&mut client, MessageType::Release);
 }
 
 #[test]

@@ -94,6 +94,8 @@ enum State {
     Selecting { wanted: Option<Ipv4Addr> },
     /// An offer is requested.
     Requesting { server: Ipv4Addr, server_mac: Mac, address: Ipv4Addr },
+    /// There is the lease of before a restart, and nothing was sent yet. `in_use`: the link has its address.
+    Restored { lease: Lease, in_use: bool },
     /// The former address is requested (INIT-REBOOT). `in_use`: the link has the address.
     Rebooting { lease: Lease, in_use: bool, refusal: Option<Box<Reply>> },
     /// ARP probes are sent for the address of a new lease.
@@ -108,7 +110,7 @@ enum State {
 
 /// A client for one link. It does no I/O; the caller
 ///
-/// - calls [`Client::start`] or [`Client::reboot`] once,
+/// - calls [`Client::start`], [`Client::reboot`] or [`Client::restore`] once,
 /// - passes it the packets that it receives, and calls [`Client::advance`] at its [`Client::deadline`],
 /// - after each of these calls sends what [`Client::transmit`] returns, and acts on each [`Client::event`].
 ///
@@ -156,19 +158,39 @@ impl Client {
         self.begin(now, State::Selecting { wanted });
     }
 
-    /// Asks for the lease that the client had before it was restarted (INIT-REBOOT). `in_use`: the link has its address now, so it
-    /// is not probed for, and the lease is used until it ends if no server answers.
+    /// Asks for the lease that the client had before it was restarted (INIT-REBOOT): [`Client::restore`] and [`Client::confirm`].
     pub fn reboot(&mut self, now: Duration, lease: Lease, in_use: bool) {
-        if lease.has_expired(now) {
-            if in_use {
+        self.restore(now, lease, in_use);
+        self.confirm(now);
+    }
+
+    /// Has the lease that the client had before it was restarted, and sends nothing before [`Client::confirm`]: the clients of one
+    /// caller need not all ask at once. `in_use`: the link has its address now, so it is not probed for, and the lease is used
+    /// until it ends if no server answers.
+    pub fn restore(&mut self, now: Duration, lease: Lease, in_use: bool) {
+        self.deadline = if in_use { lease.expires_at() } else { None };
+        self.state = State::Restored { lease, in_use };
+        self.advance(now);
+    }
+
+    /// Asks whether the restored lease is valid still (INIT-REBOOT), or for its address if it has ended. Otherwise it does nothing.
+    pub fn confirm(&mut self, now: Duration) {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Restored { lease, in_use: true } if lease.has_expired(now) => {
                 self.lose(now, lease, LossReason::Expired);
-            } else {
-                self.start(now, Some(lease.address));
             }
-            return;
+            State::Restored { lease, .. } if lease.has_expired(now) => self.start(now, Some(lease.address)),
+            State::Restored { lease, in_use } => {
+                self.began = now;
+                self.begin(now, State::Rebooting { lease, in_use, refusal: None });
+            }
+            same => self.state = same,
         }
-        self.began = now;
-        self.begin(now, State::Rebooting { lease, in_use, refusal: None });
+    }
+
+    /// Whether the server is asked about the lease of before a restart.
+    pub fn is_confirming(&self) -> bool {
+        matches!(self.state, State::Rebooting { .. })
     }
 
     /// Gives the lease back (DHCPRELEASE), if there is one, and stops. Returns whether there is a packet to send.
@@ -177,8 +199,13 @@ impl Client {
     /// its hardware address may have changed, as that of a bridge does with its ports.
     pub fn release(&mut self, now: Duration) -> bool {
         let (server, server_mac, address, prefix) = match std::mem::replace(&mut self.state, State::Idle) {
+            State::Restored { lease, .. } if lease.has_expired(now) => {
+                self.stop();
+                return false;
+            }
             State::Requesting { server, server_mac, address } => (server, server_mac, address, None),
-            State::Rebooting { lease, .. }
+            State::Restored { lease, .. }
+            | State::Rebooting { lease, .. }
             | State::Probing { lease, .. }
             | State::Bound { lease }
             | State::Renewing { lease }
@@ -253,7 +280,16 @@ impl Client {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => self.deadline = None,
             State::Waiting => self.begin(now, State::Selecting { wanted: None }),
-            State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease }
+            // Its address must not be used any more; another one is asked for when the caller says so.
+            State::Restored { lease, in_use: true } => {
+                self.events.push_back(ClientEvent::Lost { lease: lease.clone(), reason: LossReason::Expired });
+                self.deadline = None;
+                self.state = State::Restored { lease, in_use: false };
+            }
+            State::Rebooting { lease, in_use: true, .. }
+            | State::Bound { lease }
+            | State::Renewing { lease }
+            | State::Rebinding { lease }
                 if lease.has_expired(now) =>
             {
                 self.lose(now, lease, LossReason::Expired);
@@ -293,7 +329,9 @@ impl Client {
     /// Whether replies are awaited. Otherwise the caller needs no socket for them.
     pub fn is_listening(&self) -> bool {
         match self.state {
-            State::Idle | State::Waiting | State::Probing { .. } | State::Bound { .. } => false,
+            State::Idle | State::Waiting | State::Restored { .. } | State::Probing { .. } | State::Bound { .. } => {
+                false
+            }
             State::Selecting { .. }
             | State::Requesting { .. }
             | State::Rebooting { .. }
@@ -319,6 +357,7 @@ impl Client {
             State::Bound { lease }
             | State::Renewing { lease }
             | State::Rebinding { lease }
+            | State::Restored { lease, in_use: true }
             | State::Rebooting { lease, in_use: true, .. } => Some(lease),
             _ => None,
         }
@@ -328,6 +367,7 @@ impl Client {
     pub fn hindrance(&self, now: Duration) -> Option<Hindrance> {
         let packet = match self.state {
             State::Idle | State::Bound { .. } => return None,
+            State::Restored { .. } => return Some(Hindrance::Unconfirmed),
             State::Waiting | State::Probing { .. } => return self.setback.clone(),
             State::Selecting { .. } => "DHCPDISCOVER",
             State::Requesting { .. } => "DHCPREQUEST",
@@ -383,14 +423,19 @@ impl Client {
         let wait = self.settings.timing.wait(self.exchange.sent, chance);
         let request = self.request(now, MessageType::Request);
         let (request, end) = match &self.state {
-            State::Idle | State::Waiting | State::Bound { .. } | State::Probing { .. } => return,
+            State::Idle | State::Waiting | State::Restored { .. } | State::Bound { .. } | State::Probing { .. } => {
+                return;
+            }
             State::Selecting { wanted } => {
                 (Request { kind: MessageType::Discover, wanted: *wanted, ..request }, now + wait)
             }
             State::Requesting { server, address, .. } => {
                 (Request { wanted: Some(*address), server: Some(*server), ..request }, now + wait)
             }
-            State::Rebooting { lease, .. } => (Request { wanted: Some(lease.address), ..request }, now + wait),
+            State::Rebooting { lease, in_use, .. } => {
+                let end = lease.expires_at().filter(|_| *in_use).unwrap_or(Duration::MAX);
+                (Request { wanted: Some(lease.address), ..request }, end.min(now + wait))
+            }
             State::Renewing { lease } => {
                 (Request { own: Some(lease.address), ..request }, next_renewal(lease, lease.rebinding_at(), now))
             }

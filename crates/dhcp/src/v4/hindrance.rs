@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cnikit_netlink::Mac;
 
-use crate::exchange::write_unanswered;
+use crate::exchange::{UNCONFIRMED, write_unanswered};
 
 /// What keeps a client from having a lease, or from renewing it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -36,6 +36,8 @@ pub enum Hindrance {
         /// The hardware address of that host.
         by: Mac,
     },
+    /// The client was restarted, and has not asked yet.
+    Unconfirmed,
 }
 
 impl fmt::Display for Hindrance {
@@ -49,6 +51,7 @@ impl fmt::Display for Hindrance {
             Hindrance::InUse { address, by } => {
                 write!(f, "{by} already uses {address}, which the server assigned; it was declined (DHCPDECLINE)")
             }
+            Hindrance::Unconfirmed => f.write_str(UNCONFIRMED),
         }
     }
 }

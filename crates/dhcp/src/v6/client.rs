@@ -17,7 +17,7 @@ use super::neighbor;
 use super::raw_options::number;
 use super::timing::{self, Repetition};
 use crate::ProbeTiming;
-use crate::exchange::{Exchange, write_unanswered};
+use crate::exchange::{Exchange, UNCONFIRMED, write_unanswered};
 use crate::probing::{Watch, WatchStep};
 use crate::v4::rate::RateLimit;
 use crate::v4::timing::jittered;
@@ -100,6 +100,8 @@ pub enum Client6Hindrance {
         /// The hardware address of that host.
         by: Mac,
     },
+    /// The client was restarted, and has not asked yet.
+    Unconfirmed,
 }
 
 /// What a client sends.
@@ -126,6 +128,7 @@ impl fmt::Display for Client6Hindrance {
             Client6Hindrance::InUse { address, by } => {
                 write!(f, "{by} already uses {address}, which the server assigned; it was declined (DECLINE)")
             }
+            Client6Hindrance::Unconfirmed => f.write_str(UNCONFIRMED),
         }
     }
 }
@@ -136,6 +139,8 @@ enum State {
     Idle,
     /// Until the deadline, after a refusal.
     Waiting,
+    /// There is the lease of before a restart, unless it has ended, and nothing was sent yet.
+    Restored { lease: Option<Lease6> },
     /// Servers are looked for.
     Soliciting,
     /// An offer is requested.
@@ -156,7 +161,7 @@ enum State {
 
 /// A client for one link. It does no I/O; the caller
 ///
-/// - calls [`Client6::start`] or [`Client6::reboot`] once,
+/// - calls [`Client6::start`], [`Client6::reboot`] or [`Client6::restore`] once,
 /// - passes it the datagrams for port 546, and calls [`Client6::advance`] at its [`Client6::deadline`],
 /// - passes it the packets of neighbour discovery about the addresses of [`Client6::probed`],
 /// - after each of these calls sends what [`Client6::transmit`] returns, and acts on each [`Client6::event`].
@@ -205,22 +210,47 @@ impl Client6 {
         self.begin(now, State::Soliciting);
     }
 
-    /// Goes on with the lease that the client had before it was restarted: it is renewed at once.
+    /// Goes on with the lease that the client had before it was restarted, and renews it: [`Client6::restore`] and
+    /// [`Client6::confirm`].
     pub fn reboot(&mut self, now: Duration, lease: Lease6) {
-        if lease.has_expired(now) {
-            self.lose(now, lease, Lease6Loss::Expired);
-        } else if lease.rebinding_at().is_some_and(|time| time <= now) {
-            self.begin(now, State::Rebinding { lease });
-        } else {
-            self.begin(now, State::Renewing { lease });
+        self.restore(now, lease);
+        self.confirm(now);
+    }
+
+    /// Has the lease that the client had before it was restarted, and sends nothing before [`Client6::confirm`]: the clients of one
+    /// caller need not all ask at once.
+    pub fn restore(&mut self, now: Duration, lease: Lease6) {
+        self.deadline = lease.expires_at();
+        self.state = State::Restored { lease: Some(lease) };
+        self.advance(now);
+    }
+
+    /// Renews the restored lease, or asks for one if it has ended. Otherwise it does nothing.
+    pub fn confirm(&mut self, now: Duration) {
+        match std::mem::replace(&mut self.state, State::Idle) {
+            State::Restored { lease: None } => self.start(now),
+            State::Restored { lease: Some(lease) } if lease.has_expired(now) => {
+                self.lose(now, lease, Lease6Loss::Expired);
+            }
+            State::Restored { lease: Some(lease) } if lease.rebinding_at().is_some_and(|time| time <= now) => {
+                self.begin(now, State::Rebinding { lease });
+            }
+            State::Restored { lease: Some(lease) } => self.begin(now, State::Renewing { lease }),
+            same => self.state = same,
         }
+    }
+
+    /// Whether a server is asked to renew the lease.
+    pub fn is_renewing(&self) -> bool {
+        matches!(self.state, State::Renewing { .. } | State::Rebinding { .. })
     }
 
     /// Gives the lease back (RELEASE). The caller keeps the link until [`Client6Event::Released`]. Returns whether there is a
     /// message to send.
     pub fn release(&mut self, now: Duration) -> bool {
         match std::mem::replace(&mut self.state, State::Idle) {
-            State::Probing { lease, .. }
+            State::Restored { lease: Some(lease) }
+            | State::Probing { lease, .. }
             | State::Bound { lease }
             | State::Renewing { lease }
             | State::Rebinding { lease } => {
@@ -281,6 +311,12 @@ impl Client6 {
         match std::mem::replace(&mut self.state, State::Idle) {
             State::Idle => self.deadline = None,
             State::Waiting => self.start(now),
+            // Its addresses must not be used any more; others are asked for when the caller says so.
+            State::Restored { lease: Some(lease) } => {
+                self.events.push_back(Client6Event::Lost { lease, reason: Lease6Loss::Expired });
+                self.deadline = None;
+                self.state = State::Restored { lease: None };
+            }
             State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease }
                 if lease.has_expired(now) =>
             {
@@ -322,7 +358,17 @@ impl Client6 {
 
     /// Whether answers are awaited. Otherwise the caller needs no socket.
     pub fn is_listening(&self) -> bool {
-        !matches!(self.state, State::Idle | State::Waiting | State::Probing { .. } | State::Bound { .. })
+        match self.state {
+            State::Idle | State::Waiting | State::Restored { .. } | State::Probing { .. } | State::Bound { .. } => {
+                false
+            }
+            State::Soliciting
+            | State::Requesting { .. }
+            | State::Renewing { .. }
+            | State::Rebinding { .. }
+            | State::Releasing { .. }
+            | State::Declining { .. } => true,
+        }
     }
 
     /// The lease whose addresses are probed for. While there is one, the caller needs a socket for neighbour discovery.
@@ -337,6 +383,7 @@ impl Client6 {
     /// The lease whose addresses are in use.
     pub fn lease(&self) -> Option<&Lease6> {
         match &self.state {
+            State::Restored { lease } => lease.as_ref(),
             State::Bound { lease } | State::Renewing { lease } | State::Rebinding { lease } => Some(lease),
             _ => None,
         }
@@ -346,6 +393,7 @@ impl Client6 {
     pub fn hindrance(&self, now: Duration) -> Option<Client6Hindrance> {
         let message = match self.state {
             State::Idle | State::Bound { .. } => return None,
+            State::Restored { .. } => return Some(Client6Hindrance::Unconfirmed),
             State::Waiting | State::Probing { .. } => return self.setback.clone(),
             State::Soliciting => "SOLICIT",
             State::Requesting { .. } => "REQUEST",
@@ -373,7 +421,7 @@ impl Client6 {
     /// Sends the message of the state, for the first time or again, or gives it up.
     fn attempt(&mut self, now: Duration) {
         let (kind, repetition) = match &self.state {
-            State::Idle | State::Waiting | State::Bound { .. } => return,
+            State::Idle | State::Waiting | State::Restored { .. } | State::Bound { .. } => return,
             State::Probing { .. } => return self.probe(now),
             State::Soliciting => (MessageType::Solicit, timing::SOLICIT),
             State::Requesting { .. } => (MessageType::Request, timing::REQUEST),
@@ -421,7 +469,12 @@ impl Client6 {
                 addresses.push(*address);
                 server = Some(lease.server.as_slice());
             }
-            State::Idle | State::Waiting | State::Soliciting | State::Probing { .. } | State::Bound { .. } => {}
+            State::Idle
+            | State::Waiting
+            | State::Restored { .. }
+            | State::Soliciting
+            | State::Probing { .. }
+            | State::Bound { .. } => {}
         }
         let request = Request6 {
             kind,
