@@ -138,6 +138,9 @@ fn start(flags: &flags::Flags) -> Result<DaemonEnd, String> {
     signals.thread_block().map_err(|errno| format!("block signals: {errno}"))?;
     let signals = SignalFd::with_flags(&signals, SfdFlags::SFD_CLOEXEC | SfdFlags::SFD_NONBLOCK)
         .map_err(|errno| format!("signalfd: {errno}"))?;
+    // Whoever can predict the numbers of requests can forge replies. The descriptor by which they are read stays open, so there are
+    // random numbers also when no other descriptor is free.
+    getrandom::u32().map_err(|error| format!("random numbers: {error}"))?;
     // Each exchange has two sockets and a caller. What the kernel does not allow is not needed by most.
     if let Ok((_, most)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, most, most);

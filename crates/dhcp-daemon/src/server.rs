@@ -7,6 +7,7 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
+use cnikit_process::Deadline;
 use ipnetwork::IpNetwork;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
@@ -34,7 +35,7 @@ const TALK: Duration = Duration::from_secs(10);
 /// The longest time without a look at the clock: while the machine sleeps, poll(2) does not count.
 const NAP: Duration = Duration::from_mins(1);
 
-/// How long no connection is accepted after that failed: usually too many descriptors are open.
+/// How long nothing is tried after accept(2) or poll(2) has failed: usually too many descriptors are open, or memory is short.
 const DEAF: Duration = Duration::from_millis(200);
 /// How long orders that wait have left when another daemon takes over. It accepts no call before it has the socket.
 const HANDOVER: Duration = Duration::from_secs(10);
@@ -341,6 +342,11 @@ impl Server {
         let timeout = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
         match poll(&mut descriptors, PollTimeout::from(timeout)) {
             Ok(_) | Err(Errno::EINTR) => {}
+            Err(Errno::ENOMEM) => {
+                // It may pass, and a daemon that has ended renews no lease.
+                log("daemon", "poll: the kernel is short of memory; trying again");
+                Deadline::after(DEAF).pause(DEAF);
+            }
             Err(errno) => return Err(format!("poll: {errno}")),
         }
         let mut ready = Vec::new();

@@ -4,12 +4,21 @@ use std::net::Ipv4Addr;
 
 use cnikit_netlink::Mac;
 use dhcproto::v4::{DhcpOption, Flags, MIN_PACKET_SIZE, Message, MessageType, OptionCode, UnknownOption};
-use dhcproto::{Encodable, Encoder};
+use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 
 use super::options::{ClientOptions, code};
 
 /// The longest message that we receive (option 57), in bytes: what fits into a frame of a link with the usual MTU.
 const LONGEST_REPLY: u16 = 1_500;
+
+/// The fields in front of the options, of a request on an Ethernet link. The last four bytes say that options follow (RFC 2131,
+/// section 3).
+const BLANK: [u8; 240] = {
+    let mut bytes = [0; 240];
+    [bytes[0], bytes[1], bytes[2]] = [1, 1, 6];
+    [bytes[236], bytes[237], bytes[238], bytes[239]] = [99, 130, 83, 99];
+    bytes
+};
 
 /// A message to a server.
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +40,10 @@ pub(crate) struct Request {
 impl Request {
     /// The payload of the datagram.
     pub(crate) fn encode(&self, mac: Mac, options: &ClientOptions) -> Vec<u8> {
-        let none = Ipv4Addr::UNSPECIFIED;
-        let mut message = Message::new_with_id(self.xid, self.own.unwrap_or(none), none, none, none, &mac.0);
-        message.set_secs(self.secs);
+        // `Message::new_with_id` takes a random number too, and panics if the kernel has none. These bytes are a message always.
+        let Ok(mut message) = Message::decode(&mut Decoder::new(&BLANK)) else { return Vec::new() };
+        message.set_xid(self.xid).set_chaddr(&mac.0).set_secs(self.secs);
+        message.set_ciaddr(self.own.unwrap_or(Ipv4Addr::UNSPECIFIED));
         if self.broadcast {
             message.set_flags(Flags::default().set_broadcast());
         }

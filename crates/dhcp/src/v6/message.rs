@@ -3,7 +3,7 @@
 use std::net::Ipv6Addr;
 use std::time::Duration;
 
-use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, Message, MessageType, ORO, OptionCode, Status};
+use dhcproto::v6::{DhcpOption, DhcpOptions, IAAddr, IANA, MessageType, ORO, OptionCode, Status};
 use dhcproto::{Decodable, Decoder, Encodable, Encoder};
 
 use super::lease::Lease6Address;
@@ -235,9 +235,7 @@ pub(crate) struct Request6<'a> {
 impl Request6<'_> {
     /// The payload of the datagram.
     pub(crate) fn encode(&self) -> Vec<u8> {
-        let [_, first, second, third] = self.xid.to_be_bytes();
-        let mut message = Message::new_with_id(self.kind, [first, second, third]);
-        let options = message.opts_mut();
+        let mut options = DhcpOptions::new();
         options.insert(DhcpOption::ClientId(self.duid.to_vec()));
         if let Some(server) = self.server {
             options.insert(DhcpOption::ServerId(server.to_vec()));
@@ -258,9 +256,13 @@ impl Request6<'_> {
             let opts = vec![OptionCode::DomainNameServers, OptionCode::DomainSearchList];
             options.insert(DhcpOption::ORO(ORO { opts }));
         }
-        let mut payload = Vec::new();
+        // By hand: `Message::new_with_id` takes a random number too, and panics if the kernel has none.
+        let [_, first, second, third] = self.xid.to_be_bytes();
+        let mut payload = vec![self.kind.into(), first, second, third];
+        let mut bytes = Vec::new();
         // Writing to memory does not fail, and no option is longer than its length field says.
-        let encoded = message.encode(&mut Encoder::new(&mut payload));
+        let encoded = options.encode(&mut Encoder::new(&mut bytes));
+        payload.extend(bytes);
         debug_assert!(encoded.is_ok(), "{encoded:?}");
         payload
     }
