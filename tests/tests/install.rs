@@ -2,17 +2,18 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 #![expect(clippy::disallowed_methods, reason = "it runs a script, on the host itself")]
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cnikit_process::Deadline;
 use cnikit_testkit::{Host, Subject};
-use cnikit_tests::switched::execute_until;
+use cnikit_tests::switched::{Until, execute_until};
 use cnikit_tests::{NAMES, released};
 use serde_json::json;
 use tempfile::TempDir;
@@ -185,39 +186,80 @@ fn an_installer_that_writes_over_one_plugin_leaves_the_others_as_they_were() {
     }
 }
 
-/// Sixty-four containers start, again and again, while flannel's and portmap's files are written over. None of theirs fails.
+/// Networks that have no plugin in common: a main plugin and its IPAM plugin.
+const NETWORKS: [[&str; 2]; 2] = [["bridge", "host-local"], ["ptp", "static"]];
+/// How many containers start at once.
+const CROWD: usize = 64;
+
+/// The configuration of one of many containers.
+fn member(node: &Node, [plugin, ipam]: [&str; 2], number: usize) -> Subject {
+    let address = format!("10.78.0.{}/24", number + 2);
+    let ipam = match ipam {
+        "static" => json!({"type": ipam, "addresses": [{"address": address, "gateway": "10.78.0.1"}]}),
+        _ => json!({"type": ipam, "subnet": "10.77.0.0/20"}),
+    };
+    Subject::new(&node.plugins(), plugin, json!({"ipam": ipam}))
+}
+
+/// Writes over plugins in one way, as fast as the machine can; then installs them again.
+fn write_over_each(node: &Node, new: &Path, names: &[&str], (way, line): (&str, &str)) {
+    let script =
+        format!("write() {{ {line}; }}; new=$1 dir=$2; shift 2; for name; do write \"$new\" \"$dir/$name\"; done");
+    let mut writer = Command::new("nice");
+    writer.args(["-n", "-19", "sh", "-ec", &script, "sh"]).args([new, &node.plugins()]).args(names);
+    let printed = writer.output().unwrap();
+    assert!(printed.status.success(), "{way}: {printed:?}");
+    let content = fs::read(new).unwrap();
+    for name in NAMES {
+        let is_written = node.content(name) == content;
+        assert!(if names.contains(&name) { is_written } else { node.is_ours(name) }, "{way}: {name}");
+    }
+    assert_eq!(node.content("cni-plugins"), fs::read(released().join("cni-plugins")).unwrap(), "{way}");
+    node.install();
+    assert!(NAMES.iter().all(|name| node.is_ours(name)), "{way}");
+}
+
+/// Each name is written over in each way while sixty-four containers start and end, whose network does not need it. No ADD and no
+/// DEL fails.
 #[test]
-fn containers_start_while_an_installer_writes_over_other_plugins() {
+fn containers_start_while_an_installer_writes_over_each_plugin_that_they_do_not_need() {
     let node = Node::new();
     node.install();
     let new = node.dir.path().join("new");
     fs::copy("/usr/lib/cni/bridge", &new).expect("the packaged reference is installed");
-    let host = Host::new();
-    let subject =
-        Subject::new(&node.plugins(), "bridge", json!({"ipam": {"type": "host-local", "subnet": "10.77.0.0/20"}}));
-    let started = thread::scope(|scope| {
-        let containers: Vec<_> = (0..64)
-            .map(|number| {
-                let (host, subject) = (&host, &subject);
+    let mut written = BTreeSet::new();
+    for network in NETWORKS {
+        let others: Vec<&str> = NAMES.into_iter().filter(|name| !network.contains(name)).collect();
+        let host = Host::new();
+        let started = AtomicUsize::new(0);
+        let is_over = AtomicBool::new(false);
+        thread::scope(|scope| {
+            let until = Until(&is_over);
+            for number in 0..CROWD {
+                let (host, subject, started, is_over) = (&host, member(&node, network, number), &started, &is_over);
                 scope.spawn(move || {
                     let container = subject.container(host);
-                    subject.call(host, "ADD", &format!("c-{number}"), &container.path(), &[]).ok();
-                })
-            })
-            .collect();
-        for (name, line) in WRITERS.into_iter().cycle() {
-            for plugin in ["flannel", "portmap", "dhcp", "loopback"] {
-                let target = node.plugins().join(plugin);
-                let printed = Command::new("sh").args(["-ec", line, "sh"]).args([&new, &target]).output().unwrap();
-                assert!(printed.status.success(), "{name} over {plugin}: {printed:?}");
+                    let id = format!("c-{number}");
+                    while !is_over.load(Ordering::Relaxed) {
+                        let result = subject.add(host, &id, &container);
+                        subject.del(host, &id, &container, &result);
+                        started.fetch_add(1, Ordering::Relaxed);
+                    }
+                });
             }
-            if containers.iter().all(thread::ScopedJoinHandle::is_finished) {
-                break;
+            for way in WRITERS {
+                let before = started.load(Ordering::Relaxed);
+                write_over_each(&node, &new, &others, way);
+                written.extend(others.iter().map(|name| (way.0, *name)));
+                let deadline = Deadline::after(Duration::from_mins(1));
+                while started.load(Ordering::Relaxed) == before {
+                    assert!(deadline.pause(Duration::from_millis(1)), "{}: no container has started", way.0);
+                }
             }
-        }
-        containers.into_iter().filter_map(|one| one.join().ok()).count()
-    });
-    assert_eq!(started, 64);
+            drop(until);
+        });
+    }
+    assert_eq!(written.len(), NAMES.len() * WRITERS.len(), "{written:?}");
 }
 
 #[test]
