@@ -5,7 +5,8 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::{MetadataExt, PermissionsExt, symlink};
+use std::io::{BufRead, BufReader, Write};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -146,6 +147,120 @@ fn the_directories_of_the_runtime_are_used_and_the_list_comes_last() {
         node.files().into_keys().map(|path| path.strip_prefix(node.root()).unwrap().to_owned()).collect();
     assert_eq!(left, [Path::new("10-pods.conflist"), Path::new("etc/containerd/config.toml")]);
     assert!(node.refused("uninstall").contains("not installed in"));
+}
+
+/// What strace prints of the calls that make and name files, without those that failed.
+const FILE_CALLS: &str =
+    "trace=open,openat,openat2,creat,write,fsync,fdatasync,rename,renameat,renameat2,link,linkat,symlinkat,mkdirat";
+
+/// The order of the system calls: a power cut between any two of them leaves whole files, and a runtime that reads a network list
+/// finds its plugins.
+#[test]
+fn each_file_is_on_the_disk_before_it_has_its_name_and_the_network_list_is_named_last() {
+    let node = Node::new();
+    node.write("opt/cni/bin/bridge", foreign());
+    node.write("etc/cni/net.d/10-pods.conflist", r#"{"name":"other","plugins":[{"type":"bridge"}]}"#);
+    let list = node.write("10-pods.conflist", LIST);
+    let calls = node.root().join("calls");
+    let mut strace = Command::new("strace");
+    strace
+        .args(["-f", "-qq", "-y", "-s", "64", "-e", FILE_CALLS, "-o"])
+        .arg(&calls)
+        .arg(released().join("cni-plugins"));
+    let line = format!("install --network-list {} --pod-cidr 10.9.0.0/24 --tool-dir /usr/bin", list.display());
+    let printed = strace.args(node.args(&line)).output().unwrap();
+    assert!(printed.status.success(), "{printed:?}");
+    let text = fs::read_to_string(&calls).unwrap();
+    let lines: Vec<&str> = text.lines().filter(|line| !line.contains(" = -1 ")).collect();
+    let only = |what: &str, words: &[&str]| {
+        let is_it = |place: &usize| words.iter().all(|word| lines[*place].contains(word));
+        let found: Vec<usize> = (0..lines.len()).filter(is_it).collect();
+        assert_eq!(found.len(), 1, "{what}, {words:?}: {text}");
+        found[0]
+    };
+    let [plugins, lists, tools] = ["opt/cni/bin", "etc/cni/net.d", "usr/bin"].map(|dir| node.root().join(dir));
+    let placed = NAMES.into_iter().chain(["cni-plugins"]).map(|name| (&plugins, name));
+    let mut named = BTreeMap::new();
+    for (dir, name) in placed.chain([(&tools, "cnitool"), (&lists, "10-pods.conflist")]) {
+        let temporary = format!(".cnikit-tmp-{name}.new");
+        let dir = dir.display();
+        let made = only("it is made", &["open", &format!("\"{temporary}\""), "O_EXCL"]);
+        let synced = only("it is synced", &["fsync(", &format!("<{dir}/{temporary}>")]);
+        let renamed =
+            only("it gets its name", &["rename", &format!("\"{temporary}\""), &format!("<{dir}>, \"{name}\"")]);
+        let of_content = format!("<{dir}/{temporary}>");
+        let last_write = lines.iter().rposition(|line| line.contains("write(") && line.contains(&of_content)).unwrap();
+        let in_directory =
+            lines.iter().skip(renamed).position(|line| line.contains("fsync(") && line.contains(&format!("<{dir}>")));
+        assert!(
+            made < last_write && last_write < synced && synced < renamed && in_directory.is_some(),
+            "{name}: {text}"
+        );
+        named.insert(renamed, (name, renamed + in_directory.unwrap()));
+    }
+    // Each name is on the disk before the next one changes.
+    let order: Vec<(usize, (&str, usize))> = named.into_iter().collect();
+    assert!(order.windows(2).all(|pair| pair[0].1.1 < pair[1].0), "{order:?}: {text}");
+    assert_eq!(order[0].1.0, "cni-plugins", "a launcher needs it");
+    assert_eq!(order.last().unwrap().1.0, "10-pods.conflist");
+    // What is replaced has its second name before.
+    for (dir, name) in [(&plugins, "bridge"), (&lists, "10-pods.conflist")] {
+        let kept = only("it is kept", &["rename", &format!("<{}/.replaced-by-cnikit>, \"{name}\"", dir.display())]);
+        let replaced = order.iter().find(|(_, (of, _))| *of == name).unwrap().0;
+        let synced =
+            |line: &&str| line.contains("fsync(") && line.contains(&format!("<{}/.replaced-by-cnikit>", dir.display()));
+        assert!(lines[kept..replaced].iter().any(synced), "{name}: {text}");
+    }
+    // No file is written under a name that a runtime reads.
+    for line in
+        lines.iter().filter(|line| line.contains("O_CREAT") || line.contains("O_WRONLY") || line.contains("O_RDWR"))
+    {
+        assert!(line.contains("\".cnikit-"), "{line}");
+    }
+}
+
+/// Every row of the page's table of presets: the directories, and the file of containerd that names others.
+#[test]
+fn each_preset_has_the_directories_and_the_configuration_of_the_page() {
+    let page = fs::read_to_string(concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/install.md")).unwrap();
+    let mut names = Vec::new();
+    let table = page.lines().skip_while(|line| !line.starts_with("| preset |")).skip(2);
+    for row in table.take_while(|line| line.starts_with('|')) {
+        let cells: Vec<&str> = row.trim_matches('|').split('|').map(|cell| cell.trim().trim_matches('`')).collect();
+        let [preset, configuration, plugins, lists] = cells[..] else { panic!("{row}") };
+        names.push(preset);
+        let own = if configuration == "as usual" { "/etc/containerd/config.toml" } else { configuration };
+        for (file, dir, conf_dir) in [("", plugins, lists), (own, "/srv/plugins", "/srv/lists")] {
+            let node = Node::new();
+            if configuration != "as usual" {
+                // It is not that of the node's runtime.
+                node.write("etc/containerd/config.toml", containerd_config("/opt/other", "/etc/other"));
+            }
+            if !file.is_empty() {
+                node.write(&file[1..], containerd_config(dir, conf_dir));
+            }
+            let list = node.write("10-pods.conflist", LIST);
+            let line = format!("--preset {preset} --network-list {} --pod-cidr 10.9.0.0/24", list.display());
+            node.ok(&format!("install {line}"));
+            let is_there = |path: String| node.root().join(&path[1..]).exists();
+            for name in NAMES {
+                assert!(is_there(format!("{dir}/{name}")), "{preset}, {file:?}: {name}");
+            }
+            assert!(is_there(format!("{conf_dir}/10-pods.conflist")), "{preset}, {file:?}: the list");
+            node.ok(&format!("verify {line}"));
+            node.ok(&format!("uninstall --preset {preset}"));
+            let left: Vec<PathBuf> =
+                node.files().into_keys().filter(|path| path.extension() != Some("toml".as_ref())).collect();
+            assert_eq!(left, [list], "{preset}, {file:?}");
+        }
+    }
+    assert_eq!(names, ["k3s", "rke2", "openshift", "microshift", "talos", "flatcar"]);
+}
+
+/// containerd's, of version 3, with these directories.
+fn containerd_config(plugins: &str, lists: &str) -> String {
+    let section = "[plugins.'io.containerd.cri.v1.runtime'.cni]";
+    format!("version = 3\n{section}\nbin_dirs = ['{plugins}']\nconf_dir = '{lists}'\n")
 }
 
 #[test]
@@ -615,20 +730,98 @@ fn what_is_deleted_or_damaged_is_placed_again_and_what_others_placed_is_left_alo
             text.contains("changed") && text.contains("10.10.0.0/24") && text.contains("fd00:10::/64")
         })
     });
-    watch.until("sbr", || node.is_ours("sbr"));
+    watch.until("sbr is placed again", || node.is_ours("sbr"));
+    // It removes its lock, and reports that it is ready again.
+    watch.until("its work is done", || !node.plugin(".cnikit-lock").exists());
+    watch.wait_ready();
     let before = node.files();
     watch.end();
     assert!(node.files().keys().eq(before.keys()), "ending it changes nothing");
+}
+
+/// Damages a file without an event of inotify, which reports no change by mmap(2). Closes the file after the second line of input.
+const BY_MAP: &str = "import mmap, sys
+file = open(sys.argv[1], 'r+b')
+memory = mmap.mmap(file.fileno(), 0)
+print('open', flush=True)
+sys.stdin.readline()
+memory[:64] = bytes(64)
+print('damaged', flush=True)
+sys.stdin.readline()
+";
+
+/// How long a call waits for two descriptors at most; `None` if it is another call.
+fn longest_wait(call: &Syscall) -> Option<Duration> {
+    let number = i64::from(call.number);
+    if call.args[1] != 2 {
+        return None;
+    }
+    #[cfg(target_arch = "x86_64")]
+    if number == nix::libc::SYS_poll {
+        return Some(Duration::from_millis(call.args[2]));
+    }
+    if number != nix::libc::SYS_ppoll {
+        return None;
+    }
+    let mut time = [0; 8]; // the seconds of a timespec
+    let memory = fs::File::open(format!("/proc/{}/mem", call.pid)).unwrap();
+    memory.read_exact_at(&mut time, call.args[2]).unwrap();
+    Some(Duration::from_secs(u64::from_ne_bytes(time)))
+}
+
+/// The minute is not waited for: the call that waits so long for events is ended as if it was over.
+#[test]
+fn everything_is_compared_each_minute_also_without_an_event() {
+    let node = Node::new();
+    node.ok("install");
+    let vlan = node.plugin("vlan");
+    let mut damage = Command::new("python3");
+    damage.args(["-c", BY_MAP]).arg(&vlan).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut damage = damage.spawn().unwrap();
+    let mut said = BufReader::new(damage.stdout.take().unwrap()).lines();
+    let mut go_on = damage.stdin.take().unwrap();
+    assert_eq!(said.next().unwrap().unwrap(), "open");
+    let mut waits = Vec::new();
+    let args = node.args("watch");
+    let (output, _) = syscall_trace::run_command(&released().join("cni-plugins"), &args, |call| {
+        let Some(wait) = longest_wait(call).filter(|wait| *wait > Duration::from_secs(5)) else {
+            return SyscallVerdict::GoOn;
+        };
+        waits.push((wait, node.is_ours("vlan")));
+        if waits.len() > 1 {
+            return SyscallVerdict::Signal(Signal::SIGTERM);
+        }
+        writeln!(go_on).unwrap();
+        assert_eq!(said.next().unwrap().unwrap(), "damaged");
+        assert!(!node.is_ours("vlan"));
+        SyscallVerdict::Fail(Errno::EINTR)
+    })
+    .unwrap();
+    drop(go_on);
+    assert!(damage.wait().unwrap().success());
+    assert_eq!(output.exit, 0, "{output:?}");
+    let minute = Duration::from_secs(50)..=Duration::from_mins(1);
+    assert!(waits.iter().all(|(wait, _)| minute.contains(wait)), "{waits:?}");
+    assert!(waits.len() == 2 && waits[1].1, "it waits, and the file is not placed again: {waits:?}, {output:?}");
+    assert!(output.stderr.contains("vlan: it is empty, half-written or not executable"), "{output:?}");
 }
 
 /// kubernetes #115629: the upgrade of a package removes the directory and makes it again.
 #[test]
 fn a_directory_that_is_deleted_and_made_again_is_filled_again() {
     let node = Node::new();
-    let watch = Watch::begin(&node, "");
+    let list = node.write("10-pods.conflist", LIST);
+    let watch = Watch::begin(&node, &format!("--network-list {} --pod-cidr 10.9.0.0/24", list.display()));
     watch.wait_ready();
-    fs::remove_dir_all(node.root().join("opt")).unwrap();
-    watch.until("all is back", || node.is_ours("vrf") && node.plugin("cni-plugins").exists());
+    let placed = fs::read(node.list("10-pods.conflist")).unwrap();
+    for dir in ["opt", "etc/cni/net.d", "etc"] {
+        fs::remove_dir_all(node.root().join(dir)).unwrap();
+        watch.until("all is back", || {
+            node.is_ours("vrf")
+                && node.plugin("cni-plugins").exists()
+                && fs::read(node.list("10-pods.conflist")).is_ok_and(|content| content == placed)
+        });
+    }
     watch.wait_ready();
     fs::remove_dir_all(node.root().join("opt/cni/bin")).unwrap();
     for name in ["bridge", "loopback"] {
@@ -686,7 +879,7 @@ impl SmallDisk {
         let mut file = fs::File::options().create(true).append(true).open(self.filler()).unwrap();
         let mut written = 0;
         let full = loop {
-            match std::io::Write::write(&mut file, &[1; 4096]) {
+            match file.write(&[1; 4096]) {
                 Ok(count) => written += count,
                 Err(error) => break error,
             }
@@ -763,7 +956,7 @@ fn is_copied_steadily(to: &Path, content: &[u8]) -> bool {
     let mut longest = Duration::ZERO;
     for part in content.chunks(content.len() / 12 + 1) {
         let begun = Instant::now();
-        std::io::Write::write_all(&mut file, part).unwrap();
+        file.write_all(part).unwrap();
         Deadline::after(Duration::from_millis(200)).pause(Duration::from_millis(200));
         longest = longest.max(begun.elapsed());
     }
