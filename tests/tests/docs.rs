@@ -473,6 +473,43 @@ fn every_page_shows_the_same_first_network() {
 }
 
 /// Where the musl target is not available, the binary is an eighth larger.
+/// What stands before our version: in names of files, of the image, and in what a plugin prints.
+const BEFORE_VERSIONS: [&str; 6] = ["amd64-v", "cnikit-v", "cnikit_", "cnikit-", "cnikit:", "newTag: "];
+
+/// The manifests that name the image.
+const KUSTOMIZATIONS: [&str; 2] =
+    ["plugins/all/kubernetes/install/kustomization.yaml", "plugins/all/kubernetes/uninstall/kustomization.yaml"];
+
+#[test]
+fn the_version_in_every_command_and_manifest_is_that_of_this_release() {
+    let mut texts = pages();
+    texts.extend(["README.md", KUSTOMIZATIONS[0], KUSTOMIZATIONS[1]].map(page));
+    let mut found = 0;
+    for Page { path, text } in &texts {
+        for before in BEFORE_VERSIONS {
+            for (at, _) in text.match_indices(before) {
+                let rest = &text[at + before.len()..];
+                let version = rest
+                    .split(|letter: char| !letter.is_ascii_digit() && letter != '.')
+                    .next()
+                    .unwrap()
+                    .trim_end_matches('.');
+                if version.split('.').count() == 3 {
+                    assert_eq!(
+                        version,
+                        env!("CARGO_PKG_VERSION"),
+                        "{}: {}",
+                        path.display(),
+                        rest.lines().next().unwrap()
+                    );
+                    found += 1;
+                }
+            }
+        }
+    }
+    assert!(found >= 15, "only {found}");
+}
+
 #[test]
 fn the_readme_says_how_large_the_installed_binary_is() {
     let readme = page("README.md").text;
