@@ -234,10 +234,15 @@ fn identities(directory: &Directory, names: &[String]) -> Vec<(u64, u64)> {
     let mut found = Vec::new();
     for name in names {
         if let Ok(facts) = fstatat(directory, name.as_str(), AtFlags::AT_SYMLINK_NOFOLLOW) {
-            found.push((facts.st_dev, facts.st_ino));
+            found.push(identity(facts.st_dev, facts.st_ino));
         }
     }
     found
+}
+
+/// The type of an inode number has 32 bits on some processors.
+fn identity<I: Into<u64>>(device: u64, inode: I) -> (u64, u64) {
+    (device, inode.into())
 }
 
 /// A launcher that was started before its name was removed still has to execute the binary, which takes it microseconds.

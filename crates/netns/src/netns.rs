@@ -97,7 +97,7 @@ impl Netns {
             |errno: nix::Error| Error::new("identify the network namespace", self.path.display().to_string(), errno);
         let this = fstat(&self.held.file).map_err(failed)?;
         let own = fs::metadata(HERE).map_err(|source| Error::new("identify", HERE, source))?;
-        Ok((this.st_dev, this.st_ino) == (own.dev(), own.ino()))
+        Ok((wide(this.st_dev), wide(this.st_ino)) == (own.dev(), own.ino()))
     }
 
     /// The kernel's number of this namespace, which is unique until the next boot (`SO_NETNS_COOKIE`, Linux 5.14).
@@ -154,7 +154,8 @@ impl Netns {
     pub fn held_since(&self) -> Result<u64, Error> {
         let failed = |errno| Error::new("inspect the network namespace", self.path.display().to_string(), errno);
         let found = fstat(&self.held.file).map_err(failed)?;
-        Ok(found.st_ctime.wrapping_mul(1_000_000_000).wrapping_add(found.st_ctime_nsec).cast_unsigned())
+        let (seconds, nanoseconds): (i64, i64) = (wide(found.st_ctime), wide(found.st_ctime_nsec));
+        Ok(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds).cast_unsigned())
     }
 
     /// Runs `work` inside the namespace and returns what it returned. See setns(2).
@@ -226,6 +227,11 @@ fn type_name(kind: libc::c_int) -> &'static str {
         libc::CLONE_NEWPID => "pid",
         _ => "unknown",
     }
+}
+
+/// A number of the C library, whose type has 32 bits on some processors.
+fn wide<N: Into<W>, W>(number: N) -> W {
+    number.into()
 }
 
 #[cfg(test)]

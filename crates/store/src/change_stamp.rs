@@ -1,7 +1,7 @@
 //! Change stamps of directories, which show whether another program added or removed a name.
 
 use nix::sys::stat::{FileStat, fstat, futimens};
-use nix::sys::time::TimeSpec;
+use nix::sys::time::{TimeSpec, TimeValLike};
 
 use crate::{Directory, Error, FileTime};
 
@@ -26,10 +26,7 @@ pub struct ChangeStamp {
 
 impl From<FileStat> for ChangeStamp {
     fn from(stat: FileStat) -> ChangeStamp {
-        ChangeStamp {
-            modified: FileTime { seconds: stat.st_mtime, nanoseconds: stat.st_mtime_nsec },
-            changed: FileTime::changed(&stat),
-        }
+        ChangeStamp { modified: FileTime::modified(&stat), changed: FileTime::changed(&stat) }
     }
 }
 
@@ -52,7 +49,7 @@ impl Directory {
     #[doc(alias = "utimensat")]
     pub fn stamp_anew(&self) -> Result<Option<ChangeStamp>, Error> {
         let wanted = FileTime::before_1970().map_err(|source| self.error("stamp", "", source))?;
-        let time = TimeSpec::new(wanted.seconds, wanted.nanoseconds);
+        let time = TimeSpec::nanoseconds(wanted.as_nanoseconds().cast_signed());
         futimens(self, &TimeSpec::UTIME_OMIT, &time).map_err(|errno| self.error("stamp", "", errno))?;
         let stamp = self.stamp()?;
         Ok((stamp.modified == wanted).then_some(stamp))

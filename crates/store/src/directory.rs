@@ -17,6 +17,7 @@ use nix::sys::statfs::{
 };
 use nix::unistd::{UnlinkatFlags, fsync, unlinkat};
 
+use crate::file_time::wide;
 use crate::{Error, Facts};
 
 /// The magic of XFS, which nix defines for glibc only; see statfs(2).
@@ -342,5 +343,5 @@ fn open_directory(from: impl AsFd, name: &Path, path: PathBuf, more: OFlag) -> R
 }
 
 fn identity_of(found: &FileStat) -> (u64, u64) {
-    (found.st_dev, found.st_ino)
+    (wide(found.st_dev), wide(found.st_ino))
 }

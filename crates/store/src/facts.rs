@@ -3,6 +3,7 @@
 use nix::sys::stat::{FileStat, SFlag};
 
 use crate::FileTime;
+use crate::file_time::wide;
 
 /// Metadata that identifies a file and its last change.
 ///
@@ -27,7 +28,7 @@ impl From<FileStat> for Facts {
     fn from(stat: FileStat) -> Facts {
         let kind = SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT;
         Facts {
-            inode: stat.st_ino,
+            inode: wide(stat.st_ino),
             changed: FileTime::changed(&stat).as_nanoseconds(),
             size: u64::try_from(stat.st_size).unwrap_or(0),
             regular: kind == SFlag::S_IFREG,

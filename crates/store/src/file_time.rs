@@ -19,7 +19,12 @@ const OLDEST: i64 = i32::MIN as i64 + 1;
 impl FileTime {
     /// The change time of a file: `st_ctime`.
     pub(crate) fn changed(stat: &FileStat) -> FileTime {
-        FileTime { seconds: stat.st_ctime, nanoseconds: stat.st_ctime_nsec }
+        FileTime { seconds: wide(stat.st_ctime), nanoseconds: wide(stat.st_ctime_nsec) }
+    }
+
+    /// The modification time of a file: `st_mtime`.
+    pub(crate) fn modified(stat: &FileStat) -> FileTime {
+        FileTime { seconds: wide(stat.st_mtime), nanoseconds: wide(stat.st_mtime_nsec) }
     }
 
     /// A random time before 1970, one of 2 × 10^18 values.
@@ -36,6 +41,11 @@ impl FileTime {
     pub fn as_nanoseconds(self) -> u64 {
         self.seconds.wrapping_mul(1_000_000_000).wrapping_add(self.nanoseconds).cast_unsigned()
     }
+}
+
+/// A number of the C library, whose type has 32 bits on some processors.
+pub(crate) fn wide<N: Into<W>, W>(number: N) -> W {
+    number.into()
 }
 
 #[cfg(test)]
