@@ -152,7 +152,7 @@ impl Containerd {
 
     fn start_process(&mut self) {
         let line = format!("PATH={}:$PATH containerd", self.edition.bin().display());
-        self.pid = self.node.daemon(&line, &self.log());
+        self.pid = self.node.daemon(&line, &self.log_file());
     }
 
     /// Waits until it accepts pods.
@@ -172,13 +172,18 @@ impl Containerd {
         }
     }
 
-    fn log(&self) -> PathBuf {
+    fn log_file(&self) -> PathBuf {
         self.node.scratch().join("containerd.log")
+    }
+
+    /// Its log.
+    pub fn log(&self) -> String {
+        std::fs::read_to_string(self.log_file()).unwrap_or_default()
     }
 
     /// The end of its log.
     pub fn log_tail(&self) -> String {
-        let log = std::fs::read_to_string(self.log()).unwrap_or_default();
+        let log = self.log();
         let lines: Vec<&str> = log.lines().collect();
         lines[lines.len().saturating_sub(30)..].join("\n")
     }

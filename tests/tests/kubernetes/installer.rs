@@ -1,4 +1,5 @@
-//! The manifests of `plugins/all/kubernetes` on a node that has neither plugins nor a network list.
+//! The manifests of `plugins/all/kubernetes`: on a node that has neither plugins nor a network list, and on nodes in use, which
+//! have other plugins.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +8,12 @@ use std::thread;
 
 use cnikit_testkit::cache;
 use cnikit_tests::kubernetes::{Cluster, NODE, program};
-use cnikit_tests::runtimes::{file_in, release_image};
-use serde_json::Value;
+use cnikit_tests::runtimes::{CONFLIST, file_in, release_image};
+use cnikit_tests::switched::Until;
+use cnikit_tests::{NAMES, earlier, references, released};
+use serde_json::{Value, json};
 
-use crate::stage::{Until, manifests, pod};
+use crate::stage::{Backend, manifests, pod};
 
 /// Where the page puts the images.
 const REGISTRY: &str = "registry.example";
@@ -26,8 +29,17 @@ struct Installer {
     mine: PathBuf,
 }
 
+/// A scene on a cluster of its own.
+pub(crate) type Scene = (&'static str, fn());
+
+pub(crate) const ALL: [Scene; 2] =
+    [("life_of_a_node", life_of_a_node), ("a_node_in_use_from_upstream_and_back", from_upstream_and_back)];
+/// These need the programs of an earlier release.
+pub(crate) const FROM_EARLIER: [Scene; 1] =
+    [("a_node_in_use_from_the_earlier_release_and_back", from_the_earlier_release_and_back)];
+
 /// The node gets plugins and list, loses files, gets another list, is upgraded while pods start, and loses all again.
-pub(crate) fn life_of_a_node() {
+fn life_of_a_node() {
     let installer = Installer::new();
     installer.is_installed();
     installer.files_are_lost();
@@ -36,6 +48,157 @@ pub(crate) fn life_of_a_node() {
     installer.another_list();
     installer.upgraded_while_pods_start();
     installer.uninstalled();
+}
+
+/// Upstream's newest release goes to this one and back, by the `DaemonSet` and the Job, while twenty pods run.
+fn from_upstream_and_back() {
+    let [_, newest] = references();
+    let line = format!("mkdir -p /opt/cni/bin && cp {}/* /opt/cni/bin", newest.display());
+    let installer = Installer::on_a_node_in_use(&line, &Backend::Default.list());
+    let before = installer.cluster.node.sh(PLUGINS);
+    let pings = installer.pings();
+    installer.switch_to_this_release();
+    installer.while_pods_start("the way back", || {
+        installer.kubectl("-n kube-system delete --timeout=100s daemonset cnikit");
+        let job = installer.kustomized(&installer.mine.with_file_name("kubernetes/uninstall"));
+        installer.run_job(&job);
+    });
+    assert_eq!(installer.cluster.node.sh(PLUGINS), before, "upstream's plugins are not there again");
+    installer.end_pods(&pings);
+}
+
+/// The release b2fe807, whose names are hard links, goes to this one and back.
+fn from_the_earlier_release_and_back() {
+    let line = format!(
+        "mkdir -p /opt/cni/bin && cd /opt/cni/bin && cp {}/cni-plugins . && for name in $(./cni-plugins --list); do ln cni-plugins $name; done",
+        earlier().display()
+    );
+    let mut list = Backend::Default.list();
+    // It had no such plugin.
+    list["plugins"].as_array_mut().unwrap().retain(|plugin| plugin["type"] != "bandwidth");
+    let installer = Installer::on_a_node_in_use(&line, &list);
+    let pings = installer.pings();
+    installer.switch_to_this_release();
+    installer.while_pods_start("the way back", || {
+        installer.kubectl("-n kube-system delete --timeout=100s daemonset cnikit");
+        installer.run_job(&installer.job_that_installs(&earlier()));
+    });
+    let digests = installer
+        .cluster
+        .node
+        .sh(&format!("sha256sum </opt/cni/bin/cni-plugins; sha256sum <{}/cni-plugins", earlier().display()));
+    let [placed, wanted] = digests.lines().collect::<Vec<_>>()[..] else { panic!("{digests}") };
+    assert_eq!(placed, wanted);
+    installer.end_pods(&pings);
+}
+
+/// The digests of the plugins, without hidden files.
+const PLUGINS: &str = "sha256sum /opt/cni/bin/*";
+/// How many pods run on a node in use.
+const RUNNING: usize = 20;
+
+/// One object of many.
+fn list_of(objects: &[Value]) -> Value {
+    json!({"apiVersion": "v1", "kind": "List", "items": objects})
+}
+
+/// A node with twenty running pods.
+impl Installer {
+    /// A shell line places the plugins.
+    fn on_a_node_in_use(place: &str, list: &Value) -> Installer {
+        let installer = Installer::new();
+        let cluster = &installer.cluster;
+        cluster.node.sh(place);
+        cluster.node.write(CONFLIST, &list.to_string());
+        cluster.wait_until_node_is_ready();
+        let pods: Vec<Value> = running().iter().map(|name| pod(name, 0)).collect();
+        cluster.apply(&list_of(&pods));
+        cluster.wait_until("all pods run", || {
+            let phases = installer.kubectl("get pods -o jsonpath='{.items[*].status.phase}'");
+            phases.matches("Running").count() == RUNNING
+        });
+        installer
+    }
+
+    /// Each pod pings the machine outside, through the node. The file of each has what ping prints.
+    fn pings(&self) -> Vec<(PathBuf, String)> {
+        let pods = self.cluster.cri.ready();
+        let mut pings = Vec::new();
+        for name in running() {
+            let netns = &pods.iter().find(|pod| pod.name == name).unwrap().netns;
+            let file = self.cluster.node.scratch().join(format!("ping-{name}"));
+            let line = format!("nsenter --net={netns} ping -n -i 0.2 192.0.2.1");
+            pings.push((file.clone(), self.cluster.node.daemon(&line, &file)));
+        }
+        pings
+    }
+
+    /// Every packet was answered. Then all pods end, and nothing is reserved for them.
+    fn end_pods(&self, pings: &[(PathBuf, String)]) {
+        for (file, pid) in pings {
+            self.cluster.node.sh(&format!("kill -INT {pid}"));
+            let summary = || {
+                fs::read_to_string(file)
+                    .unwrap()
+                    .lines()
+                    .find(|line| line.contains("packets transmitted"))
+                    .map(str::to_owned)
+            };
+            self.cluster.wait_until("ping has ended", || summary().is_some());
+            let line = summary().unwrap();
+            let counts: Vec<usize> = line.split_whitespace().filter_map(|word| word.parse().ok()).collect();
+            // The last one may have been on its way.
+            assert!(counts.len() >= 2 && counts[0] > 50 && counts[0] - counts[1] <= 1, "{}: {line}", file.display());
+        }
+        self.kubectl(&format!("delete --timeout=100s pod {}", running().join(" ")));
+        let reserved = "find /var/lib/cni/networks -type f -name '10.*' -o -type f -name 'fd*'";
+        self.cluster.wait_until("no address is reserved", || self.cluster.node.sh(reserved).is_empty());
+    }
+
+    fn switch_to_this_release(&self) {
+        self.while_pods_start("the way to this release", || {
+            self.apply(
+                &self
+                    .kustomized(&self.mine.with_file_name("kubernetes/install"))
+                    .replace("localhost/", &format!("{REGISTRY}/")),
+            );
+            self.wait_until_rolled_out();
+        });
+        let launcher = fs::read(released().join("cni-launcher")).unwrap().len();
+        for name in NAMES {
+            let size = self.cluster.node.sh(&format!("stat -c %s /opt/cni/bin/{name}"));
+            assert_eq!(size.trim(), launcher.to_string(), "{name}");
+        }
+    }
+
+    /// The Job that uninstalls, with another command: it places the release in a directory of the node.
+    fn job_that_installs(&self, from: &Path) -> String {
+        let dir = self.mine.with_file_name("back");
+        fs::create_dir(&dir).unwrap();
+        let patch = json!([
+            {"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": ["install", "--root=/host", "--from=/earlier"]},
+            {"op": "add", "path": "/spec/template/spec/containers/0/volumeMounts/-", "value": {"name": "earlier", "mountPath": "/earlier", "readOnly": true}},
+            {"op": "add", "path": "/spec/template/spec/volumes/-", "value": {"name": "earlier", "hostPath": {"path": from}}},
+        ]);
+        fs::write(dir.join("patch.yaml"), patch.to_string()).unwrap();
+        let kustomization =
+            "resources: [../kubernetes/uninstall]\npatches: [{path: patch.yaml, target: {kind: Job}}]\n";
+        fs::write(dir.join("kustomization.yaml"), kustomization).unwrap();
+        self.kustomized(&dir)
+    }
+
+    fn run_job(&self, job: &str) {
+        self.apply(&job.replace("NODE", NODE).replace("localhost/", &format!("{REGISTRY}/")));
+        let job = format!("job/cnikit-uninstall-{NODE}");
+        let line = format!("-n kube-system wait --for=condition=Complete --timeout=100s {job}");
+        let (is_complete, printed) = self.cluster.try_kubectl_line(&format!("kubectl {line}"));
+        assert!(is_complete, "{printed}: {}", self.kubectl(&format!("-n kube-system logs {job}")));
+    }
+}
+
+/// The names of the pods of a node in use.
+fn running() -> Vec<String> {
+    (0..RUNNING).map(|number| format!("running-{number}")).collect()
 }
 
 impl Installer {
@@ -205,31 +368,46 @@ impl Installer {
         let next = format!("{VERSION}-next");
         self.import_release(&next, "the next release");
         let manifests = self.kustomized(&self.mine).replace(&format!("cnikit:{VERSION}"), &format!("cnikit:{next}"));
+        self.while_pods_start("the upgrade", || {
+            self.apply(&manifests);
+            self.wait_until_rolled_out();
+        });
+        for name in ["cni-plugins", "bridge"] {
+            let end = self.cluster.node.sh(&format!("tail -c 16 /opt/cni/bin/{name}"));
+            assert_eq!(end, "the next release", "{name} has not been upgraded");
+        }
+    }
+
+    /// Runs something while pods start and end, three at a time. No ADD and no DEL fails.
+    fn while_pods_start(&self, what: &str, work: impl FnOnce()) {
         let is_over = AtomicBool::new(false);
         thread::scope(|scope| {
+            let until = Until(&is_over);
             let crowd = scope.spawn(|| {
                 let mut started = 0;
                 while !is_over.load(Ordering::Relaxed) {
                     let names = ["crowd-0", "crowd-1", "crowd-2"];
-                    names.iter().for_each(|name| self.cluster.apply(&pod(name, 0)));
+                    self.cluster.apply(&list_of(&names.map(|name| pod(name, 0))));
                     self.kubectl(&format!("wait --for=condition=Ready --timeout=100s pod {}", names.join(" ")));
                     self.kubectl(&format!("delete --timeout=100s pod {}", names.join(" ")));
                     started += names.len();
                 }
                 started
             });
-            let until = Until(&is_over);
-            self.apply(&manifests);
-            self.wait_until_rolled_out();
+            work();
             drop(until);
-            println!("{} pods started during the upgrade", crowd.join().unwrap());
+            println!("{} pods started during {what}", crowd.join().unwrap());
         });
-        for name in ["cni-plugins", "bridge"] {
-            let end = self.cluster.node.sh(&format!("tail -c 16 /opt/cni/bin/{name}"));
-            assert_eq!(end, "the next release", "{name} has not been upgraded");
+        for reason in ["FailedCreatePodSandBox", "FailedKillPod"] {
+            let refused = self.kubectl(&format!("get events --field-selector=reason={reason}"));
+            assert!(!refused.contains("pod/"), "{what}: {refused}");
         }
-        let refused = self.kubectl("get events --field-selector=reason=FailedCreatePodSandBox");
-        assert!(!refused.contains("crowd"), "{refused}");
+        let log = self.cluster.cri.log();
+        let failed: Vec<&str> = log
+            .lines()
+            .filter(|line| line.contains("failed to setup network") || line.contains("failed to destroy network"))
+            .collect();
+        assert_eq!(failed, [] as [&str; 0], "{what}");
     }
 
     /// A running pod needs the plugins for its DEL: then the node keeps them, and the Job says why.

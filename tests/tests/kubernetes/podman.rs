@@ -11,8 +11,9 @@ use cnikit_process::Deadline;
 use cnikit_testkit::campaign::seeded_rng;
 use cnikit_tests::NAMES;
 use cnikit_tests::runtimes::{Containerd, Edition, Node, PODMAN_CONF, PodSandbox, Sandbox, release_image};
+use cnikit_tests::switched::Until;
 
-use crate::stage::{Until, manifests};
+use crate::stage::manifests;
 
 /// As the manifests have it: no capability, a root that is read-only, and two directories of the node.
 const CONFINED: &str = "--network none --read-only --cap-drop all --security-opt no-new-privileges \

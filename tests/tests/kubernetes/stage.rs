@@ -2,7 +2,6 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
 
@@ -47,15 +46,6 @@ impl fmt::Display for Backend {
 /// The directory of kustomize's files.
 pub(crate) fn manifests() -> PathBuf {
     concat!(env!("CARGO_MANIFEST_DIR"), "/../plugins/all/kubernetes").into()
-}
-
-/// Work goes on until this ends, also by a panic.
-pub(crate) struct Until<'o>(pub(crate) &'o AtomicBool);
-
-impl Drop for Until<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Relaxed);
-    }
 }
 
 /// The cluster of all scenes, once there is one.
