@@ -14,12 +14,12 @@ use crate::restore_batch::RestoreBatch;
 ///
 /// - Its errors name the object and the reason only. The engine puts the resource before them, and skel the plugin, the verb, the
 ///   network and the interface, so that each is named once.
-/// - An error does not mean that nothing was done: the kernel may have made the change, and the reply was lost. So an undo step is in
-///   the journal before the change or at its moment, and undoing what was not done succeeds.
+/// - An error does not mean that nothing was done: the kernel may have made the change, and the reply was lost. So an undo step is
+///   in the journal before the change or at its moment, and undoing what was not done succeeds.
 /// - A resource that still exists after the link of the container was deleted, such as a rule or a link of the host, has a [`Kind`]
 ///   with `outlives_link`, and its plugin lists that kind in `KINDS`: otherwise neither DEL without a configuration nor GC would
-///   remove it. All that a kind gets is the tag; so the name, the alias or the comment of what is made has to contain the tag or its
-///   hash.
+///   remove it. All that a kind gets is the tag. So the name, the alias or the comment of what is made has to contain the tag or
+///   its hash.
 pub trait Resource: Display {
     /// The kind of the resource.
     fn kind(&self) -> Kind;
