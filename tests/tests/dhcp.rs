@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use cnikit_process::Deadline;
 use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
-use cnikit_testkit::{CallOutput, Container, Host, Subject, flood, life};
+use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, flood, life};
 use cnikit_tests::campaign_subjects::leased;
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, DHCP6_OPTIONS, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
 use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, lease_records};
@@ -492,14 +492,51 @@ fn an_option_that_cannot_be_sent_is_refused_before_anything_is_made() {
     );
 }
 
+/// Without a daemon, a server, a bridge or a namespace.
+#[test]
+fn a_dry_run_says_what_is_asked_for_and_changes_nothing() {
+    let host = Host::new();
+    let before = HostSnapshot::of(&host);
+    let socket = host.dir().join("dhcp.sock").display().to_string();
+    let plan = |ipam: Value| {
+        let bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE}), &ipam);
+        bridge.call(&host, "PLAN", "c-one", "", &[])
+    };
+    let printed = plan(json!({"families": ["v4", "v6", "slaac"], "daemon": "auto", "timeout": 7})).ok().to_string();
+    let asked = |what: &str| {
+        format!(
+            "ask the DHCP daemon at {socket}, which is started if it does not run, for {what} for c-one/testnet/eth0, at most 7 s"
+        )
+    };
+    for step in [
+        asked("a lease"),
+        asked("a lease of IPv6"),
+        "wait for an address of eth0 by router advertisement, at most 7 s".to_owned(),
+    ] {
+        assert!(printed.contains(&step), "{step}: {printed}");
+    }
+    for example in ["192.0.2.2/24", "2001:db8::2/128", "2001:db8::ff:fe00:2/64"] {
+        assert!(printed.contains(example), "{example}: {printed}");
+    }
+    let refused = plan(json!({"provide": [{"option": "53", "value": "x"}]})).refused();
+    assert!(refused.0 == 7 && refused.1.contains("the DHCP client writes option 53"), "{refused:?}");
+    HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "after two dry runs");
+    assert!(!host.dir().join("dhcp.sock").exists() && !host.dir().join("dhcp-leases").exists());
+}
+
+#[test]
+fn an_attachment_leaves_no_trace() {
+    life::leaves_no_trace(&leased());
+}
+
 #[test]
 fn del_succeeds_with_incomplete_input() {
     life::survives_incomplete_dels(&leased());
 }
 
 #[test]
-fn sixteen_containers_at_once_get_an_address_each() {
-    flood::survives(&leased(), 16);
+fn many_containers_at_once_get_an_address_each() {
+    flood::survives(&leased(), 64);
 }
 
 /// What an address, or the name of an interface, differs in between two containers.
@@ -596,6 +633,8 @@ struct Model {
     containers: Vec<Container>,
     results: Vec<Option<Value>>,
     daemon: Option<LeaseDaemon>,
+    /// How often the daemon was killed.
+    kills: usize,
     /// The containers whose last ADD failed because the daemon was killed: the server may have given them leases without a record.
     killed: BTreeSet<usize>,
 }
@@ -618,7 +657,7 @@ impl Model {
             container.sh("echo 0 >/proc/sys/net/ipv6/conf/default/accept_dad");
         }
         let (results, families) = (vec![None; CONTAINERS], families.len());
-        Model { plugin, families, containers, results, daemon: None, killed: BTreeSet::new(), host, site }
+        Model { plugin, families, containers, results, daemon: None, kills: 0, killed: BTreeSet::new(), host, site }
     }
 
     fn call(&self, verb: &str, number: usize, keys: &[(&str, Value)]) -> CallOutput {
@@ -633,6 +672,7 @@ impl Model {
 
     fn kill(&mut self) {
         if let Some(daemon) = self.daemon.take() {
+            self.kills += 1;
             daemon.kill();
         }
     }
@@ -656,6 +696,7 @@ impl Model {
         keys: &[(&str, Value)],
     ) -> Option<CallOutput> {
         let daemon = self.daemon.take()?;
+        self.kills += 1;
         let this = &*self;
         Some(std::thread::scope(|scope| {
             scope.spawn(move || {
@@ -782,7 +823,8 @@ fn no_lease_is_lost_doubled_or_left(plugin: &str, families: &[&str]) {
         let is_of_killed = |line: &&String| of_killed.iter().any(|id| line.contains(id.as_str()));
         v4.iter().all(is_of_killed) && v4.len() <= of_killed.len() && v6.len() <= of_killed.len()
     });
-    let line = SummaryLine::new(&campaign, "calls").with_seed();
+    let mut line = SummaryLine::new(&campaign, "calls").with_seed();
+    line.notes.push(format!("{} kills", model.kills));
     SummaryLine { tried: calls, of: MOST_CALLS, ..line }.print();
 }
 

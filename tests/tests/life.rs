@@ -1,8 +1,11 @@
 //! Every configuration through everything that the kit holds a plugin to.
 
+use cnikit::{Entry, Ipam};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, fault, flood};
-use cnikit_tests::campaign_subjects::{crowded_source_routing, firewall, publishing, shaped, source_routing, tuned};
+use cnikit_tests::campaign_subjects::{
+    crowded_source_routing, firewall, leased, publishing, shaped, source_routing, tuned,
+};
 use cnikit_tests::tampering::{
     BANDWIDTH, BRIDGE, COMMON, FIREWALL, FIREWALL_NFTABLES, IN_THE_RING, IP_SPOOF, IPTABLES, LAYER2, NFTABLES,
     OF_HOST_DEVICE, PORTS, PTP, SOURCE_ROUTING, SPOOF, TUNING, Thing, WITHOUT_A_HOST_END,
@@ -120,6 +123,16 @@ fn a_fault_before_any_step_of_portmap_leaves_nothing() {
 fn a_fault_before_any_step_of_bridge_leaves_nothing() {
     let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&bridge(), HOST_LOCAL);
     assert_eq!(tried, 9, "2 steps of the link, 5 of layer 3, and the place behind each");
+}
+
+/// dhcp, to be called in this process.
+static DHCP: &[Entry] = &[Entry::of::<Ipam<dhcp::DhcpPlugin>>("dhcp")];
+
+/// Some of them are met when the lease is there already.
+#[test]
+fn a_fault_before_any_step_of_bridge_with_dhcp_leaves_nothing() {
+    let tried = fault::leaves_nothing::<bridge::BridgePlugin>(&leased(), DHCP);
+    assert_eq!(tried, 6, "2 steps of the link, 2 of layer 3, and the place behind each");
 }
 
 #[test]
