@@ -162,6 +162,38 @@ fn a_release_is_made_twice_with_the_same_bytes() {
     assert!(sums(&release(0)).lines().count() >= 4);
 }
 
+/// Which processor the programs are for does not matter here: they are not executed.
+#[test]
+fn files_for_processors_that_nothing_is_run_on_are_called_so_and_are_not_in_the_image() {
+    let dir = tempfile::tempdir().unwrap();
+    let top = concat!(env!("CARGO_MANIFEST_DIR"), "/..");
+    let arches = ["amd64", "riscv64", "armv7", "ppc64le", "s390x"];
+    let built = arches.map(|arch| format!("--built {arch}='{}'", released().display())).join(" ");
+    let line = format!(
+        "cd '{top}' && scripts/release --arch {} {built} --only tarball,image --out '{}'",
+        arches.join(","),
+        dir.path().display()
+    );
+    sh(dir.path(), &line);
+    let names = sh(dir.path(), "ls *.tgz");
+    for arch in arches {
+        let of_arch: Vec<&str> = names.lines().filter(|name| name.contains(&format!("-linux-{arch}-v"))).collect();
+        assert_eq!(of_arch.len(), 2, "{arch}: {names}");
+        assert!(of_arch.iter().all(|name| name.ends_with(".not-run.tgz") == (arch != "amd64")), "{names}");
+    }
+    let manifest = sh(dir.path(), "skopeo inspect --raw oci-archive:$(ls *.oci.tar)");
+    assert_eq!(manifest.matches("architecture").count(), 1, "{manifest}");
+    // A launcher that the installer would not accept is not packed.
+    sh(dir.path(), &format!("cp -r '{}' long && truncate --size 3M long/cni-launcher", released().display()));
+    let line = format!(
+        "cd '{top}' && scripts/release --arch riscv64 --built riscv64='{0}/long' --built amd64='{1}' --only tarball --out '{0}'",
+        dir.path().display(),
+        released().display()
+    );
+    let (succeeded, printed) = try_sh(dir.path(), &line);
+    assert!(!succeeded && printed.contains("longer than a launcher may be"), "{printed}");
+}
+
 /// Every file of the directory, and the image's version of this release.
 #[test]
 fn the_manifests_are_those_of_the_repository() {
