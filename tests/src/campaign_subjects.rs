@@ -85,7 +85,7 @@ pub fn leased() -> Subject {
         "ip link add br-dhcp address 02:00:5e:10:00:09 type bridge && ip address add 10.99.0.1/24 dev br-dhcp && \
          echo 0 >/proc/sys/net/ipv6/conf/br-dhcp/accept_ra && ip link set br-dhcp up && \
          ip link add port0 type veth peer name uplink0 && ip link set port0 master br-dhcp up && ip link set uplink0 up && \
-         {{ setsid sh -c 'own=$(mktemp -d); \
+         {{ setsid sh -c 'own=$(mktemp -d -p /run); \
              dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --port=0 --bind-interfaces \
              --dhcp-authoritative --no-ping --interface=br-dhcp --dhcp-range=10.99.0.10,10.99.0.250,255.255.255.0,2m \
              --dhcp-leasefile=$own/leases --pid-file= & server=$!; \

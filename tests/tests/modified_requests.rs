@@ -1,7 +1,10 @@
 //! Recorded requests of real runtimes, modified, for their plugin and for every other one.
 
+use cnikit_testkit::campaign::{SummaryLine, runs_all_cases};
 use cnikit_testkit::transcripts::{are_refused, survives};
-use cnikit_tests::campaign_subjects::{INTERFACE, firewall, interface_result, publishing, shaped, source_routing};
+use cnikit_tests::campaign_subjects::{
+    INTERFACE, firewall, interface_result, leased, publishing, shaped, source_routing,
+};
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{MASTER_OF_MACVLANS, bin, crowded_host_device, is_chosen, script, subject};
 use serde_json::json;
@@ -37,6 +40,18 @@ modified_requests! {
     portmap_with_iptables: publishing(bin(), "iptables");
     firewall_with_nftables: firewall(bin(), "nftables").with("ingressPolicy", json!("open"));
     firewall_with_iptables: firewall(bin(), "iptables").with("ingressPolicy", json!("open"));
+}
+
+/// Each lease takes a second, and a scene minutes: too long for a run that tries a part.
+#[test]
+fn bridge_with_dhcp() {
+    let subject = leased();
+    if runs_all_cases() {
+        survives(&subject, &scenes(""), SCENES);
+    } else {
+        let what = format!("requests to {}", subject.title);
+        SummaryLine { tried: 0, of: 1, ..SummaryLine::new(what, "campaigns") }.print();
+    }
 }
 
 #[test]
