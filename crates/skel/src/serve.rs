@@ -15,7 +15,7 @@ use crate::reply;
 use crate::request::{Call, Request};
 use crate::restore_batch::{self, parse_request};
 use crate::traits::Traits;
-use cnikit_types::{NetConf, Version};
+use cnikit_types::{NetConf, Version, field_names};
 
 /// The `main` of a plugin that is a binary of its own.
 pub fn main<P: Plugin>() -> ExitCode {
@@ -100,9 +100,8 @@ fn configured<P: Plugin>(call: &Call) -> Result<P> {
             let text = format!("{}: the plugin has no such key", unknown.join(", "));
             match P::UNKNOWN_KEYS {
                 UnknownKeys::Refused => {
-                    let hint = format!(
-                        "remove {first}, or correct its name; `cnitool validate` lists the keys of known plugins"
-                    );
+                    let known = field_names::<P>().unwrap_or_default().join(", ");
+                    let hint = format!("remove {first}, or correct its name; the plugin knows {known}");
                     return Err(Error::config(text).hint(hint));
                 }
                 _ => log::warn(text),

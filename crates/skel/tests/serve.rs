@@ -240,6 +240,7 @@ fn a_key_that_the_plugin_does_not_know_is_refused_if_it_says_so() {
         let error: Value = serde_json::from_str(&text).unwrap();
         assert_eq!((exit, &error["code"]), (1, &Value::from(7)), "{text}");
         assert_eq!(error["msg"], "onlykeys, another: the plugin has no such key");
+        assert!(text.contains("hint: remove onlykeys, or correct its name; the plugin knows onlyKey"), "{text}");
     }
     assert_eq!(strict::<Strict>("DEL", r#","another":2"#).0, 0, "what it made has to be removable");
     let _turn = TURN.lock();
