@@ -72,6 +72,11 @@ pub enum Level {
 impl Input {
     /// The input of the call that this process was started for, from its environment.
     pub fn of_process() -> Input {
+        Input::from_variables(variable, Stdin::Process)
+    }
+
+    /// The input of a call with these variables and this stdin. A variable that is not set is empty.
+    pub fn from_variables(variable: impl Fn(&str) -> String, stdin: Stdin) -> Input {
         Input {
             command: variable("CNI_COMMAND"),
             container_id: variable("CNI_CONTAINERID"),
@@ -80,15 +85,15 @@ impl Input {
             args: variable("CNI_ARGS"),
             path: variable("CNI_PATH"),
             netns_override: matches!(variable("CNI_NETNS_OVERRIDE").to_ascii_lowercase().as_str(), "1" | "true"),
-            observe: Observe::of_process(),
-            stdin: Stdin::Process,
+            observe: Observe::from_variables(variable),
+            stdin,
             node: None,
         }
     }
 }
 
 impl Observe {
-    fn of_process() -> Observe {
+    fn from_variables(variable: impl Fn(&str) -> String) -> Observe {
         let level = match variable("CNI_LOG").to_ascii_lowercase().as_str() {
             "info" => Level::Info,
             "debug" => Level::Debug,

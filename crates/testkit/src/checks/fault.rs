@@ -247,16 +247,8 @@ fn call<P: Plugin>(
     let env = subject.environment(verb, id, &container.path(), &[]);
     let variable =
         |key: &str| env.iter().rfind(|(one, _)| one == key).map(|(_, value)| value.clone()).unwrap_or_default();
-    let input = Input {
-        command: variable("CNI_COMMAND"),
-        container_id: variable("CNI_CONTAINERID"),
-        netns: variable("CNI_NETNS"),
-        ifname: variable("CNI_IFNAME"),
-        args: variable("CNI_ARGS"),
-        path: variable("CNI_PATH"),
-        stdin: Stdin::Given(subject.conf_of(verb, &container.path()).to_string().into_bytes()),
-        ..Input::default()
-    };
+    let conf = subject.conf_of(verb, &container.path()).to_string();
+    let input = Input::from_variables(variable, Stdin::Given(conf.into_bytes()));
     let faults = [FAULT.get(), CANNOT_UNDO.get()];
     host.enter(|| serve_with_faults::<P>(&subject.plugin, input, plugins, faults))
 }
