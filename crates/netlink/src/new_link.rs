@@ -128,22 +128,22 @@ impl Netlink {
     /// The kernel does not echo a link that it creates in another namespace: there it is read by its name.
     ///
     /// # Errors
-    /// Its name is in use ([`Error::exists`]), the kernel has no such kind
-    /// ([`Error::unsupported`]) or refuses a setting, the link below does not exist, or `CAP_NET_ADMIN`
-    /// is missing.
+    /// Its name is in use ([`Error::exists`]), the kernel has no such kind ([`Error::unsupported`]) or refuses a setting, the link
+    /// below does not exist, or `CAP_NET_ADMIN` is missing.
     #[doc(alias = "RTM_NEWLINK")]
     pub fn create_link(&self, new: &NewLink) -> Result<Link> {
-        let place = new.netns.as_ref().map(|netns| format!(" in {}", netns.path().display()));
-        let object = format!("{}{}", new.name, place.unwrap_or_default());
-        let named = |error: Error| error.during(&format!("create {}", new.kind), object.clone());
+        let named = |mut error: Error| {
+            error.operation = format!("create {}", new.kind);
+            error
+        };
         let operation = "create link";
         let Some(netns) = &new.netns else {
             return self.create(operation, new.name.clone(), new.message(), &new.name).map_err(named);
         };
+        let object = format!("{} in {}", new.name, netns.path().display());
         let message = RouteNetlinkMessage::NewLink(new.message());
         let flags = NLM_F_CREATE | NLM_F_EXCL;
-        let object = new.name.clone();
-        let request = Request { message, flags, operation, object, link: new.lower, forgives: Forgives::Nothing };
+        let request = Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing };
         self.ask(request).map_err(named)?;
         Netlink::inside(netns)?.link(&new.name)
     }
