@@ -156,6 +156,16 @@ fn the_same_checks_find_nothing_in_a_script_that_only_calls_the_plugin() {
     flood::survives(&subject, 4);
 }
 
+#[test]
+fn a_link_that_stays_is_found_unless_the_subject_shares_it() {
+    let dir = tempfile::tempdir().unwrap();
+    let lines = r#"[ "$CNI_COMMAND" != ADD ] || ip link add kept0 type bridge 2>/dev/null || :"#;
+    let subject = broken(&original(), lines, dir.path());
+    let found = finding(|| life::leaves_no_trace(&subject)).unwrap_or_default();
+    assert!(found.contains("left on the host") && found.contains("kept0"), "{found}");
+    life::leaves_no_trace(&subject.shared(&["kept0"]));
+}
+
 /// bridge, with a step whose change is not in the journal, so that a roll-back forgets it.
 #[derive(Debug, Deserialize)]
 #[serde(transparent)]

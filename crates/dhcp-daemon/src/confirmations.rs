@@ -1,4 +1,4 @@
-//! When servers are asked about the leases of before a restart: one after another, as a server and a link can bear it.
+//! The order and the pace in which servers are asked about the leases of before a restart.
 
 use std::time::Duration;
 

@@ -1,6 +1,6 @@
 //! Rules of nftables for a resource of your own: the socket, opened once per call, and rules replaced with an undo step.
 //!
-//! What rules are made of is in [`cnikit_nftables`].
+//! The types of rules are those of [`cnikit_nftables`].
 
 use std::rc::Rc;
 

@@ -158,12 +158,6 @@ impl Subject {
         Subject { shared: [&self.shared, texts].concat(), ..self.clone() }
     }
 
-    /// Returns the subject without any state that may stay after the last DEL.
-    #[must_use]
-    pub fn without_shared(&self) -> Subject {
-        Subject { shared: Vec::new(), ..self.clone() }
-    }
-
     /// Creates a host and prepares it for the plugin.
     pub fn host(&self) -> Host {
         let host = Host::new();
