@@ -11,7 +11,7 @@ use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
-const ROWS: [(&str, u8); 27] = [
+const ROWS: [(&str, u8); 28] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -37,6 +37,7 @@ const ROWS: [(&str, u8); 27] = [
     ("plugins/all", 8),
     ("crates/cnitool", 8),
     ("crates/testkit", DEV),
+    ("crates/conformance", DEV),
     ("crates/bench", DEV),
     ("crates/fuzz", DEV),
 ];

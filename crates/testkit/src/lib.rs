@@ -5,9 +5,11 @@
 //!
 //! | function | property |
 //! |---|---|
+//! | [`protocol`] (eight functions) | results, errors and versions are as the specification has them |
 //! | [`life::leaves_no_trace`] | ADD, CHECK and DEL leave nothing; a second cycle adds nothing, not even to shared state |
 //! | [`life::survives_incomplete_dels`] | DEL succeeds and leaves nothing: with incomplete or wrong input, repeated, without ADD |
 //! | [`life::removes_invalid`] | GC removes what belongs to no valid attachment, also of running containers, and nothing else |
+//! | [`life::leaves_foreign_objects`] | links, addresses, rules and files of other programs are not changed |
 //! | [`life::names_tampering`] | CHECK names each change that another program made |
 //! | [`life::names_tampering_of_all`] | the same, and the changes cover every resource of the plan |
 //! | [`flood::survives`] | 64 containers at once: no address is assigned twice, and nothing is left |
@@ -80,7 +82,7 @@ pub mod parallel;
 pub mod syscall_trace;
 pub mod transcripts;
 
-pub use checks::{crash, errno, fault, flood, kill, life, mixed, soak};
+pub use checks::{crash, errno, fault, flood, kill, life, mixed, protocol, soak};
 pub use env::host::{Container, Host};
 pub use env::snapshot::HostSnapshot;
 pub use env::subject::{CallOutput, Subject};

@@ -7,7 +7,9 @@
 //! The order of calls of threads and children is made deterministic, so that two runs make the same calls in the same order: a
 //! thread that started another thread continues when that one has ended, and a process that waits for a child is held before the
 //! waiting call until the child has ended. If that would take forever (because the child waits for its parent), it ends after a
-//! timeout. A process that sleeps and then repeats its last calls is counted once, however often it repeats them.
+//! timeout. A process that sleeps and then repeats its last calls is counted once, however often it repeats them. A program whose
+//! threads never end, as those of Go, is not held for them after the first timeout; its calls have no order
+//! ([`SyscallTrace::is_ordered`]).
 
 mod launch;
 mod names;
@@ -58,7 +60,10 @@ pub enum SyscallVerdict {
 
 /// All system calls of a run, one list per process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct SyscallTrace(Vec<Vec<i32>>);
+pub struct SyscallTrace {
+    processes: Vec<Vec<i32>>,
+    has_lasting_threads: bool,
+}
 
 /// A limit of a resource (prlimit(2)).
 pub type Limit = (Resource, u64);
@@ -92,7 +97,7 @@ impl SyscallTrace {
     /// Every system call, process by process.
     pub fn calls(&self) -> impl Iterator<Item = (usize, usize, i32)> {
         let mut all = Vec::new();
-        for (process, calls) in self.0.iter().enumerate() {
+        for (process, calls) in self.processes.iter().enumerate() {
             for (place, number) in calls.iter().enumerate() {
                 all.push((process, place, *number));
             }
@@ -102,7 +107,7 @@ impl SyscallTrace {
 
     /// The number of system calls.
     pub fn len(&self) -> usize {
-        self.0.iter().map(Vec::len).sum()
+        self.processes.iter().map(Vec::len).sum()
     }
 
     /// Whether there was no system call.
@@ -112,7 +117,20 @@ impl SyscallTrace {
 
     /// The system call at an index.
     pub fn at(&self, process: usize, place: usize) -> Option<i32> {
-        self.0.get(process)?.get(place).copied()
+        self.processes.get(process)?.get(place).copied()
+    }
+
+    /// Whether another run makes the same calls in the same order. It does not if a thread of the program never ends while another
+    /// one works.
+    pub fn is_ordered(&self) -> bool {
+        !self.has_lasting_threads
+    }
+
+    /// How many calls with the same number the process makes before this one.
+    pub fn occurrence(&self, process: usize, place: usize) -> usize {
+        let calls = self.until(process, place).unwrap_or_default();
+        let Some((number, before)) = calls.split_last() else { return 0 };
+        before.iter().filter(|call| *call == number).count()
     }
 
     /// Whether both traces are the same up to and including this call.
@@ -123,13 +141,13 @@ impl SyscallTrace {
 
     /// The calls of a process up to and including this one; `None` if it made fewer.
     fn until(&self, process: usize, place: usize) -> Option<&[i32]> {
-        self.0.get(process)?.get(..=place)
+        self.processes.get(process)?.get(..=place)
     }
 }
 
 impl fmt::Display for SyscallTrace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let counts: Vec<String> = self.0.iter().map(|calls| calls.len().to_string()).collect();
+        let counts: Vec<String> = self.processes.iter().map(|calls| calls.len().to_string()).collect();
         f.write_str(&counts.join(" + "))
     }
 }
@@ -172,6 +190,7 @@ fn trace(
         threads: Vec::new(),
         processes: Vec::new(),
         held: Vec::new(),
+        has_lasting_threads: false,
         decide,
     };
     watch.serve()?;
@@ -181,7 +200,8 @@ fn trace(
         other => return Err(io::Error::other(format!("{other:?}"))),
     };
     let output = CallOutput { exit, stdout: launch::drain(launched.stdout)?, stderr: launch::drain(launched.stderr)? };
-    Ok((output, SyscallTrace(watch.processes.into_iter().map(|process| process.calls).collect())))
+    let processes = watch.processes.into_iter().map(|process| process.calls).collect();
+    Ok((output, SyscallTrace { processes, has_lasting_threads: watch.has_lasting_threads }))
 }
 
 struct Tracer<'a, J> {
@@ -191,6 +211,8 @@ struct Tracer<'a, J> {
     threads: Vec<Thread>,
     processes: Vec<Process>,
     held: Vec<libc::seccomp_notif>,
+    /// Whether a thread was held until the timeout, because one that it started did not end.
+    has_lasting_threads: bool,
     decide: J,
 }
 
@@ -261,10 +283,14 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
                     self.answer_or_hold(notice)?;
                 }
             }
-            if next.is_some() || self.held.len() < before {
+            // A thread that only sleeps, again and again, does not bring the others on.
+            let is_movement = next.is_some_and(|notice| !SLEEPS.contains(&notice.data.nr.into()));
+            if is_movement || self.held.len() < before {
                 moved = Deadline::after(TIMEOUT);
             } else if moved.passed() && !self.held.is_empty() {
                 let longest = self.held.remove(0);
+                let thread = self.thread(longest.pid);
+                self.has_lasting_threads |= thread.is_some_and(|thread| self.waits_for_thread(thread));
                 self.answer_notice(longest)?;
             }
         }
@@ -319,13 +345,19 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
     }
 
     fn has_to_wait(&self, thread: usize, notice: &libc::seccomp_notif) -> bool {
-        let Thread { process, started, .. } = self.threads[thread];
-        if started && self.has_younger_thread(self.processes[process].pid, thread) {
+        if !self.has_lasting_threads && self.waits_for_thread(thread) {
             return true;
         }
+        let process = self.threads[thread].process;
         let number = notice.data.nr.into();
         let waits = WAITS.contains(&number) || OLD_WAITS.contains(&number);
         waits && self.processes[process + 1..].iter().any(|child| is_alive(child.pid))
+    }
+
+    /// Whether a thread that this one started with its last call has not ended.
+    fn waits_for_thread(&self, thread: usize) -> bool {
+        let Thread { process, started, .. } = self.threads[thread];
+        started && self.has_younger_thread(self.processes[process].pid, thread)
     }
 
     fn has_younger_thread(&self, pid: Pid, than: usize) -> bool {

@@ -51,7 +51,8 @@ const CUTS: usize = 75;
 /// in another order; at unexpected moments; each killed at some system call, and repeated or not; all of that; and truncated at
 /// every length. Each reply conforms to the specification, and after a last DEL of each attachment without its namespace nothing of
 /// any container is left. Truncated requests are refused and have no effect. Some ADD succeeds: of the chosen transcripts, or else
-/// of any. As recorded, each call succeeds that succeeded when a plugin of the same name was called.
+/// of any. As recorded, each call succeeds that succeeded when a plugin of the same name was called, unless the subject has an
+/// `ipam` of its own.
 ///
 /// The text of a request is not changed, except that the subject's keys other than `cniVersion`, `name` and `type` replace the
 /// recorded ones. Without `CNIKIT_CAMPAIGNS=whole` a random choice of at most `most` transcripts of each kind is tried.

@@ -194,7 +194,10 @@ impl CampaignHost {
 
     /// Runs `work` while the permanent attachment pings its gateways; no packet may be lost.
     pub(super) fn while_other_pings<T>(&self, work: impl FnOnce() -> T) -> T {
-        let Some(OtherAttachment { container, result }) = &self.other else { return work() };
+        let Some(OtherAttachment { container, result }) = self.other.as_ref().filter(|_| self.subject.gateways_answer)
+        else {
+            return work();
+        };
         let ips = result["ips"].as_array().filter(|_| !result["interfaces"].is_null());
         let ping = |ip: &Value| Some(format!("ping -n -q -i 0.1 -c 5 -W 2 {}", ip["gateway"].as_str()?));
         let pings: Vec<String> = ips.into_iter().flatten().filter_map(ping).collect();
@@ -243,7 +246,11 @@ impl<'a> Attempt<'a> {
         let sent = &AtomicBool::new(false);
         let (output, went) = thread::scope(|scope| {
             let later = |pid, signal, after| drop(scope.spawn(move || send_later(pid, signal, after, sent)));
-            campaign_host.traced_call(disturbed.verb, &called, &limits, |call| verdict(disturbed, call, sent, later))
+            let mut unordered = UnorderedCalls::new(disturbed, trace);
+            campaign_host.traced_call(disturbed.verb, &called, &limits, |call| match &mut unordered {
+                Some(unordered) => unordered.verdict(disturbed, call, sent, later),
+                None => verdict(disturbed, call, sent, later),
+            })
         });
         let (process, place, _) = disturbed.at;
         let before = place.checked_sub(1).and_then(|before| trace.at(process, before));
@@ -251,6 +258,7 @@ impl<'a> Attempt<'a> {
         let hit = match disturbed.disturbance {
             Disturbance::Limit(_) => true,
             Disturbance::Signal(_, after) if !after.is_zero() => sent.load(Ordering::Relaxed),
+            _ if !trace.is_ordered() => sent.load(Ordering::Relaxed),
             Disturbance::Signal(Signal::SIGKILL, _) | Disturbance::Errno(_) => went.agrees_until(trace, process, place),
             Disturbance::Signal(..) => went.at(process, place) == Some(disturbed.at.2),
         };
@@ -385,6 +393,54 @@ fn verdict(
             SyscallVerdict::GoOn
         }
         Disturbance::Limit(_) => SyscallVerdict::GoOn,
+    }
+}
+
+/// Finds the call to disturb in a program whose calls have no order: as many calls with its number were made before it as in the
+/// undisturbed run.
+struct UnorderedCalls {
+    before: usize,
+}
+
+impl UnorderedCalls {
+    /// `None` if the calls of the program have an order.
+    fn new(disturbed: &DisturbedCall, trace: &SyscallTrace) -> Option<UnorderedCalls> {
+        let (process, place, _) = disturbed.at;
+        (!trace.is_ordered()).then(|| UnorderedCalls { before: trace.occurrence(process, place) })
+    }
+
+    /// As [`verdict`]. `sent` becomes true if the call is disturbed.
+    fn verdict(
+        &mut self,
+        disturbed: &DisturbedCall,
+        call: &Syscall,
+        sent: &AtomicBool,
+        later: impl FnOnce(Pid, Signal, Duration),
+    ) -> SyscallVerdict {
+        let (process, _, number) = disturbed.at;
+        if (call.process, call.number) != (process, number) || sent.load(Ordering::Relaxed) {
+            return SyscallVerdict::GoOn;
+        }
+        if self.before > 0 {
+            self.before -= 1;
+            return SyscallVerdict::GoOn;
+        }
+        match disturbed.disturbance {
+            Disturbance::Errno(_) if reports_exec_to_parent(call) || makes_no_descriptor(call) => SyscallVerdict::GoOn,
+            Disturbance::Errno(errno) => {
+                sent.store(true, Ordering::Relaxed);
+                SyscallVerdict::Fail(errno)
+            }
+            Disturbance::Signal(signal, Duration::ZERO) => {
+                sent.store(true, Ordering::Relaxed);
+                SyscallVerdict::Signal(signal)
+            }
+            Disturbance::Signal(signal, after) => {
+                later(call.pid, signal, after);
+                SyscallVerdict::GoOn
+            }
+            Disturbance::Limit(_) => SyscallVerdict::GoOn,
+        }
     }
 }
 

@@ -3,9 +3,11 @@
 use std::fmt;
 use std::time::Duration;
 
+use cnikit::Version;
 use nix::errno::Errno;
 use nix::sys::signal::Signal;
 
+use crate::env::subject::Subject;
 use crate::syscall_trace::{self, Limit};
 
 /// The call that is disturbed.
@@ -54,7 +56,13 @@ impl DisturbedCall {
 }
 
 impl Verb {
-    pub(crate) const ALL: [Verb; 5] = [Verb::Add, Verb::First, Verb::Del, Verb::IncompleteDel, Verb::Gc];
+    const ALL: [Verb; 5] = [Verb::Add, Verb::First, Verb::Del, Verb::IncompleteDel, Verb::Gc];
+
+    /// The verbs of the subject's version of the specification.
+    pub(crate) fn of(subject: &Subject) -> impl Iterator<Item = Verb> {
+        let has_gc = subject.speaks(Version::V1_1_0);
+        Verb::ALL.into_iter().filter(move |verb| *verb != Verb::Gc || has_gc)
+    }
 
     /// `CNI_COMMAND`.
     pub(crate) fn command(self) -> &'static str {

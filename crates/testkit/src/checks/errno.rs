@@ -97,7 +97,7 @@ const OLD: &[Failing] = &[];
 /// Without `CNIKIT_CAMPAIGNS=whole` a random choice of at most `most` failures per verb is tried.
 pub fn at_every_call(subject: &Subject, most: usize) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
-    for verb in Verb::ALL {
+    for verb in Verb::of(subject) {
         let gone = verb.without_netns();
         let (trace, infallible) = usual_trace(subject, verb, gone);
         let mut calls_to_disturb = Vec::new();

@@ -30,7 +30,7 @@ pub fn reports_at_every_call(
     say: impl Fn(CampaignReport) -> CampaignReport,
 ) -> Vec<CampaignReport> {
     let mut reports = Vec::new();
-    for verb in Verb::ALL {
+    for verb in Verb::of(subject) {
         for gone in ways(verb) {
             let (trace, _) = usual_trace(subject, verb, *gone);
             assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
@@ -60,7 +60,7 @@ fn ways(verb: Verb) -> &'static [bool] {
 pub fn at_moments(subject: &Subject, moments: usize) -> Vec<CampaignReport> {
     let mut chance = seeded_rng(&format!("SIGTERM {}", subject.title));
     let mut kinds = Vec::new();
-    for verb in Verb::ALL {
+    for verb in Verb::of(subject) {
         kinds.extend(ways(verb).iter().map(|gone| (verb, *gone)));
     }
     // Fewer moments than kinds of calls are those of random kinds.
@@ -118,7 +118,7 @@ pub fn with_resource_limits(subject: &Subject, most: usize) -> Vec<CampaignRepor
     // The first limit is always too small, and the last one always large enough. Both are tried in every run.
     let ends = [limits[0], limits[limits.len() - 1]];
     let of_ends = under_limits(subject, Verb::Add, "first and last limit", &ends, ends.len());
-    for verb in Verb::ALL {
+    for verb in Verb::of(subject) {
         reports.push(under_limits(subject, verb, "limits", &limits, most));
     }
     reports.push(of_ends);

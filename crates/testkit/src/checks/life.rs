@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cnikit::Version;
 use serde_json::{Value, json};
 
 use crate::campaign::{SummaryLine, assert_no_findings};
@@ -66,7 +67,7 @@ const INCOMPLETE_DELS: [IncompleteDel; 12] = [
     IncompleteDel { what: "without prevResult", netns: NetnsValue::Same, more: |_| vec![] },
     IncompleteDel { what: "with an empty CNI_NETNS", netns: NetnsValue::Empty, more: |_| vec![] },
     IncompleteDel {
-        what: "with the namespace gone",
+        what: "with a path that is gone, of a namespace that is not",
         netns: NetnsValue::Gone,
         more: |result| vec![("prevResult", result.clone())],
     },
@@ -102,44 +103,100 @@ const INCOMPLETE_DELS: [IncompleteDel; 12] = [
 
 /// Checks that DEL succeeds and leaves nothing of the attachment with each kind of incomplete input, when it is repeated, and
 /// without an ADD. Another container keeps running, even if `CNI_NETNS` names its namespace. What earlier plugins made before a
-/// chained one is not changed.
+/// chained one is not changed. Panics with all that fail.
 pub fn survives_incomplete_dels(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir());
     let other = subject.container(&host);
-    let file = host.dir().join("a file");
-    std::fs::write(&file, "").unwrap();
+    std::fs::write(host.dir().join(A_FILE), "").unwrap();
     let running = subject.add(&host, "c-other", &other);
-    subject.call(&host, "DEL", "c-never", "", &[]).ok();
+    let mut found = Vec::new();
+    let of_never = || subject.call(&host, "DEL", "c-never", "", &[]).silent("DEL without an ADD");
+    found.extend(catch_panic(of_never).err());
     // They are dropped together, because what other plugins made for them on the host goes with them at some later time.
     let mut containers = Vec::new();
-    for incomplete in &INCOMPLETE_DELS {
+    for (n, incomplete) in INCOMPLETE_DELS.iter().enumerate() {
         containers.push(subject.container(&host));
-        let container = &containers[containers.len() - 1];
+        let container = &containers[n];
+        let id = format!("c-incomplete-{n}");
         let before = HostSnapshot::of(&host);
         let inside = subject.after.as_ref().map(|_| HostSnapshot::inside(container));
-        let result = subject.add(&host, "c-incomplete", container);
-        let path = match incomplete.netns {
+        let result = subject.add(&host, &id, container);
+        let tried = catch_panic(|| {
+            del_twice(&subject, &host, &id, incomplete, &incomplete.netns.path(&host, container, &other), &result);
+            HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, incomplete.what);
+            if let Some(inside) = inside {
+                HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], incomplete.what);
+            }
+            let output = subject.check(&host, "c-other", &other, &running);
+            assert_eq!(output.exit, 0, "DEL {} hurt another container: {}", incomplete.what, output.stdout);
+        });
+        if let Err(text) = tried {
+            found.push(text);
+            // What it left must not count against the next form.
+            let _ = subject.call(&host, "DEL", &id, &container.path(), &[("prevResult", result)]);
+        }
+    }
+    assert_no_findings(&found);
+    subject.del(&host, "c-other", &other, &running);
+}
+
+/// A file in the host's directory that is no namespace.
+const A_FILE: &str = "a file";
+
+impl NetnsValue {
+    /// The value, for a container beside another one.
+    fn path(&self, host: &Host, container: &Container, other: &Container) -> String {
+        match self {
             NetnsValue::Same => container.path(),
             NetnsValue::Empty => String::new(),
             NetnsValue::Gone => format!("{}-that-is-gone", container.path()),
-            NetnsValue::AFile => file.display().to_string(),
+            NetnsValue::AFile => host.dir().join(A_FILE).display().to_string(),
             NetnsValue::ADirectory => host.dir().display().to_string(),
             NetnsValue::AnothersContainer => other.path(),
             NetnsValue::TheHosts => "/proc/self/ns/net".into(),
-        };
-        for _ in 0..2 {
-            let output = subject.call(&host, "DEL", "c-incomplete", &path, &(incomplete.more)(&result));
-            assert_eq!((output.exit, output.stdout.as_str()), (0, ""), "DEL {}: {}", incomplete.what, output.stderr);
         }
-        HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, incomplete.what);
-        if let Some(inside) = inside {
-            HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], incomplete.what);
-        }
-        let output = subject.check(&host, "c-other", &other, &running);
-        assert_eq!(output.exit, 0, "DEL {} hurt another container: {}", incomplete.what, output.stdout);
     }
-    subject.del(&host, "c-other", &other, &running);
+}
+
+fn del_twice(subject: &Subject, host: &Host, id: &str, incomplete: &IncompleteDel, path: &str, result: &Value) {
+    for _ in 0..2 {
+        let output = subject.call(host, "DEL", id, path, &(incomplete.more)(result));
+        output.silent(&format!("DEL {}", incomplete.what));
+    }
+}
+
+/// Objects of other programs on a host: a link with addresses, a route, a rule, a permanent neighbour, a queueing discipline, an
+/// nftables table, a file.
+const FOREIGN_OBJECTS: &str = "ip link add foreign0 type veth peer name foreign1 && ip link set foreign0 up && ip link set foreign1 up && \
+    ip address add 192.0.2.1/24 dev foreign0 && ip address add 2001:db8::1/64 dev foreign0 nodad && \
+    ip route add 198.51.100.0/24 via 192.0.2.9 && ip rule add from 198.51.100.7 table 4711 priority 4711 && \
+    ip neigh add 192.0.2.9 lladdr 0a:00:00:00:00:09 dev foreign0 nud permanent && tc qdisc add dev foreign1 root pfifo limit 77 && \
+    nft 'table inet foreign { set s { type ipv4_addr; elements = { 198.51.100.8 }; }; chain c { type filter hook forward priority 7; ip saddr @s counter accept; }; }' && \
+    echo text > \"$DIR/foreign\"";
+
+/// Checks that objects of other programs on the host are the same while a container is attached, after its DEL, and, in version
+/// 1.1.0, after a GC without valid attachments.
+pub fn leaves_foreign_objects(subject: &Subject) {
+    let host = subject.host();
+    host.sh(&FOREIGN_OBJECTS.replace("$DIR", &host.dir().display().to_string()));
+    let subject = subject.at(host.dir());
+    let container = subject.container(&host);
+    let before = HostSnapshot::stable(&host);
+    let went = |when: &str| {
+        let missing = before.added_since(&HostSnapshot::of(&host), &subject.shared);
+        let missing: Vec<String> = missing.into_iter().filter(|line| !line.starts_with("sysctl: ")).collect();
+        assert!(missing.is_empty(), "{when}: objects of other programs were changed or removed: {missing:#?}");
+    };
+    let result = subject.add(&host, "c-one", &container);
+    went("after ADD");
+    subject.del(&host, "c-one", &container, &result);
+    went("after DEL");
+    if subject.speaks(Version::V1_1_0) {
+        subject.add(&host, "c-one", &container);
+        subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+        went("after GC");
+    }
 }
 
 /// The containers of [`removes_invalid`]: two attachments that are not in the list of valid ones, and one that is.

@@ -7,4 +7,5 @@ pub mod flood;
 pub mod kill;
 pub mod life;
 pub mod mixed;
+pub mod protocol;
 pub mod soak;

@@ -126,9 +126,11 @@ impl Soak {
     fn build(&self) -> io::Result<String> {
         let mut hash = DefaultHasher::new();
         for (subject, batches) in &self.subjects {
-            let Subject { bin, plugin: _, title, conf, env, after, host_setup, background, shared } = subject;
+            let Subject { bin, plugin: _, title, conf, env, after, .. } = subject;
+            let Subject { host_setup, background, shared, state, gateways_answer, .. } = subject;
             let after = after.as_ref().map(|after| (&after.made, after.result.to_string()));
-            (title, conf.to_string(), env, after, host_setup, background, shared, batches).hash(&mut hash);
+            (title, conf.to_string(), env, after, batches).hash(&mut hash);
+            (host_setup, background, shared, state, gateways_answer).hash(&mut hash);
             for name in subject.programs() {
                 let path = bin.join(name);
                 let unread = |error| io::Error::other(format!("{}: {error}", path.display()));

@@ -19,6 +19,8 @@ use tempfile::TempDir;
 pub struct Host {
     netns: Netns,
     dir: TempDir,
+    /// Directories of which programs on this host see a copy of its own: see [`Host::with_own`].
+    own: Vec<PathBuf>,
 }
 
 /// A network namespace that is a container of a test.
@@ -30,20 +32,40 @@ pub struct Container {
 /// The kernel's file with the ID of the current boot.
 const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 
+/// Where a host's own directories are below its directory.
+const OWN: &str = "state";
+
 /// The longest time that a program of a test may run.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
 impl Host {
     /// Creates a host with its loopback up.
     pub fn new() -> Host {
-        let host = Host { netns: cnikit_netns::make::anonymous().unwrap(), dir: tempfile::tempdir().unwrap() };
+        let netns = cnikit_netns::make::anonymous().unwrap();
+        let host = Host { netns, dir: tempfile::tempdir().unwrap(), own: Vec::new() };
         host.sh("ip link set lo up");
         host
     }
 
     /// The machine itself, for tests that have one of their own: the namespace that this process is in, and a new directory.
     pub fn machine() -> Host {
-        Host { netns: Netns::own().unwrap(), dir: tempfile::tempdir().unwrap() }
+        Host { netns: Netns::own().unwrap(), dir: tempfile::tempdir().unwrap(), own: Vec::new() }
+    }
+
+    /// Returns the host with an empty directory of its own at each of these paths, which have to exist: programs on it see
+    /// `state/PATH` below the host's directory there. It is for plugins whose state has a fixed place, such as `/var/lib/cni`.
+    #[must_use]
+    pub fn with_own(mut self, directories: &[PathBuf]) -> Host {
+        for place in directories {
+            std::fs::create_dir_all(self.place_of(place)).unwrap();
+        }
+        self.own.extend_from_slice(directories);
+        self
+    }
+
+    /// The directory that programs on this host see at a path.
+    fn place_of(&self, path: &Path) -> PathBuf {
+        self.dir().join(OWN).join(path.strip_prefix("/").unwrap_or(path))
     }
 
     /// Creates a container.
@@ -78,12 +100,21 @@ impl Host {
 
     /// Runs `work` on a thread in the host's namespace.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        self.netns.enter(|_| work()).unwrap()
+        let own: Vec<(PathBuf, &PathBuf)> = self.own.iter().map(|path| (self.place_of(path), path)).collect();
+        self.netns
+            .enter(|_| {
+                if !own.is_empty() {
+                    enter_mount_namespace();
+                }
+                own.iter().for_each(|(from, to)| bind(from, to));
+                work()
+            })
+            .unwrap()
     }
 
     /// The host after a reboot: a new namespace with the same directory.
     pub(crate) fn rebooted(self) -> Host {
-        Host { dir: self.dir, ..Host::new() }
+        Host { dir: self.dir, own: self.own, ..Host::new() }
     }
 
     /// Runs `work` on a thread where another boot ID is mounted over the kernel's (random(4)). Only that thread and its programs
@@ -118,7 +149,7 @@ impl Host {
             for (place, container) in containers.iter().enumerate() {
                 let path = dir.join(place.to_string());
                 std::fs::write(&path, "").unwrap();
-                mount(Some(container.path().as_str()), &path, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+                bind(Path::new(&container.path()), &path);
             }
             work()
         })
@@ -126,18 +157,18 @@ impl Host {
 
     /// Runs a shell line on this host and returns its output. Panics if it fails.
     pub fn sh(&self, line: &str) -> String {
-        shell(&self.netns, line)
+        succeeded(line, self.try_sh(line))
     }
 
     /// Runs a shell line on this host. Returns whether it succeeded, and its stdout followed by its stderr.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
-        try_shell(&self.netns, line)
+        self.enter(|| try_shell(line))
     }
 
     /// Runs a program on this host with additional variables and this stdin. Returns its exit status (negative: a signal), stdout
     /// and stderr.
     pub fn run(&self, program: &Path, env: &[(String, String)], stdin: &[u8]) -> (i32, Vec<u8>, Vec<u8>) {
-        run_in(&self.netns, program, &[], env, stdin)
+        self.enter(|| run_here(program, &[], env, stdin))
     }
 }
 
@@ -160,12 +191,12 @@ impl Container {
 
     /// Runs a shell line in this container and returns its output. Panics if it fails.
     pub fn sh(&self, line: &str) -> String {
-        shell(&self.netns, line)
+        succeeded(line, self.try_sh(line))
     }
 
     /// Runs a shell line in this container. Returns whether it succeeded, and its stdout followed by its stderr.
     pub fn try_sh(&self, line: &str) -> (bool, String) {
-        try_shell(&self.netns, line)
+        self.netns.enter(|_| try_shell(line)).unwrap()
     }
 
     /// The names of its links but the loopback's, from proc(5): `ip link` also says on stderr which files of `/run/netns` are no
@@ -185,7 +216,13 @@ impl Container {
 /// Mounts a file over the kernel's boot ID, for the calling thread only.
 fn mount_boot_id(file: &Path) {
     enter_mount_namespace();
-    mount(Some(file), BOOT_ID, None::<&str>, MsFlags::MS_BIND, None::<&str>).unwrap();
+    bind(file, Path::new(BOOT_ID));
+}
+
+/// Mounts a file or directory over another one.
+fn bind(from: &Path, to: &Path) {
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
+        .unwrap_or_else(|error| panic!("mount {} over {}: {error}", from.display(), to.display()));
 }
 
 /// Mounts an `/etc` with this policy, for the calling thread only. The files of the real one, which `etc` shows, are linked.
@@ -219,25 +256,20 @@ fn path_of(netns: &Netns) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
 }
 
-fn shell(netns: &Netns, line: &str) -> String {
-    let (succeeded, output) = try_shell(netns, line);
+/// The output of a shell line that has to succeed.
+fn succeeded(line: &str, (succeeded, output): (bool, String)) -> String {
     assert!(succeeded, "{line}: {output}");
     output
 }
 
-fn try_shell(netns: &Netns, line: &str) -> (bool, String) {
-    let (exit, mut stdout, stderr) = run_in(netns, Path::new("/bin/sh"), &["-c", line], &[], b"");
+fn try_shell(line: &str) -> (bool, String) {
+    let (exit, mut stdout, stderr) = run_here(Path::new("/bin/sh"), &["-c", line], &[], b"");
     stdout.extend(stderr);
     (exit == 0, String::from_utf8_lossy(&stdout).into_owned())
 }
 
-fn run_in(
-    netns: &Netns,
-    path: &Path,
-    args: &[&str],
-    env: &[(String, String)],
-    stdin: &[u8],
-) -> (i32, Vec<u8>, Vec<u8>) {
+/// Runs a program in the namespaces of the calling thread.
+fn run_here(path: &Path, args: &[&str], env: &[(String, String)], stdin: &[u8]) -> (i32, Vec<u8>, Vec<u8>) {
     let program = Program {
         path: PathBuf::from(path),
         args: args.iter().map(OsString::from).collect(),
@@ -246,7 +278,7 @@ fn run_in(
         limit: 64 << 20,
         grace: Duration::from_secs(1),
     };
-    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(TIMEOUT))).unwrap();
+    let ended = cnikit_process::run(&program, Deadline::after(TIMEOUT));
     let ended = ended.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let exit = match ended.how {
         How::Exit(status) => status,

@@ -13,8 +13,14 @@ use nix::fcntl::OFlag;
 
 use crate::env::host::{Container, Host};
 
-/// Files of host-local with content that may change: the last reserved address, and the index.
-pub const HINTS: [&str; 2] = ["file: leases/<network>/last_reserved_ip.", "file: leases/.idx/<network> = "];
+/// Files of host-local with content that may change: the last reserved address, and the index. In the `dataDir` of
+/// [`Subject::at`](crate::Subject::at), and in the default one of a host with its own `/var/lib/cni`.
+pub const HINTS: [&str; 4] = [
+    "file: leases/<network>/last_reserved_ip.",
+    "file: leases/.idx/<network> = ",
+    "file: state/var/lib/cni/networks/<network>/last_reserved_ip.",
+    "file: state/var/lib/cni/networks/.idx/<network> = ",
+];
 
 /// The placeholder for a network's name in a text that a line may contain.
 const NETWORK: &str = "<network>";
@@ -71,6 +77,8 @@ const TITLE: &str = "== ";
 /// Time for the kernel to remove a namespace that no process holds, and the interval of the checks.
 const CLEARED: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
+/// Time for the kernel to detect duplicates of an address: it begins within a second, and takes one.
+const DETECTED: Duration = Duration::from_secs(4);
 
 /// The most lines that a finding shows.
 const SHOWN: usize = 12;
@@ -159,11 +167,20 @@ pub fn line_contains(line: &str, text: &str) -> bool {
 }
 
 fn namespace(netns: &Netns) -> BTreeSet<String> {
-    let output = run(netns, &script());
-    let mut lines: BTreeSet<String> = output.lines().map(str::to_owned).collect();
+    let mut lines = shown(netns);
+    // While the kernel looks for duplicates of an IPv6 address (RFC 4862) it is marked, and has no routes yet.
+    let deadline = Deadline::after(DETECTED);
+    while lines.iter().any(|line| line.contains(" tentative ")) && deadline.pause(TICK) {
+        lines = shown(netns);
+    }
     netns.enter(|_| settings(Path::new("/proc/sys/net"), &mut lines)).unwrap();
     lines.retain(|line| !line.contains(HOST_END) || LIMITS.iter().any(|limit| line.contains(limit)));
     lines
+}
+
+/// What the programs print.
+fn shown(netns: &Netns) -> BTreeSet<String> {
+    run(netns, &script()).lines().map(str::to_owned).collect()
 }
 
 /// The names of host ends that earlier plugins made begin with this, see [`Subject::after`](crate::Subject::after). Such links

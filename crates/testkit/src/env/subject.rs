@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use cnikit::Version;
 use serde_json::{Value, json};
 
 use crate::env::host::{Container, Host};
@@ -30,6 +31,11 @@ pub struct Subject {
     pub background: &'static str,
     /// Texts of lines that may stay on the host after the last DEL: see [`Subject::shared`](fn@Subject::shared).
     pub shared: Vec<&'static str>,
+    /// Directories in which the plugin has state at a fixed place, such as `/var/lib/cni`: each host has its own ones. See
+    /// [`Host::with_own`].
+    pub state: Vec<PathBuf>,
+    /// Whether the gateways of its results answer a ping, so that campaigns may require it.
+    pub gateways_answer: bool,
 }
 
 /// Simulates the plugins before a chained one. See [`Subject::after`].
@@ -77,8 +83,15 @@ impl CallOutput {
 
     /// The JSON document on stdout of a call that has to succeed; null if stdout is empty.
     pub fn ok(self) -> Value {
-        assert_eq!(self.exit, 0, "{}{}", self.stdout, self.stderr);
+        assert!(self.exit == 0, "exit status {}: {}{}", self.exit, self.stdout, self.stderr);
         if self.stdout.is_empty() { Value::Null } else { self.json() }
+    }
+
+    /// Panics unless the call succeeded and printed nothing, as a verb without a result has to.
+    pub(crate) fn silent(&self, what: &str) {
+        let CallOutput { exit, stdout, stderr } = self;
+        assert!(*exit == 0, "{what}: exit status {exit}: {stdout}{stderr}");
+        assert!(stdout.is_empty(), "{what} prints {stdout:?}");
     }
 
     /// Code and message of a call that has to fail with exactly one error object.
@@ -129,6 +142,8 @@ impl Subject {
             host_setup: ":",
             background: "",
             shared: SHARED.to_vec(),
+            state: Vec::new(),
+            gateways_answer: true,
         }
     }
 
@@ -160,7 +175,7 @@ impl Subject {
 
     /// Creates a host and prepares it for the plugin.
     pub fn host(&self) -> Host {
-        let host = Host::new();
+        let host = Host::new().with_own(&self.state);
         host.sh(&self.host_setup.replace("$DIR", &host.dir().display().to_string()));
         host
     }
@@ -242,6 +257,12 @@ impl Subject {
     pub(crate) fn programs(&self) -> impl Iterator<Item = &str> {
         let named = ["delegate", "ipam"].map(|key| self.conf[key]["type"].as_str());
         std::iter::once(self.plugin.as_str()).chain(named.into_iter().flatten())
+    }
+
+    /// Whether it is called in at least this version of the specification.
+    pub(crate) fn speaks(&self, version: Version) -> bool {
+        let text = self.conf["cniVersion"].as_str().unwrap_or_default();
+        Version::exact(text).is_some_and(|own| own >= version)
     }
 
     /// The name of the network.

@@ -88,13 +88,13 @@ pub struct Transcript {
 }
 
 impl Transcript {
-    fn read(path: &Path) -> Transcript {
-        let text = fs::read_to_string(path).unwrap();
+    /// Reads a transcript from the text of a file. Panics if it does not have the form in [`transcripts`](super).
+    pub fn parse(name: &str, text: &str) -> Transcript {
         let mut calls = Vec::new();
         for (n, line) in text.lines().enumerate() {
-            calls.push(RecordedCall::read(line, &format!("{}, line {}", path.display(), n + 1)));
+            calls.push(RecordedCall::read(line, &format!("{name}, line {}", n + 1)));
         }
-        Transcript { name: path.file_stem().unwrap().to_str().unwrap().to_owned(), calls }
+        Transcript { name: name.to_owned(), calls }
     }
 
     /// The DELs of a runtime that lost its state. Such a DEL may be refused if the recorded last DEL of the attachment was.
@@ -141,5 +141,10 @@ pub fn read(dir: &Path) -> Vec<Transcript> {
     let mut files: Vec<_> = entries.map(|entry| entry.unwrap().path()).collect();
     files.retain(|path| path.extension().is_some_and(|extension| extension == "jsonl"));
     files.sort();
-    files.iter().map(|path| Transcript::read(path)).collect()
+    let mut all = Vec::with_capacity(files.len());
+    for path in files {
+        let name = path.file_stem().unwrap_or_default().to_string_lossy();
+        all.push(Transcript::parse(&name, &fs::read_to_string(&path).unwrap()));
+    }
+    all
 }

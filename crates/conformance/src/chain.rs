@@ -1,0 +1,146 @@
+//! A plugin that calls the plugins of a list, as a runtime does, so that a chain is tested as one plugin.
+//!
+//! Its configuration has the plugins in the key `plugins`. ADD and CHECK call them in order, DEL in reverse order; all plugins are
+//! called for DEL, GC and STATUS, and the first error is reported at the end.
+
+use std::collections::BTreeSet;
+use std::io::{Read, Write};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+use cnikit_process::{Deadline, Env, How, Program};
+use serde_json::{Map, Value, json};
+
+/// The name under which this program is that plugin.
+pub(crate) const NAME: &str = "cni-conformance-chain";
+
+/// The longest time that a plugin may run.
+const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// Keys of the list that each plugin gets, because a runtime adds them.
+const FROM_THE_RUNTIME: [&str; 5] =
+    ["runtimeConfig", "args", "cni.dev/valid-attachments", "cni.dev/attachments", "prevResult"];
+
+/// Serves one call.
+pub(crate) fn main() -> ExitCode {
+    let mut stdin = Vec::new();
+    let conf = std::io::stdin()
+        .read_to_end(&mut stdin)
+        .map_err(|error| refusal(5, &format!("read stdin: {error}")))
+        .and_then(|_| serve(&variable("CNI_COMMAND"), &stdin));
+    let (status, stdout) = match conf {
+        Ok(stdout) => (0, stdout),
+        Err(failure) => failure,
+    };
+    // If stdout cannot be written to, there is nowhere left to report it.
+    let _ = std::io::stdout().write_all(&stdout);
+    ExitCode::from(status)
+}
+
+/// The exit status and stdout of a call that failed.
+type Failure = (u8, Vec<u8>);
+
+fn refusal(code: u32, msg: &str) -> Failure {
+    (1, json!({"cniVersion": "1.1.0", "code": code, "msg": msg}).to_string().into_bytes())
+}
+
+#[expect(clippy::disallowed_methods, reason = "it is called as a plugin is")]
+fn variable(name: &str) -> String {
+    std::env::var(name).unwrap_or_default()
+}
+
+fn serve(verb: &str, stdin: &[u8]) -> Result<Vec<u8>, Failure> {
+    let list: Value =
+        serde_json::from_slice(stdin).map_err(|error| refusal(6, &format!("decode the list: {error}")))?;
+    let Some(list) = list.as_object() else { return Err(refusal(6, "decode the list: it is not an object")) };
+    if verb == "VERSION" {
+        return versions();
+    }
+    let plugins = list.get("plugins").and_then(Value::as_array).cloned().unwrap_or_default();
+    match verb {
+        "ADD" => add(list, &plugins),
+        "DEL" => all(list, plugins.iter().rev()),
+        "CHECK" => plugins.iter().try_fold(Vec::new(), |_, plugin| call(list, plugin, None)),
+        _ => all(list, plugins.iter()),
+    }
+}
+
+/// Each plugin gets the result of the one before it.
+fn add(list: &Map<String, Value>, plugins: &[Value]) -> Result<Vec<u8>, Failure> {
+    let mut result = Vec::new();
+    for plugin in plugins {
+        let before = if result.is_empty() { None } else { Some(&result[..]) };
+        result = call(list, plugin, before)?;
+    }
+    Ok(result)
+}
+
+/// Calls all plugins. Returns the first failure.
+fn all<'a>(list: &Map<String, Value>, plugins: impl Iterator<Item = &'a Value>) -> Result<Vec<u8>, Failure> {
+    let mut failure = None;
+    for plugin in plugins {
+        if let Err(failed) = call(list, plugin, None) {
+            failure.get_or_insert(failed);
+        }
+    }
+    failure.map_or(Ok(Vec::new()), Err)
+}
+
+/// Calls one plugin with its keys and those of the list that a runtime adds. Returns its stdout.
+fn call(list: &Map<String, Value>, plugin: &Value, before: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
+    let mut conf = plugin.as_object().cloned().unwrap_or_default();
+    let kept = ["cniVersion", "name"].into_iter().chain(FROM_THE_RUNTIME);
+    for key in kept.filter(|key| list.contains_key(*key)) {
+        conf.insert(key.to_owned(), list[key].clone());
+    }
+    if let Some(before) = before {
+        let result = serde_json::from_slice(before)
+            .map_err(|error| refusal(6, &format!("decode the result of the plugin before: {error}")))?;
+        conf.insert("prevResult".to_owned(), result);
+    }
+    let kind = conf.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
+    exec(&kind, Value::Object(conf).to_string().into_bytes())
+}
+
+/// Runs a plugin of `CNI_PATH` with this process's variables.
+fn exec(kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
+    let paths = variable("CNI_PATH");
+    let path: Option<PathBuf> = std::env::split_paths(&paths).map(|dir| dir.join(kind)).find(|path| path.is_file());
+    let Some(path) = path.filter(|_| !kind.is_empty() && !kind.contains('/')) else {
+        return Err(refusal(103, &format!("failed to find plugin {kind:?} in path [{paths}]")));
+    };
+    let program = Program {
+        path,
+        args: Vec::new(),
+        env: Env::inherited(Vec::new()),
+        stdin,
+        limit: 64 << 20,
+        grace: Duration::from_secs(1),
+    };
+    let ended = cnikit_process::run(&program, Deadline::after(TIMEOUT))
+        .map_err(|error| refusal(103, &format!("run {kind}: {error}")))?;
+    let _ = std::io::stderr().write_all(&ended.stderr);
+    match ended.how {
+        How::Exit(0) => Ok(ended.stdout),
+        How::Exit(status) => Err((u8::try_from(status).unwrap_or(1), ended.stdout)),
+        How::Signal(signal) => Err(refusal(103, &format!("{kind} died by signal {signal}"))),
+    }
+}
+
+/// The versions that all plugins support.
+fn versions() -> Result<Vec<u8>, Failure> {
+    let mut common: Option<BTreeSet<String>> = None;
+    for kind in variable(PLUGINS).split(',') {
+        let answer = exec(kind, br#"{"cniVersion": "1.0.0"}"#.to_vec())?;
+        let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
+        let listed = answer["supportedVersions"].as_array().into_iter().flatten();
+        let own: BTreeSet<String> = listed.filter_map(|one| one.as_str().map(str::to_owned)).collect();
+        common = Some(common.map_or(own.clone(), |common| common.intersection(&own).cloned().collect()));
+    }
+    let common = common.unwrap_or_default();
+    Ok(json!({"cniVersion": common.last(), "supportedVersions": common}).to_string().into_bytes())
+}
+
+/// The variable with the types of the plugins, which a call of VERSION has no list of.
+pub(crate) const PLUGINS: &str = "CNI_CONFORMANCE_PLUGINS";

@@ -1,0 +1,133 @@
+//! The report: text for people, TAP, `JUnit`, JSON.
+
+mod forms;
+
+use std::fs;
+use std::io::Write;
+use std::path::PathBuf;
+
+use cnikit_testkit::campaign;
+
+use crate::case::Case;
+use crate::checks::{CHECKS, Check, Level};
+use crate::cli::{CommandLine, Format};
+
+/// What a test found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    Passed,
+    /// What it found.
+    Failed(String),
+    /// Why it does not apply.
+    Skipped(&'static str),
+}
+
+/// The result of a test.
+pub(crate) struct CheckResult {
+    pub check: &'static Check,
+    pub outcome: Outcome,
+    pub seconds: f64,
+}
+
+/// The results of a run.
+#[derive(Default)]
+pub(crate) struct Report {
+    /// What was tested: the plugins.
+    subject: String,
+    /// The version of the configuration.
+    version: String,
+    results: Vec<CheckResult>,
+    /// The command line that repeats each test, in the order of the results.
+    again: Vec<String>,
+    line: Option<CommandLine>,
+}
+
+impl Report {
+    /// A report without results.
+    pub(crate) fn new(line: &CommandLine, case: &Case) -> Report {
+        let version = case.subject.conf["cniVersion"].as_str().unwrap_or_default().to_owned();
+        Report { subject: case.subject.title.clone(), version, line: Some(line.clone()), ..Report::default() }
+    }
+
+    fn is_text_on_stdout(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.format == Format::Text && line.output.is_none())
+    }
+
+    /// Prints the heading, if the report is for a person who waits for it.
+    pub(crate) fn begin(&self) {
+        if self.is_text_on_stdout() {
+            print(&self.heading());
+        }
+    }
+
+    /// Adds a result, and prints it if the report is for a person.
+    pub(crate) fn add(&mut self, result: CheckResult) {
+        let again = self.line.as_ref().map(|line| line.again(result.check.id, campaign::seed()));
+        self.again.push(again.unwrap_or_default());
+        self.results.push(result);
+        if self.is_text_on_stdout() {
+            print(&self.text_of(self.results.len() - 1));
+        }
+    }
+
+    /// Writes what was not printed yet.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub(crate) fn finish(&self) -> Result<(), String> {
+        let Some(line) = &self.line else { return Ok(()) };
+        if self.is_text_on_stdout() {
+            print(&self.summary());
+            return Ok(());
+        }
+        let text = match line.format {
+            Format::Text => self.text(),
+            Format::Tap => self.tap(),
+            Format::Junit => self.junit(),
+            Format::Json => self.json(),
+        };
+        match &line.output {
+            None => print(&text),
+            Some(path) => write(path, &text)?,
+        }
+        Ok(())
+    }
+
+    /// Whether no test up to this level failed.
+    pub(crate) fn is_met(&self, level: Level) -> bool {
+        let failed = |result: &CheckResult| matches!(result.outcome, Outcome::Failed(_));
+        !self.results.iter().any(|result| result.check.level <= level && failed(result))
+    }
+
+    /// The highest level that is met, if tests of it ran.
+    fn level(&self) -> Option<Level> {
+        let levels = [Level::Specification, Level::Robust, Level::Excellent];
+        let ran = |level: Level| {
+            self.results
+                .iter()
+                .any(|result| result.check.level == level && !matches!(result.outcome, Outcome::Skipped(_)))
+        };
+        levels.into_iter().take_while(|level| self.is_met(*level)).filter(|level| ran(*level)).last()
+    }
+}
+
+fn write(path: &PathBuf, text: &str) -> Result<(), String> {
+    fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))
+}
+
+fn print(text: &str) {
+    // A reader that closed the pipe has read enough.
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}
+
+/// Prints a line to standard error.
+pub(crate) fn print_to_stderr(line: &str) {
+    let _ = writeln!(std::io::stderr(), "{line}");
+}
+
+/// Prints the names, levels and titles of all tests.
+pub(crate) fn list_checks() {
+    for check in CHECKS {
+        print(&format!("{:<14}{:<10}{}\n", check.level, check.id, check.title));
+    }
+}

@@ -1,0 +1,202 @@
+//! The protocol checks on every plugin of ours, and the program `cni-conformance` on plugins in three languages.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+use std::fmt::Write as _;
+use std::path::{Path, PathBuf};
+
+use cnikit_testkit::{CallOutput, Host, Subject, protocol};
+use cnikit_tests::{bin, dual_stack, each_subject, program, subject};
+use serde_json::{Value, json};
+
+macro_rules! conforms {
+    ($($name:ident: $subject:expr $(, $more:ident)*;)+) => {$(
+        #[test]
+        fn $name() {
+            conforms(&$subject);
+        }
+    )+};
+}
+
+each_subject!(conforms);
+
+fn conforms(subject: &Subject) {
+    protocol::reports_versions(subject);
+    protocol::converts_results(subject);
+    protocol::results_are_true(subject);
+    protocol::prints_nothing_but_results(subject);
+    protocol::reports_its_status(subject);
+}
+
+#[test]
+fn bad_requests_and_existing_interfaces_are_refused_and_losses_noticed() {
+    let bridge = subject("bridge", json!({"isDefaultGateway": true, "ipam": dual_stack()}));
+    protocol::refuses_bad_requests(&bridge, true);
+    protocol::refuses_an_existing_interface(&bridge);
+    protocol::keeps_valid_attachments(&bridge);
+    protocol::notices_losses(&bridge);
+    protocol::refuses_bad_requests(&subject("host-local", json!({"ipam": dual_stack()})), false);
+}
+
+/// A run of the program in a host's directory, with these files of JSON there.
+struct Run {
+    host: Host,
+}
+
+impl Run {
+    fn with(files: &[(&str, Value)]) -> Run {
+        let host = Host::new();
+        for (name, content) in files {
+            std::fs::write(host.dir().join(name), content.to_string()).unwrap();
+        }
+        Run { host }
+    }
+
+    /// Runs it. An option that names a file of the directory gets its path.
+    fn run(&self, options: &[&str]) -> CallOutput {
+        let mut words = vec!["exec".to_owned(), program("cni-conformance").display().to_string()];
+        for option in options {
+            let file = self.host.dir().join(option);
+            let word = if file.is_file() { file.display().to_string() } else { (*option).to_owned() };
+            words.push(format!("'{word}'"));
+        }
+        let shell = [("LINE".to_owned(), words.join(" "))];
+        CallOutput::from(self.host.run(&self.script(), &shell, b""))
+    }
+
+    /// A program that runs the line in its variable.
+    fn script(&self) -> PathBuf {
+        let path = self.host.dir().join("script");
+        if !path.exists() {
+            self.host.sh(&format!("printf '#!/bin/sh\\neval \"$LINE\"\\n' > {0} && chmod 755 {0}", path.display()));
+        }
+        path
+    }
+
+    /// The outcome of each test of a JSON report.
+    fn outcomes(&self, options: &[&str]) -> Vec<(String, String)> {
+        let output = self.run(&[options, &["--format", "json"]].concat());
+        let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
+        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
+        report["tests"].as_array().unwrap().iter().map(|test| (text(&test["id"]), text(&test["outcome"]))).collect()
+    }
+
+    /// The names of the tests that fail.
+    fn failed(&self, options: &[&str]) -> Vec<String> {
+        let outcomes = self.outcomes(options);
+        assert!(outcomes.iter().any(|(_, outcome)| outcome == "passed"), "nothing passed: {outcomes:?}");
+        outcomes.into_iter().filter(|(_, outcome)| outcome == "failed").map(|(id, _)| id).collect()
+    }
+}
+
+fn plugin(name: &str) -> String {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins").join(name).display().to_string()
+}
+
+fn ours(name: &str) -> String {
+    bin().join(name).display().to_string()
+}
+
+/// The campaigns are tested by themselves, and take long.
+const WITHOUT_CAMPAIGNS: [&str; 2] = ["--skip", "kill,recorded,fault,terminate"];
+
+#[test]
+fn a_bridge_of_ours_is_excellent_with_every_test() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet", "isDefaultGateway": true}))]);
+    let options = ["--plugin", &ours("bridge"), "--conf", "net.json", "--with-ipam", "host-local", "--cases", "1"];
+    let output = run.run(&options);
+    assert!(output.exit == 0 && output.stdout.contains("level: excellent"), "{output:?}");
+    assert!(output.stdout.contains("18 passed, 0 failed, 1 do not apply"), "{output:?}");
+}
+
+#[test]
+fn a_chain_is_tested_as_one_plugin() {
+    let bridge = json!({"type": "bridge", "isDefaultGateway": true, "ipam": dual_stack()});
+    let list = json!({"cniVersion": "1.1.0", "name": "testnet", "plugins": [bridge]});
+    let ports = json!({"backend": "nftables", "runtimeConfig": {"portMappings": [{"hostPort": "$NUMBER", "containerPort": 80}]}});
+    let run = Run::with(&[("list.conflist", list), ("ports.json", ports)]);
+    let options = ["--plugin", &ours("portmap"), "--conf", "ports.json", "--chain", "list.conflist"];
+    let outcomes = run.outcomes(&[&options[..], &WITHOUT_CAMPAIGNS].concat());
+    assert!(outcomes.iter().all(|(_, outcome)| outcome != "failed"), "{outcomes:?}");
+    assert!(outcomes.contains(&("chained".to_owned(), "passed".to_owned())), "{outcomes:?}");
+}
+
+#[test]
+fn what_a_plugin_in_shell_does_wrong_is_found() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet"}))]);
+    let options = ["--plugin", &plugin("lo.sh"), "--conf", "net.json"];
+    // It sets `lo` down in any namespace that DEL names, the host's and that of another container.
+    assert_eq!(run.failed(&[&options[..], &WITHOUT_CAMPAIGNS].concat()), ["del"]);
+    let output = run.run(&[&options[..], &["--only", "del"]].concat());
+    assert!(output.exit == 1 && output.stdout.contains("with the host's namespace: came ["), "{output:?}");
+    let [source, again] = ["Plugins should generally complete a DEL action without error", "again: CNIKIT_SEED="];
+    assert!(output.stdout.contains(source) && output.stdout.contains(again), "{output:?}");
+}
+
+#[test]
+fn a_plugin_in_python_conforms() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet", "address": "10.88.$PLACE/16"}))]);
+    let options = ["--plugin", &plugin("pair.py"), "--conf", "net.json"];
+    assert_eq!(run.failed(&[&options[..], &WITHOUT_CAMPAIGNS].concat()), [""; 0]);
+}
+
+#[test]
+fn an_add_that_fails_is_the_finding_and_other_tests_are_skipped() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet", "mtu": -1}))]);
+    let options = ["--plugin", &ours("bridge"), "--conf", "net.json", "--with-ipam", "host-local"];
+    let outcomes = run.outcomes(&options);
+    let ended = |id: &str| outcomes.iter().find(|(name, _)| name == id).map(|(_, outcome)| outcome.as_str());
+    assert_eq!([ended("version"), ended("add"), ended("del")], [Some("passed"), Some("failed"), Some("skipped")]);
+}
+
+#[test]
+fn without_root_it_runs_in_a_user_namespace() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet"}))]);
+    run.host.sh(&format!(
+        "chmod 755 {0} && cp {1} {2} {0}",
+        run.host.dir().display(),
+        program("cni-conformance").display(),
+        ours("loopback")
+    ));
+    let dir = run.host.dir().display().to_string();
+    let line = format!(
+        "cd {dir} && setpriv --reuid 65534 --regid 65534 --clear-groups ./cni-conformance --plugin ./loopback --conf net.json --level specification"
+    );
+    let (succeeded, output) = run.host.try_sh(&line);
+    assert!(succeeded && output.contains("level: specification"), "{output}");
+}
+
+#[test]
+fn the_other_forms_have_one_entry_for_each_test() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet"}))]);
+    let options = ["--plugin", &ours("loopback"), "--conf", "net.json", "--only", "version,add,del"];
+    let tap = run.run(&[&options[..], &["--format", "tap"]].concat()).stdout;
+    assert!(tap.starts_with("TAP version 14\n1..3\nok 1 - "), "{tap}");
+    let file = run.host.dir().join("report.xml");
+    std::fs::write(&file, "").unwrap();
+    let output = run.run(&[&options[..], &["--format", "junit", "--output", "report.xml"]].concat());
+    assert!(output.exit == 0 && output.stdout.is_empty(), "{output:?}");
+    assert_eq!(std::fs::read_to_string(&file).unwrap().matches("<testcase ").count(), 3);
+}
+
+#[test]
+fn what_cannot_be_tested_has_exit_status_2_and_a_reason() {
+    let run = Run::with(&[]);
+    let output = run.run(&["--plugin", "/nowhere/x", "--conf", "/nowhere/net.json"]);
+    assert_eq!(output.exit, 2);
+    assert!(output.stderr.starts_with("cni-conformance: /nowhere/x: No such file"), "{output:?}");
+}
+
+#[test]
+fn the_page_has_the_tests_that_there_are() {
+    let listed = Run::with(&[]).run(&["--list"]).stdout;
+    let mut rows = String::new();
+    for line in listed.lines() {
+        let [level, rest] = line.split_once(' ').map(|(level, rest)| [level, rest.trim_start()]).unwrap();
+        let [id, title] = rest.split_once(' ').map(|(id, title)| [id, title.trim_start()]).unwrap();
+        writeln!(rows, "| {level} | `{id}` | {title} |").unwrap();
+    }
+    let page = std::fs::read_to_string(Path::new(env!("CARGO_MANIFEST_DIR")).join("../docs/conformance.md")).unwrap();
+    let table =
+        page.split("<!-- tests -->\n").nth(1).and_then(|rest| rest.split("<!-- end of tests -->").next()).unwrap();
+    assert_eq!(table, format!("| level | test | what holds |\n|---|---|---|\n{rows}"));
+}
