@@ -391,6 +391,39 @@ fn no_async_runtime_is_in_any_plugin() {
     }
 }
 
+/// What is compiled for a plugin that depends on `cnikit` with these features.
+fn compiled_with(features: &str) -> BTreeSet<String> {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo.current_dir(top()).args([
+        "tree",
+        "--locked",
+        "--offline",
+        "--edges=normal",
+        "--prefix=none",
+        "--package=cnikit",
+    ]);
+    let printed = cargo.args(["--format={lib}", "--features", features]).output().unwrap();
+    assert!(printed.status.success(), "{}", String::from_utf8_lossy(&printed.stderr));
+    let lines = String::from_utf8(printed.stdout).unwrap();
+    lines.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
+}
+
+/// The crates that only some plugins need, each with the feature of `cnikit` that brings it.
+const OPTIONAL: [(&str, &str); 2] = [("cnikit_firewalld", "firewall"), ("cnikit_conntrack", "portmap")];
+
+#[test]
+fn a_plugin_compiles_only_what_it_asks_for() {
+    let least = compiled_with("");
+    assert!(least.contains("cnikit_rules") && least.len() > 10, "{least:?}");
+    for (_, chosen) in OPTIONAL {
+        let compiled = compiled_with(chosen);
+        let added: Vec<_> = compiled.difference(&least).map(String::as_str).collect();
+        let expected: Vec<_> =
+            OPTIONAL.iter().filter(|(_, feature)| *feature == chosen).map(|(name, _)| *name).collect();
+        assert_eq!(added, expected, "by the feature {chosen}");
+    }
+}
+
 /// Every Rust file below a folder.
 fn sources(folder: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();

@@ -249,7 +249,7 @@ fn no_kind_of_resource_is_forgotten() {
     let compared =
         tampered().into_iter().flat_map(|(subject, _)| life::checked_resources(&subject)).collect::<Vec<_>>();
     let is_compared = |kind: &str| compared.iter().any(|one| one.split(": ").next() == Some(kind));
-    let kinds = cnikit_resources::ALL.iter().chain(&cnikit::rules::ALL).map(|kind| kind.name);
+    let kinds = cnikit_resources::ALL.iter().chain(cnikit::rules::ALL).map(|kind| kind.name);
     let elsewhere = [IN_THE_RING.as_slice(), &WITHOUT_A_HOST_END, &OF_HOST_DEVICE].concat();
     let forgotten: Vec<&str> = kinds.filter(|kind| !is_compared(kind) && !elsewhere.contains(kind)).collect();
     assert!(forgotten.is_empty(), "no tampering changes these kinds: {forgotten:?}");

@@ -27,6 +27,13 @@
 //! for an [`AttachmentId`] when nothing else is known. For a resource that does not exist yet, write a
 //! [`Resource`](plan::Resource) of your own: two methods, and a [`Kind`](plan::Kind) if it outlives the link. It reads and changes
 //! links of any kind with [`netlink`], and rules with [`rules::nftables`].
+//!
+//! # Features
+//!
+//! | feature | adds |
+//! |---|---|
+//! | `portmap` | `rules::portmap`: port mappings, and the crate that deletes their flows |
+//! | `firewall` | `rules::firewall`: rules that accept the container's traffic, and the client of firewalld |
 #![forbid(unsafe_code)]
 
 mod addresses;

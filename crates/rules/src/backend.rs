@@ -42,6 +42,7 @@ pub(crate) enum AbsentReport {
     /// One difference for all rules.
     Once,
     /// Each rule that is missing from the backend that ADD would choose.
+    #[cfg_attr(not(feature = "firewall"), expect(dead_code, reason = "the only kind that reports so"))]
     EachRule,
 }
 
@@ -75,6 +76,7 @@ pub(crate) struct Comparison {
 }
 
 /// What belongs to rules that publish ports to the host's loopback.
+#[cfg_attr(not(feature = "portmap"), expect(dead_code, reason = "only port mappings have more than one answer"))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Loopback {
     /// The link's setting and its guard.

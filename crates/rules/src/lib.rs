@@ -1,26 +1,24 @@
 //! Rules of the packet filter that attachments need, written with nftables or iptables.
 //!
-//! | kind | what it is |
-//! |---|---|
-//! | [`masquerade`] | SNAT of packets that leave the container's network |
-//! | [`portmap`] | DNAT of host ports to the container |
-//! | [`firewall`] | rules that accept the container's traffic |
-//! | [`mac_spoofing`] | rules that accept only frames with the container's MAC |
-//! | [`ip_spoofing`] | rules that accept only packets with the container's addresses |
+//! | kind | what it is | feature |
+//! |---|---|---|
+//! | [`masquerade`] | SNAT of packets that leave the container's network | |
+//! | `portmap` | DNAT of host ports to the container | `portmap` |
+//! | `firewall` | rules that accept the container's traffic | `firewall` |
+//! | [`mac_spoofing`] | rules that accept only frames with the container's MAC | |
+//! | [`ip_spoofing`] | rules that accept only packets with the container's addresses | |
+//!
+//! The features are off by default: each adds a crate that only its kind needs, conntrack's or firewalld's.
 //!
 //! All of them are removed with their attachment. Each is a resource of a plan: it prints what it will do, and ADD makes it.
 //!
 //! ```
 //! use cnikit_rules::Backend;
 //! use cnikit_rules::masquerade::Masquerade;
-//! use cnikit_rules::portmap::{L4Protocol, Mapping};
 //!
 //! let addresses = vec!["10.1.0.2/24".parse().unwrap()];
 //! let masquerade = Masquerade::of(addresses, Backend::Nftables);
 //! assert_eq!(masquerade.to_string(), "masquerade 10.1.0.2 on the host (nftables)");
-//!
-//! let web = Mapping { host_port: 8080, container_port: 80, protocol: L4Protocol::Tcp, host_address: None };
-//! assert_eq!(web.dnat_target([10, 1, 0, 2].into()), Some("10.1.0.2:80".parse().unwrap()));
 //! ```
 //!
 //! Parts, in reading order: [`backend`] (the configuration), `choice` (choose and compare), [`nftables`] (replace rules with an
@@ -35,6 +33,7 @@ mod addresses;
 pub mod backend;
 mod batch_restore;
 mod choice;
+#[cfg(feature = "firewall")]
 pub mod firewall;
 pub mod ip_spoofing;
 mod iptables;
@@ -42,11 +41,19 @@ pub mod mac_spoofing;
 pub mod masquerade;
 pub mod nftables;
 mod port_rules;
+#[cfg(feature = "portmap")]
 pub mod portmap;
 mod rule_lists;
 
 pub use backend::Backend;
 
-/// Every kind.
-pub const ALL: [cnikit_plan::Kind; 5] =
-    [mac_spoofing::KIND, ip_spoofing::KIND, masquerade::KIND, firewall::KIND, portmap::KIND];
+/// Every kind, `firewall` and `portmap` if their features are on.
+pub const ALL: &[cnikit_plan::Kind] = &[
+    mac_spoofing::KIND,
+    ip_spoofing::KIND,
+    masquerade::KIND,
+    #[cfg(feature = "firewall")]
+    firewall::KIND,
+    #[cfg(feature = "portmap")]
+    portmap::KIND,
+];

@@ -1,4 +1,4 @@
-//! Firewall: rules that accept traffic of containers and replies to it, and isolate bridges.
+//! Firewall: rules that accept traffic of containers and replies to it, and isolate bridges. Needs the feature `firewall`.
 
 mod backend;
 mod demand;

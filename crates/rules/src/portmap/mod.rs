@@ -1,4 +1,11 @@
-//! Port mappings: DNAT of host ports to the container.
+//! Port mappings: DNAT of host ports to the container. Needs the feature `portmap`.
+//!
+//! ```
+//! use cnikit_rules::portmap::{L4Protocol, Mapping};
+//!
+//! let web = Mapping { host_port: 8080, container_port: 80, protocol: L4Protocol::Tcp, host_address: None };
+//! assert_eq!(web.dnat_target([10, 1, 0, 2].into()), Some("10.1.0.2:80".parse().unwrap()));
+//! ```
 
 mod backend;
 mod conflict;
