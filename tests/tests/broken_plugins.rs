@@ -202,7 +202,7 @@ impl Resource for Unrecorded {
     }
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
-        context.host()?.create_bridge(&NewBridge { name: self.0.clone(), ..NewBridge::default() })?;
+        context.host()?.create_bridge(&NewBridge::new(self.0.clone()))?;
         Ok(Made::nothing())
     }
 

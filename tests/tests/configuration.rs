@@ -3,7 +3,6 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use bridge::BridgePlugin;
-use cnikit::input::Stdin;
 use cnikit::types::{Dns, Ip, NetConf, Route};
 use cnikit::{Addresses, AttachmentId, AttachmentSpec, Input, InterfacePlugin, InterfaceShape, Version, serve};
 use dummy::DummyPlugin;
@@ -288,15 +287,11 @@ fn configured_dns_replaces_all_dns_of_the_ipam_plugin() {
 
 /// The lines of the dry run, or the error's code and texts: the whole call from stdin and environment on.
 fn preview<P: InterfacePlugin>(plugin: &str, keys: Value, args: &str) -> Result<Vec<String>, (u64, String)> {
-    let input = Input {
-        command: "PLAN".into(),
-        container_id: "c".into(),
-        ifname: "eth0".into(),
-        args: args.into(),
-        path: "/usr/lib/cni".into(),
-        stdin: Stdin::Given(conf(keys).to_vec()),
-        ..Input::default()
-    };
+    let mut input = Input::new("PLAN", conf(keys).to_vec());
+    input.container_id = "c".into();
+    input.ifname = "eth0".into();
+    input.args = args.into();
+    input.path = "/usr/lib/cni".into();
     let mut output = Vec::new();
     let exit = serve::<InterfaceShape<P>>(plugin, input, &[], &mut output);
     let output: Value = serde_json::from_slice(&output).unwrap();

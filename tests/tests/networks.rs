@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, JoinHandle, Thread};
 
-use cnikit::{Input, InterfaceShape, Plugin, input::Stdin, serve};
+use cnikit::{Input, InterfaceShape, Plugin, serve};
 use cnikit_libcni::{
     Attachment, Bandwidth, Deadline, Error, InProcess, NetworkList, Networks, PluginCall, PortMapping, Protocol,
     Runtime,
@@ -140,16 +140,13 @@ fn served<P: Plugin>(name: &'static str) -> impl Fn(&PluginCall<'_>, &mut Vec<u8
 
 fn input_of(call: &PluginCall<'_>) -> Input {
     let given = call.environment;
-    Input {
-        command: given.command.clone(),
-        container_id: given.container_id.clone(),
-        netns: given.netns.clone(),
-        ifname: given.ifname.clone(),
-        args: given.args.clone(),
-        path: given.path.clone(),
-        stdin: Stdin::Given(call.stdin.to_vec()),
-        ..Input::default()
-    }
+    let mut input = Input::new(&given.command, call.stdin);
+    input.container_id.clone_from(&given.container_id);
+    input.netns.clone_from(&given.netns);
+    input.ifname.clone_from(&given.ifname);
+    input.args.clone_from(&given.args);
+    input.path.clone_from(&given.path);
+    input
 }
 
 #[test]

@@ -3,7 +3,6 @@
 
 use std::time::{Duration, Instant};
 
-use cnikit::input::Stdin;
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::veth;
 use cnikit::{Addresses, AttachmentId, AttachmentSpec, Input, InterfacePlugin, InterfaceShape, Sources, serve};
@@ -545,15 +544,11 @@ impl InterfacePlugin for Clinging {
 }
 
 fn cling(subject: &Subject, host: &Host, verb: &str, container: &Container) {
-    let input = Input {
-        command: verb.into(),
-        container_id: if verb == "GC" { String::new() } else { "c-one".into() },
-        netns: container.path(),
-        ifname: "eth0".into(),
-        path: subject.bin.display().to_string(),
-        stdin: Stdin::Given(subject.conf.to_string().into_bytes()),
-        ..Input::default()
-    };
+    let mut input = Input::new(verb, subject.conf.to_string());
+    input.container_id = if verb == "GC" { String::new() } else { "c-one".into() };
+    input.netns = container.path();
+    input.ifname = "eth0".into();
+    input.path = subject.bin.display().to_string();
     let mut output = Vec::new();
     let exit = host.enter(|| serve::<InterfaceShape<Clinging>>("bridge", input, &[], &mut output));
     assert_eq!(exit, 0, "{}", String::from_utf8_lossy(&output));

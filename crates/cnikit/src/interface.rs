@@ -42,7 +42,7 @@ use crate::source::{FoundDelegate, Source, take_addresses, unavailable};
 ///
 ///     fn link(&self, at: &AttachmentSpec) -> Plan {
 ///         let ifname = at.tag.ifname.clone();
-///         Plan::of(Veth { ifname, mac: None, mtu: self.mtu.0, queues: Some(1), host: HostEnd::Routed, shut: false })
+///         Plan::of(Veth::new(ifname, HostEnd::Routed).mtu(self.mtu.0).queues(1))
 ///     }
 ///
 ///     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {

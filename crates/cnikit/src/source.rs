@@ -100,7 +100,9 @@ impl FoundDelegate {
 }
 
 /// The error as STATUS reports it: with code 50, or 51 if it has that already.
-pub(crate) fn unavailable(error: Error) -> Error {
-    let code = if error.code == code::LIMITED { code::LIMITED } else { code::UNAVAILABLE };
-    Error { code, ..error }
+pub(crate) fn unavailable(mut error: Error) -> Error {
+    if error.code != code::LIMITED {
+        error.code = code::UNAVAILABLE;
+    }
+    error
 }

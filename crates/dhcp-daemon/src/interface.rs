@@ -31,7 +31,7 @@ pub(crate) fn locate(netns: &str, ifname: &str) -> Result<(Place, Option<Uplink>
         return Err(format!("{ifname} has no Ethernet address, and DHCP needs one"));
     };
     if !link.up {
-        let up = LinkChange { up: Some(true), ..LinkChange::default() };
+        let up = LinkChange::default().up(true);
         netlink.change(link.index, &up).map_err(|error| error.to_string())?;
     }
     let place = Place {
@@ -229,7 +229,7 @@ pub(crate) fn set_mtu(netns: &Netns, record: &Record) -> Result<Option<LoweredMt
     let netlink = Netlink::inside(netns).map_err(|error| error.to_string())?;
     let Some(link) = link(&netlink, &record.place, &[record.lease.address.into()])? else { return Ok(None) };
     let Some(wanted) = wanted_mtu(record, &link) else { return Ok(None) };
-    let change = LinkChange { mtu: Some(wanted.to), ..LinkChange::default() };
+    let change = LinkChange::default().mtu(wanted.to);
     netlink.change(link.index, &change).map_err(|error| error.to_string())?;
     Ok(Some(wanted))
 }

@@ -48,7 +48,8 @@ pub(crate) fn run(data: &[u8]) {
     let version = Version::ALL[usize::from(*choice) % Version::ALL.len()];
     REPLY.set(output.to_vec());
     let conf = format!(r#"{{"cniVersion":"{version}","name":"n","type":"asker"}}"#);
-    let asked = Input { path: own_entry().0.clone(), ..input(format!("ADD\0c\0own\0eth0\0\0\0{conf}").as_bytes()) };
+    let mut asked = input(format!("ADD\0c\0own\0eth0\0\0\0{conf}").as_bytes());
+    asked.path.clone_from(&own_entry().0);
     let reply = call::<Asker>(asked, own_entry().1);
     let document = reply.document.expect("an ADD says something");
     let read = document::parse(output).ok().and_then(|value| CniResult::read(&value, version).ok());

@@ -99,12 +99,10 @@ fn change(bytes: &mut Unstructured<'_>) -> Result<()> {
     match bytes.int_in_range(0..=7)? {
         0 => address(
             index,
-            &NewAddress {
-                address: network(bytes)?,
-                no_dad: bytes.arbitrary()?,
-                no_prefix_route: bytes.arbitrary()?,
-                scope: bytes.arbitrary()?,
-            },
+            &NewAddress::from(network(bytes)?)
+                .no_dad(bytes.arbitrary()?)
+                .no_prefix_route(bytes.arbitrary()?)
+                .scope(bytes.arbitrary()?),
         ),
         1 => route(&a_route(bytes)?),
         2 => neighbour(index, ip(bytes)?),
@@ -247,21 +245,21 @@ fn a_route(bytes: &mut Unstructured<'_>) -> Result<KernelRoute> {
 
 fn a_change(bytes: &mut Unstructured<'_>) -> Result<LinkChange> {
     let word = |text: String| text.replace('\0', "");
-    Ok(LinkChange {
-        up: bytes.arbitrary()?,
-        alias: bytes.arbitrary::<Option<String>>()?.map(word),
-        mtu: bytes.arbitrary()?,
-        mac: bytes.arbitrary::<Option<[u8; 6]>>()?.map(Mac),
-        master: bytes.arbitrary()?,
-        promiscuous: bytes.arbitrary()?,
-        hairpin: bytes.arbitrary()?,
-        isolated: bytes.arbitrary()?,
-        link_local_learning: bytes.arbitrary()?,
-        name: bytes.arbitrary::<Option<String>>()?.map(word),
-        group: bytes.arbitrary()?,
-        all_multicast: bytes.arbitrary()?,
-        tx_queue_length: bytes.arbitrary()?,
-    })
+    let mut change = LinkChange::default();
+    change.up = bytes.arbitrary()?;
+    change.alias = bytes.arbitrary::<Option<String>>()?.map(word);
+    change.mtu = bytes.arbitrary()?;
+    change.mac = bytes.arbitrary::<Option<[u8; 6]>>()?.map(Mac);
+    change.master = bytes.arbitrary()?;
+    change.promiscuous = bytes.arbitrary()?;
+    change.hairpin = bytes.arbitrary()?;
+    change.isolated = bytes.arbitrary()?;
+    change.link_local_learning = bytes.arbitrary()?;
+    change.name = bytes.arbitrary::<Option<String>>()?.map(word);
+    change.group = bytes.arbitrary()?;
+    change.all_multicast = bytes.arbitrary()?;
+    change.tx_queue_length = bytes.arbitrary()?;
+    Ok(change)
 }
 
 fn a_range(bytes: &mut Unstructured<'_>) -> Result<VlanRange> {

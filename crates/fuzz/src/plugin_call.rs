@@ -3,7 +3,6 @@
 use std::io::Write;
 
 use cnikit::about::Help;
-use cnikit::input::Stdin;
 use cnikit::types::{CniError, Version, document};
 use cnikit::{Entry, Input, Plugin, Plugins, code, serve};
 use serde_json::Value;
@@ -30,20 +29,23 @@ pub(crate) fn input(data: &[u8]) -> Input {
         "own" => "/proc/thread-self/ns/net".to_owned(),
         _ => format!("/nonexistent/{netns}"),
     };
-    let stdin = Stdin::Given(bytes().to_vec());
-    Input { command, container_id, netns, ifname, args, path, netns_override: true, stdin, ..Input::default() }
+    let mut input = Input::new(command, bytes());
+    input.container_id = container_id;
+    input.netns = netns;
+    input.ifname = ifname;
+    input.args = args;
+    input.path = path;
+    input.netns_override = true;
+    input
 }
 
 /// Makes the input of a dry run (PLAN) with these `CNI_ARGS` and this configuration.
 pub(crate) fn plan(args: &str, stdin: &[u8]) -> Input {
-    Input {
-        command: "PLAN".into(),
-        container_id: "c".into(),
-        ifname: "eth0".into(),
-        args: args.to_owned(),
-        stdin: Stdin::Given(stdin.to_vec()),
-        ..Input::default()
-    }
+    let mut input = Input::new("PLAN", stdin);
+    input.container_id = "c".into();
+    input.ifname = "eth0".into();
+    args.clone_into(&mut input.args);
+    input
 }
 
 /// Calls a plugin and checks its output: at most one document, and a complete error if the call failed.

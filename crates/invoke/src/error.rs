@@ -11,6 +11,7 @@ use crate::tail::tail;
 
 /// Another plugin could not be executed, died, refused, or did not finish in time.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// The configured name is not a valid plugin name.
     Name {
@@ -172,7 +173,8 @@ impl From<process::Error> for Error {
             process::Error::Deadline { program: plugin, after, .. } => {
                 Self::Deadline { plugin, seconds: after.as_secs(), stderr }
             }
-            process::Error::TooMuch { program: plugin, .. } | process::Error::Lost { program: plugin, .. } => {
+            other => {
+                let plugin = other.program().to_owned();
                 Self::Died { plugin, how, stdout: String::new(), stderr }
             }
         }

@@ -10,6 +10,7 @@ pub type Result<T> = std::result::Result<T, Error>;
 
 /// Why a program of iptables could not be run, or did not do what it was started for.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// The program is not installed.
     Missing {

@@ -81,7 +81,7 @@ fn converted(mut rule: IptablesRule, mut rest: &[Expression], family: TableFamil
             longer = with_xtables(rule.clone(), first, family);
             rest = after_first;
         }
-        rule = longer.unwrap_or_else(|| rule.words(&NOT_CONVERTED.map(str::to_owned)));
+        rule = longer.unwrap_or_else(|| not_converted(rule));
     }
     rule
 }
@@ -110,6 +110,11 @@ fn with_match(rule: IptablesRule, found: &Match) -> Option<IptablesRule> {
     })
 }
 
+/// The rule with the words for a part that has no form in iptables.
+fn not_converted(rule: IptablesRule) -> IptablesRule {
+    rule.words(&NOT_CONVERTED.map(str::to_owned))
+}
+
 fn with_verdict(rule: IptablesRule, verdict: Verdict) -> IptablesRule {
     match verdict {
         Verdict::Dnat(to) => rule.dnat_to(to),
@@ -118,6 +123,7 @@ fn with_verdict(rule: IptablesRule, verdict: Verdict) -> IptablesRule {
         Verdict::Accept => rule.jump("ACCEPT"),
         Verdict::Drop => rule.jump("DROP"),
         Verdict::Return => rule.jump("RETURN"),
+        _ => not_converted(rule),
     }
 }
 

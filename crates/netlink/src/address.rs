@@ -56,6 +56,7 @@ pub struct Address {
 
 /// An address to be added. In an IPv4 prefix of up to 30 bits it gets the last address of the prefix as its broadcast address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct NewAddress {
     /// The address with the length of its prefix.
     pub address: IpNetwork,
@@ -75,6 +76,8 @@ impl From<IpNetwork> for NewAddress {
         Self { address, no_dad: false, no_prefix_route: false, scope: 0 }
     }
 }
+
+setters!(NewAddress { no_dad: bool, no_prefix_route: bool, scope: u8 } {});
 
 impl Netlink {
     /// The addresses of a link, IPv4 first. The kernel filters them.

@@ -14,6 +14,7 @@ use crate::{Link, Mac, Netlink, Result};
 
 /// A veth pair to be created. See veth(4).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NewVeth {
     /// The name of the end in the namespace of the socket; this end is down at first.
     pub name: String,
@@ -33,6 +34,7 @@ pub struct NewVeth {
 
 /// The other end of a [`NewVeth`]; it is down at first.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 #[doc(alias = "VETH_INFO_PEER")]
 pub struct Peer {
     /// Its name.
@@ -44,7 +46,8 @@ pub struct Peer {
 }
 
 /// A bridge to be created. See ip-link(8).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NewBridge {
     /// Its name.
     pub name: String,
@@ -60,6 +63,31 @@ pub struct NewBridge {
     /// [`Link::link_local_learning`].
     pub link_local_learning: Option<bool>,
 }
+
+impl NewVeth {
+    /// A pair of this end and its peer, with the kernel's settings.
+    pub fn new(name: impl Into<String>, peer: Peer) -> NewVeth {
+        NewVeth { name: name.into(), mac: None, mtu: None, queues: None, master: None, peer }
+    }
+}
+
+impl Peer {
+    /// An end of this name in this namespace.
+    pub fn new(name: impl Into<String>, netns: Netns) -> Peer {
+        Peer { name: name.into(), mac: None, netns }
+    }
+}
+
+impl NewBridge {
+    /// A bridge of this name, with the kernel's settings.
+    pub fn new(name: impl Into<String>) -> NewBridge {
+        NewBridge { name: name.into(), mac: None, mtu: None, vlan_filtering: None, link_local_learning: None }
+    }
+}
+
+setters!(NewVeth {} { mac: Mac, mtu: u32, queues: u32, master: u32 });
+setters!(Peer {} { mac: Mac });
+setters!(NewBridge {} { mac: Mac, mtu: u32, vlan_filtering: bool, link_local_learning: bool });
 
 /// A link that drops all packets sent to it, and receives none. See ip-link(8).
 #[derive(Clone, Debug)]
@@ -296,15 +324,15 @@ mod tests {
         let here = cnikit_netns::make::anonymous().unwrap();
         let there = cnikit_netns::make::anonymous().unwrap();
         let netlink = Netlink::inside(&here).unwrap();
-        let bridge = |name: &str| NewBridge { name: name.to_owned(), mtu: Some(1400), ..NewBridge::default() };
-        let peer = Peer { name: "far".to_owned(), mac: None, netns: there };
+        let bridge = |name: &str| NewBridge::new(name).mtu(1400);
+        let peer = Peer::new("far", there);
         let mac = Some(Mac([0x0a, 0, 0, 0, 0, 1]));
 
         assert_eq!(netlink.ask(unechoed(bridge("br0").message())).unwrap(), [[0; 0]; 0], "there is no echo to read");
         let made = netlink.created(unechoed(bridge("br1").message()), "br1").unwrap();
         assert_eq!((made.name.as_str(), made.kind.as_deref(), made.mtu), ("br1", Some("bridge"), 1400));
 
-        let veth = NewVeth { name: "near".to_owned(), mac, mtu: None, queues: None, master: Some(made.index), peer };
+        let veth = NewVeth::new("near", peer).mac(mac).master(made.index);
         let near = netlink.created(unechoed(veth.message()), "near").unwrap();
         assert_eq!((near.name.as_str(), near.kind.as_deref(), near.mac), ("near", Some("veth"), mac));
         assert_eq!((near.master, near.lower_netns.is_some()), (Some(made.index), true));

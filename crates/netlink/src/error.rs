@@ -9,6 +9,7 @@ use crate::NetlinkError;
 
 /// A failed operation: its name, its object, the kernel's error number and, if the kernel gave one, its explanation.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Error {
     /// The operation, such as `create veth`.
     pub operation: String,

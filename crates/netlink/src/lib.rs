@@ -30,6 +30,9 @@
 //! # Ok::<(), cnikit_netlink::Error>(())
 //! ```
 
+#[macro_use]
+mod setters;
+
 mod address;
 mod address_copy;
 pub mod attribute;

@@ -20,7 +20,15 @@ const NEW_IFINDEX: u16 = 49;
 const NO_OPTION: BridgeBooleanOptionFlags = BridgeBooleanOptionFlags::empty();
 
 /// New settings for a link, sent in one message; `None` leaves a setting unchanged.
+///
+/// ```
+/// use cnikit_netlink::LinkChange;
+///
+/// let change = LinkChange::default().mtu(1400).up(true);
+/// assert_eq!((change.mtu, change.up, change.mac), (Some(1400), Some(true), None));
+/// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct LinkChange {
     /// Up or down.
     #[doc(alias = "IFF_UP")]
@@ -62,6 +70,22 @@ pub struct LinkChange {
     /// The name.
     pub name: Option<String>,
 }
+
+setters!(LinkChange {} {
+    up: bool,
+    alias: String,
+    mtu: u32,
+    mac: Mac,
+    master: u32,
+    promiscuous: bool,
+    all_multicast: bool,
+    tx_queue_length: u32,
+    hairpin: bool,
+    isolated: bool,
+    link_local_learning: bool,
+    group: u32,
+    name: String
+});
 
 impl Netlink {
     /// Changes a link's settings in one message.

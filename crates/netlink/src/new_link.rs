@@ -77,10 +77,10 @@ pub struct NewLink {
 
 impl NewLink {
     /// A link of this name and kind, with the kind's usual settings.
-    pub fn new(name: &str, kind: &str) -> NewLink {
+    pub fn new(name: impl Into<String>, kind: impl Into<String>) -> NewLink {
         NewLink {
-            name: name.to_owned(),
-            kind: kind.to_owned(),
+            name: name.into(),
+            kind: kind.into(),
             data: Attributes::default(),
             index: None,
             lower: None,
@@ -121,6 +121,16 @@ impl NewLink {
         if self.up { builder.up() } else { builder }.build()
     }
 }
+
+setters!(NewLink { data: Attributes, group: u32, up: bool } {
+    index: u32,
+    lower: u32,
+    netns: Netns,
+    mac: Mac,
+    mtu: u32,
+    queues: u32,
+    master: u32
+});
 
 impl Netlink {
     /// Creates a link of any kind in one message, and returns it. It is in its namespace and has its name from the first moment.

@@ -16,6 +16,7 @@ const MULTI_QUEUE: u16 = 7;
 /// The settings of a TUN or TAP device. See ip-tuntap(8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "tuntap")]
+#[non_exhaustive]
 pub struct TunSettings {
     /// Whether it carries Ethernet frames (TAP), not IP packets (TUN).
     #[doc(alias = "IFLA_TUN_TYPE")]

@@ -14,6 +14,7 @@ use crate::{Link, Mac, Netlink, Result, UpperKind, VlanProtocol};
 
 /// A link on top of another link, to be created. See ip-link(8).
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct NewUpper {
     /// Its name.
     pub name: String,
@@ -41,6 +42,16 @@ pub struct NewUpper {
     /// The kind of link and its settings.
     pub upper: UpperKind,
 }
+
+impl NewUpper {
+    /// A link of this name and kind on top of the link with the index `lower`, down, with the kernel's settings.
+    pub fn new(name: impl Into<String>, lower: u32, upper: UpperKind) -> NewUpper {
+        let name = name.into();
+        NewUpper { name, index: None, lower, netns: None, mac: None, mtu: None, group: 0, up: false, upper }
+    }
+}
+
+setters!(NewUpper { group: u32, up: bool } { index: u32, netns: Netns, mac: Mac, mtu: u32 });
 
 impl Netlink {
     /// Creates a link on top of another link in one message; it is in its namespace and has its name from the first moment.
@@ -81,8 +92,7 @@ impl Netlink {
     /// The kernel refuses the request for another reason, such as a missing `CAP_NET_ADMIN`.
     pub fn knows_upper(&self, upper: UpperKind) -> Result<bool> {
         let name = PROBE.to_owned();
-        let nowhere =
-            NewUpper { name, index: None, lower: 0, netns: None, mac: None, mtu: None, group: 0, up: false, upper };
+        let nowhere = NewUpper::new(name, 0, upper);
         match self.create_upper(&nowhere) {
             Err(error) if error.unsupported() => Ok(false),
             Err(error) if error.errno == libc::EINVAL => Ok(true),
@@ -102,17 +112,7 @@ impl Netlink {
         if lower.mtu >= LARGEST_MTU {
             return Ok(true);
         }
-        let refused = NewUpper {
-            name: PROBE.to_owned(),
-            index: None,
-            lower: lower.index,
-            netns: None,
-            mac: None,
-            mtu: Some(LARGEST_MTU),
-            group: 0,
-            up: false,
-            upper: UpperKind::Vlan { id, protocol },
-        };
+        let refused = NewUpper::new(PROBE, lower.index, UpperKind::Vlan { id, protocol }).mtu(LARGEST_MTU);
         match self.create_upper(&refused) {
             // Or a link has the name.
             Err(error) if error.exists() => Ok(self.find_link(PROBE)?.is_some()),

@@ -19,6 +19,7 @@ const ETHERTYPE_8021AD: u16 = 0x88a8;
 
 /// The kind of a link on top of another link, with the settings of that kind.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum UpperKind {
     /// A link with its own MAC.
     Macvlan {

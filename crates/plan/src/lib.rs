@@ -36,7 +36,7 @@
 //!     fn ensure(&self, context: &ApplyContext, _: &mut Journal) -> Result<Made> {
 //!         let container = context.container()?;
 //!         let index = container.link(&self.ifname)?.index;
-//!         container.change(index, &LinkChange { tx_queue_length: Some(self.packets), ..LinkChange::default() })?;
+//!         container.change(index, &LinkChange::default().tx_queue_length(self.packets))?;
 //!         Ok(Made::nothing())
 //!     }
 //!

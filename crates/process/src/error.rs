@@ -2,11 +2,12 @@
 
 use std::fmt;
 use std::io;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 /// A program that did not end by itself. It does not run any more.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// The kernel did not start it; see execve(2).
     NotStarted {
@@ -52,6 +53,17 @@ pub enum Error {
 }
 
 impl Error {
+    /// The program's file.
+    pub fn program(&self) -> &Path {
+        match self {
+            Self::NotStarted { program, .. }
+            | Self::Deadline { program, .. }
+            | Self::Cancelled { program, .. }
+            | Self::TooMuch { program, .. }
+            | Self::Lost { program, .. } => program,
+        }
+    }
+
     /// What the program had written to stderr before it was ended; empty if it was not started, or if its output was lost.
     pub fn stderr(&self) -> &[u8] {
         match self {

@@ -44,7 +44,7 @@
 //!
 //! let port = HostEnd::Port { bridge: "cni0".to_owned(), hairpin: false, isolated: false };
 //! let veth =
-//!     Veth { ifname: "eth0".to_owned(), mac: None, mtu: Some(1400), queues: None, host: port, shut: false };
+//!     Veth::new("eth0", port).mtu(1400);
 //! let plan = Plan::of(veth);
 //! assert_eq!(plan.lines(), ["veth pair: eth0 in the container, mtu 1400, the other end a port of bridge cni0"]);
 //! ```

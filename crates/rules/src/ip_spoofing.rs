@@ -149,7 +149,7 @@ impl Resource for IpSpoofCheck {
         let port = veth::own_host_end(host, &context.tag)?;
         self.put(context, &port.name, veth::mac(&context.tag, self.mac), journal)?;
         context.netns.enter(|inside| self.refuse_redirects(inside))?;
-        host.change(port.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+        host.change(port.index, &LinkChange::default().up(true))?;
         Ok(Made::nothing())
     }
 

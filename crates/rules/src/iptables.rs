@@ -504,7 +504,7 @@ impl RuleBackend {
                 "another program wrote into table {table} with nft: configure it to use a table of its own, {instead}"
             )),
             IptablesError::Hidden { .. } | IptablesError::Unread { .. } => Some("try again".to_owned()),
-            IptablesError::Netlink(_) => None,
+            _ => None,
         };
         match hint {
             Some(hint) => Error::from(error).hint(hint),

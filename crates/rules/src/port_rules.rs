@@ -246,7 +246,7 @@ fn set_down(host: &Netlink, port: Option<&Link>) -> Result<()> {
 }
 
 fn down() -> LinkChange {
-    LinkChange { up: Some(false), ..LinkChange::default() }
+    LinkChange::default().up(false)
 }
 
 /// The port of a container that is attached, and the MAC that the container may use.

@@ -34,6 +34,7 @@ pub mod code {
 
 /// One error, on its way to becoming the error object on stdout.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Error {
     /// The code of the error object ([`code`]).
     pub code: u32,

@@ -13,6 +13,7 @@ pub const STDIN_LIMIT: u64 = limit::STDIN;
 
 /// Environment and stdin as values, so that a delegate in this process and a test are called like a process.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Input {
     /// `CNI_COMMAND`.
     pub command: String,
@@ -48,6 +49,7 @@ pub enum Stdin {
 
 /// The logging that the operator configured.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct Observe {
     /// `CNI_LOG`: off unless it is `info` or `debug`.
     pub level: Level,
@@ -70,6 +72,11 @@ pub enum Level {
 }
 
 impl Input {
+    /// A call of this command with this configuration; the other variables are empty.
+    pub fn new(command: impl Into<String>, conf: impl Into<Vec<u8>>) -> Input {
+        Input { command: command.into(), stdin: Stdin::Given(conf.into()), ..Input::default() }
+    }
+
     /// The input of the call that this process was started for, from its environment.
     pub fn of_process() -> Input {
         Input::from_variables(variable, Stdin::Process)

@@ -36,14 +36,10 @@
 //!     }
 //! }
 //!
-//! let input = Input {
-//!     command: "DEL".to_owned(),
-//!     container_id: "container-1".to_owned(),
-//!     ifname: "eth0".to_owned(),
-//!     path: "/opt/cni/bin".to_owned(),
-//!     stdin: Stdin::Given(br#"{"cniVersion": "1.1.0", "name": "pods", "type": "pass-on"}"#.to_vec()),
-//!     ..Input::default()
-//! };
+//! let mut input = Input::new("DEL", r#"{"cniVersion": "1.1.0", "name": "pods", "type": "pass-on"}"#);
+//! input.container_id = "container-1".to_owned();
+//! input.ifname = "eth0".to_owned();
+//! input.path = "/opt/cni/bin".to_owned();
 //! let mut stdout = Vec::new();
 //! assert_eq!(serve::<PassOn>("pass-on", input, &[], &mut stdout), 0);
 //! assert!(stdout.is_empty(), "DEL has no result");

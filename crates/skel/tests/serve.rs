@@ -46,15 +46,17 @@ impl Plugin for Moody {
 
 /// An ADD that can be served.
 fn input(mood: &str) -> Input {
-    Input {
-        command: "ADD".into(),
-        container_id: "c".into(),
-        ifname: "eth0".into(),
-        netns: "/proc/thread-self/ns/net".into(),
-        netns_override: true,
-        stdin: Stdin::Given(format!(r#"{{"cniVersion":"1.0.0","name":"n","mood":"{mood}"}}"#).into_bytes()),
-        ..Input::default()
-    }
+    call("ADD", format!(r#"{{"cniVersion":"1.0.0","name":"n","mood":"{mood}"}}"#))
+}
+
+/// A call for eth0 of the container "c", which is in the namespace of the test.
+fn call(verb: &str, conf: String) -> Input {
+    let mut input = Input::new(verb, conf);
+    input.container_id = "c".into();
+    input.ifname = "eth0".into();
+    input.netns = "/proc/thread-self/ns/net".into();
+    input.netns_override = true;
+    input
 }
 
 /// One ADD: its status, and how often something was undone.
@@ -225,9 +227,8 @@ impl Plugin for Strict {
 /// The call of a verb with these members of the configuration: its status and output.
 fn strict<P: Plugin>(verb: &str, members: &str) -> (u8, String) {
     let conf = format!(r#"{{"cniVersion":"1.1.0","name":"n","type":"strict"{members}}}"#);
-    let stdin = Stdin::Given(conf.into_bytes());
     let mut out = Vec::new();
-    let exit = serve::<P>("strict", Input { command: verb.into(), stdin, ..input("") }, &[], &mut out);
+    let exit = serve::<P>("strict", call(verb, conf), &[], &mut out);
     (exit, String::from_utf8_lossy(&out).into_owned())
 }
 

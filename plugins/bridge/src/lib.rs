@@ -55,14 +55,13 @@ impl InterfacePlugin for BridgePlugin {
         let layer2 = keys.ipam.name.is_empty() && !keys.disable_container_interface;
         Plan::of(self.bridge())
             .and_each(keys.macspoofchk.then_some(SpoofCheck { mac: keys.mac }))
-            .and(Veth {
-                ifname: ifname.clone(),
-                mac: keys.mac,
-                mtu: keys.mtu.0,
-                queues: keys.queues.0,
-                host,
-                shut: keys.ipspoofchk,
-            })
+            .and(
+                Veth::new(ifname.clone(), host)
+                    .mac(keys.mac)
+                    .mtu(keys.mtu.0)
+                    .queues(keys.queues.0)
+                    .shut(keys.ipspoofchk),
+            )
             .and_each(keys.vlans().map(|vlans| PortVlans { ifname: ifname.clone(), bridge: bridge.clone(), vlans }))
             .and_each(keys.vlan_gateway())
             .and_each(layer2.then(|| BringUp { ifname: ifname.clone(), slaac: keys.slaac }))

@@ -12,5 +12,7 @@ pub(crate) fn refused(error: cnikit_reservations::Error) -> Error {
         ErrorKind::Drift => code::DRIFT,
         ErrorKind::Disk => code::SYSTEM,
     };
-    Error { hint: error.hint, ..Error::new(code, error.text) }
+    let mut refused = Error::new(code, error.text);
+    refused.hint = error.hint;
+    refused
 }

@@ -67,7 +67,7 @@ impl InterfacePlugin for PtpPlugin {
     fn link(&self, at: &AttachmentSpec) -> Plan {
         let ifname = at.tag.ifname.clone();
         let PtpKeys { mtu, queues, ipspoofchk, .. } = &self.0;
-        Plan::of(Veth { ifname, mac: None, mtu: mtu.0, queues: queues.0, host: HostEnd::Routed, shut: *ipspoofchk })
+        Plan::of(Veth::new(ifname, HostEnd::Routed).mtu(mtu.0).queues(queues.0).shut(*ipspoofchk))
     }
 
     fn complete(&self, addresses: &mut Addresses) -> Result<()> {

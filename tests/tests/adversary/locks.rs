@@ -8,9 +8,7 @@ use std::time::{Duration, Instant};
 
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::veth;
-use cnikit::{
-    Addresses, AttachmentSpec, Error, Input, InterfacePlugin, InterfaceShape, Sources, code, input::Stdin, serve,
-};
+use cnikit::{Addresses, AttachmentSpec, Error, Input, InterfacePlugin, InterfaceShape, Sources, code, serve};
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::source_routing;
 use cnikit_tests::way::script;
@@ -386,12 +384,8 @@ fn gc_that_cannot_have_the_lock_leaves_link_address_and_rules() {
     let bridge = bridge.with("cni.dev/valid-attachments", json!([]));
     bridge.add(&host, "c-one", &container);
     let before = HostSnapshot::of(&host);
-    let input = Input {
-        command: "GC".into(),
-        path: bridge.bin.display().to_string(),
-        stdin: Stdin::Given(bridge.conf.to_string().into_bytes()),
-        ..Input::default()
-    };
+    let mut input = Input::new("GC", bridge.conf.to_string());
+    input.path = bridge.bin.display().to_string();
     let mut output = Vec::new();
     let exit = host.enter(|| serve::<InterfaceShape<Busy>>("bridge", input, &[], &mut output));
     let output: Value = serde_json::from_slice(&output).unwrap();

@@ -15,6 +15,7 @@ const PLUGIN_FAILED: u32 = 103;
 
 /// An error of the runtime side, or of plugins.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Error {
     /// No file of the directory has a network with that name.
     NoNetwork {

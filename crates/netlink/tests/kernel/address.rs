@@ -1,6 +1,6 @@
 //! Addresses.
 
-use cnikit_netlink::{Family, NewAddress};
+use cnikit_netlink::Family;
 
 use crate::scene::{address, inside, ip, net, pair, pair_up};
 
@@ -9,7 +9,7 @@ fn addresses_are_read_as_they_were_added() {
     let (netns, netlink) = inside();
     let (near, far) = pair(&netns, &netlink);
     netlink.add_address(near.index, &address("10.1.0.2/24")).unwrap();
-    let quiet = NewAddress { no_dad: true, no_prefix_route: true, ..address("fd00::2/64") };
+    let quiet = address("fd00::2/64").no_dad(true).no_prefix_route(true);
     netlink.add_address(near.index, &quiet).unwrap();
     netlink.add_address(far.index, &address("10.2.0.2/24")).unwrap();
 
@@ -42,7 +42,7 @@ fn prefixes_longer_than_30_bits_get_no_broadcast_address() {
 fn an_address_without_prefix_route_brings_no_route() {
     let (netns, netlink) = inside();
     let (near, _) = pair_up(&netns, &netlink);
-    netlink.add_address(near.index, &NewAddress { no_prefix_route: true, ..address("10.1.0.2/24") }).unwrap();
+    netlink.add_address(near.index, &address("10.1.0.2/24").no_prefix_route(true)).unwrap();
     let routes = netlink.routes(Family::V4).unwrap();
     assert!(routes.iter().all(|route| route.dst != net("10.1.0.0/24")), "{routes:?}");
 }

@@ -1,6 +1,6 @@
 //! Several changes in one system call.
 
-use cnikit_netlink::{Batch, KernelRoute, LinkChange, MAIN_TABLE};
+use cnikit_netlink::{Batch, KernelRoute, MAIN_TABLE};
 
 use crate::scene::{address, inside, net, pair, up};
 
@@ -10,7 +10,7 @@ fn a_batch_is_carried_out_in_order() {
     let (near, far) = pair(&netns, &netlink);
     let mut batch = Batch::new();
     batch.set_link(far.index, &up());
-    batch.set_link(near.index, &LinkChange { mtu: Some(1400), ..up() });
+    batch.set_link(near.index, &up().mtu(1400));
     batch.add_address(near.index, &address("10.1.0.2/24"));
     let default = KernelRoute { gateway: Some("10.1.0.1".parse().unwrap()), ..KernelRoute::to(net("0.0.0.0/0")) };
     batch.add_route(&default);

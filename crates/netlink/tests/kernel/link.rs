@@ -1,6 +1,6 @@
 //! Finding, reading, changing and deleting links.
 
-use cnikit_netlink::{LinkChange, Netlink, NewBridge};
+use cnikit_netlink::{LinkChange, Mac, Netlink, NewBridge};
 
 use crate::scene::{inside, ip, netns, pair, pair_up, up, veth};
 
@@ -107,17 +107,15 @@ fn links_are_listed_by_master() {
 fn all_settings_change_in_one_message() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
-    let change = LinkChange {
-        up: Some(true),
-        alias: Some("owned by no one".to_owned()),
-        mtu: Some(1400),
-        mac: Some("0a:00:00:00:00:07".parse().unwrap()),
-        promiscuous: Some(true),
-        all_multicast: Some(true),
-        tx_queue_length: Some(77),
-        name: Some("renamed".to_owned()),
-        ..LinkChange::default()
-    };
+    let change = LinkChange::default()
+        .up(true)
+        .alias("owned by no one".to_owned())
+        .mtu(1400)
+        .mac("0a:00:00:00:00:07".parse::<Mac>().unwrap())
+        .promiscuous(true)
+        .all_multicast(true)
+        .tx_queue_length(77)
+        .name("renamed".to_owned());
     netlink.change(near.index, &change).unwrap();
     let link = netlink.link("renamed").unwrap();
     assert_eq!((link.alias, link.mtu, link.mac), (change.alias, 1400, change.mac));
@@ -140,7 +138,7 @@ fn an_empty_change_changes_nothing() {
 #[test]
 fn an_alias_of_254_bytes_is_set_and_an_empty_one_removes_it() {
     let (_netns, netlink) = inside();
-    let alias = |text: String| LinkChange { alias: Some(text), ..LinkChange::default() };
+    let alias = |text: String| LinkChange::default().alias(text);
     netlink.change(1, &alias("x".repeat(254))).unwrap();
     assert_eq!(netlink.link_at(1).unwrap().alias.unwrap().len(), 254);
     netlink.change(1, &alias("x".repeat(255))).unwrap_err();
@@ -152,7 +150,7 @@ fn an_alias_of_254_bytes_is_set_and_an_empty_one_removes_it() {
 fn the_error_of_a_change_names_the_link_and_quotes_the_kernel() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
-    let error = netlink.change(near.index, &LinkChange { mtu: Some(1_000_000), ..LinkChange::default() }).unwrap_err();
+    let error = netlink.change(near.index, &LinkChange::default().mtu(1_000_000)).unwrap_err();
     assert_eq!(error.errno, libc::EINVAL);
     let text = "change link \"near\": Invalid argument (the kernel says: mtu greater than device maximum)";
     assert_eq!(error.to_string(), text);
@@ -184,9 +182,9 @@ fn clones_share_a_socket_and_do_not_mix_their_answers_up() {
 fn a_group_of_links_is_deleted_at_once() {
     let (netns, netlink) = inside();
     let (near, far) = pair(&netns, &netlink);
-    let other = netlink.create_bridge(&NewBridge { name: "br0".to_owned(), ..NewBridge::default() }).unwrap();
+    let other = netlink.create_bridge(&NewBridge::new("br0")).unwrap();
     assert_eq!((near.group, far.group, other.group), (0, 0, 0));
-    netlink.change(near.index, &LinkChange { group: Some(7), ..LinkChange::default() }).unwrap();
+    netlink.change(near.index, &LinkChange::default().group(7)).unwrap();
     assert_eq!((netlink.link("near").unwrap().group, netlink.link("br0").unwrap().group), (7, 0));
     assert!(netlink.delete_group(8).unwrap_err().is_absent());
     netlink.delete_group(7).unwrap();

@@ -11,7 +11,7 @@ fn routed() -> (Netns, Netlink, Link) {
     let (netns, netlink) = inside();
     let (near, _) = pair_up(&netns, &netlink);
     netlink.add_address(near.index, &address("10.1.0.2/24")).unwrap();
-    let quiet = cnikit_netlink::NewAddress { no_dad: true, ..address("fd00::2/64") };
+    let quiet = address("fd00::2/64").no_dad(true);
     netlink.add_address(near.index, &quiet).unwrap();
     (netns, netlink, near)
 }

@@ -19,8 +19,8 @@ pub(crate) fn inside() -> (Netns, Netlink) {
 }
 
 pub(crate) fn veth(name: &str, peer: &str, netns: &Netns) -> NewVeth {
-    let peer = Peer { name: peer.to_owned(), mac: None, netns: netns.clone() };
-    NewVeth { name: name.to_owned(), mac: None, mtu: None, queues: None, master: None, peer }
+    let peer = Peer::new(peer, netns.clone());
+    NewVeth::new(name, peer)
 }
 
 /// A veth pair `near` and `far` in one namespace.
@@ -40,7 +40,7 @@ pub(crate) fn pair_up(netns: &Netns, netlink: &Netlink) -> (Link, Link) {
 }
 
 pub(crate) fn up() -> LinkChange {
-    LinkChange { up: Some(true), ..LinkChange::default() }
+    LinkChange::default().up(true)
 }
 
 pub(crate) fn net(text: &str) -> IpNetwork {

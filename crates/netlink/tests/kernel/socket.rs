@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use cnikit_netlink::{Batch, Netlink, NewAddress, Socket};
+use cnikit_netlink::{Batch, Netlink, Socket};
 use cnikit_netns::Netns;
 use cnikit_process::Deadline;
 use netlink_packet_core::NLM_F_DUMP_INTR;
@@ -144,7 +144,7 @@ fn a_dump_that_changes_underway_is_read_again_until_it_is_whole() {
     let (near, far) = pair(&netns, &netlink);
     let mut batch = Batch::new();
     for number in 0..1500 {
-        batch.add_address(near.index, &NewAddress { no_dad: true, ..address(&format!("fd00::{number:x}/128")) });
+        batch.add_address(near.index, &address(&format!("fd00::{number:x}/128")).no_dad(true));
     }
     netlink.send(batch).unwrap();
     assert!(!is_interrupted_by(&netns, || ()));

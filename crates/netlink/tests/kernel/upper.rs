@@ -14,10 +14,7 @@ fn one_is_made_in_another_namespace_by_one_message() {
         let (there, container) = inside();
         let (near, _) = pair_up(&here, &netlink);
         let mac = matches!(upper, UpperKind::Macvlan { .. }).then(|| "0a:00:00:00:00:07".parse().unwrap());
-        let name = "eth0".to_owned();
-        let netns = Some(there.clone());
-        let lower = near.index;
-        let wanted = NewUpper { name, index: None, lower, netns, mac, mtu: Some(1400), group: 7, up: true, upper };
+        let wanted = NewUpper::new("eth0", near.index, upper).netns(there.clone()).mac(mac).mtu(1400).group(7).up(true);
         if !netlink.knows_upper(upper).unwrap() {
             assert!(netlink.create_upper(&wanted).unwrap_err().unsupported());
             continue;
@@ -49,7 +46,7 @@ fn one_with_a_number_of_its_own_may_be_called_as_one_here_is() {
         let index = Some(0x2000_0007);
         let lower = near.index;
         let netns = Some(there);
-        let wanted = NewUpper { name, index, lower, netns, mac: None, mtu: None, group: 0, up: false, upper };
+        let wanted = NewUpper::new(name, lower, upper).index(index).netns(netns);
         if netlink.knows_upper(upper).unwrap() {
             netlink.create_upper(&wanted).unwrap();
             assert_eq!(container.link(&near.name).unwrap().index, 0x2000_0007);
@@ -62,17 +59,7 @@ fn one_with_a_number_of_its_own_may_be_called_as_one_here_is() {
 fn one_on_top_of_a_loopback_is_at_odds_with_it_and_is_no_question_of_the_kernel() {
     let (_netns, netlink) = inside();
     let lower = netlink.link("lo").unwrap().index;
-    let on_lo = |upper| NewUpper {
-        name: "eth0".into(),
-        index: None,
-        lower,
-        netns: None,
-        mac: None,
-        mtu: None,
-        group: 0,
-        up: false,
-        upper,
-    };
+    let on_lo = |upper| NewUpper::new("eth0", lower, upper);
     for upper in [MACVLAN, UpperKind::Ipvlan(IpvlanMode::L2)] {
         let knows = netlink.knows_upper(upper).unwrap();
         let error = netlink.create_upper(&on_lo(upper)).unwrap_err();

@@ -1,6 +1,6 @@
 //! Veth pairs.
 
-use cnikit_netlink::{Mac, Netlink, NewVeth};
+use cnikit_netlink::{Mac, Netlink};
 
 use crate::scene::{inside, ip, veth};
 
@@ -12,13 +12,7 @@ fn a_pair_is_made_across_namespaces_in_one_message() {
     let bridge = here.link("br0").unwrap();
     let near_mac: Mac = "0a:00:00:00:00:01".parse().unwrap();
     let far_mac: Mac = "0a:00:00:00:00:02".parse().unwrap();
-    let mut veth = NewVeth {
-        mac: Some(near_mac),
-        mtu: Some(1400),
-        queues: Some(1),
-        master: Some(bridge.index),
-        ..veth("near", "eth0", &there_netns)
-    };
+    let mut veth = veth("near", "eth0", &there_netns).mac(near_mac).mtu(1400).queues(1).master(bridge.index);
     veth.peer.mac = Some(far_mac);
 
     let near = here.create_veth(&veth).unwrap();
@@ -53,7 +47,7 @@ fn a_name_that_exists_on_either_side_differs_from_other_errors() {
     }
     assert_eq!(here.find_link("other").unwrap(), None);
     assert_eq!(there.find_link("other").unwrap(), None);
-    let error = here.create_veth(&NewVeth { mtu: Some(10), ..veth("tiny", "eth1", &there_netns) }).unwrap_err();
+    let error = here.create_veth(&veth("tiny", "eth1", &there_netns).mtu(10)).unwrap_err();
     assert_eq!(error.errno, libc::EINVAL);
 }
 

@@ -2,7 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test whose scene cannot be set has failed")]
 
-use cnikit_netlink::{Batch, Error, Link, Netlink, NewBridge, NewVeth, VlanRange};
+use cnikit_netlink::{Batch, Error, Link, Netlink, NewBridge, VlanRange};
 use cnikit_netns::Netns;
 
 use crate::scene::{inside, veth};
@@ -10,16 +10,16 @@ use crate::scene::{inside, veth};
 /// A port of a bridge that filters by VLAN; `None` if this kernel was built without `CONFIG_BRIDGE_VLAN_FILTERING`, which its
 /// error must then show.
 fn port(netns: &Netns, netlink: &Netlink) -> Option<Link> {
-    let bridge = NewBridge { name: "br0".to_owned(), vlan_filtering: Some(true), ..NewBridge::default() };
+    let bridge = NewBridge::new("br0").vlan_filtering(true);
     let made = netlink.create_bridge(&bridge);
     if made.as_ref().is_err_and(Error::unsupported) {
-        let plain = netlink.create_bridge(&NewBridge { vlan_filtering: None, ..bridge }).unwrap();
+        let plain = netlink.create_bridge(&bridge.vlan_filtering(None)).unwrap();
         assert_eq!(plain.default_vlan, None, "a kernel that knows no VLANs has no default among them");
         return None;
     }
     let made = made.unwrap();
     assert_eq!(made.default_vlan, Some(1));
-    Some(netlink.create_veth(&NewVeth { master: Some(made.index), ..veth("near", "far", netns) }).unwrap())
+    Some(netlink.create_veth(&veth("near", "far", netns).master(made.index)).unwrap())
 }
 
 fn set(netlink: &Netlink, port: u32, ranges: &[VlanRange]) {
@@ -59,7 +59,7 @@ fn a_vlan_that_is_there_is_changed() {
 fn vlans_of_another_port_are_not_returned() {
     let (netns, netlink) = inside();
     let Some(first) = port(&netns, &netlink) else { return };
-    let second = NewVeth { master: first.master, ..veth("near2", "far2", &netns) };
+    let second = veth("near2", "far2", &netns).master(first.master);
     let second = netlink.create_veth(&second).unwrap();
     set(&netlink, second.index, &[VlanRange::native(7)]);
     assert_eq!(netlink.vlans(first.index).unwrap(), [VlanRange::native(1)]);

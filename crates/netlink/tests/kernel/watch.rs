@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use cnikit_netlink::{Address, Batch, LinkChange, Netlink, NewAddress};
+use cnikit_netlink::{Address, Batch, LinkChange, Netlink};
 use cnikit_process::Deadline;
 
 use crate::scene::{address, inside, net, pair, pair_up, up};
@@ -80,7 +80,7 @@ fn an_address_that_a_neighbour_has_is_seen_to_fail() {
     here.create_veth(&crate::scene::veth("near", "far", &other)).unwrap();
     let near = here.link("near").unwrap().index;
     let far = there.link("far").unwrap().index;
-    there.add_address(far, &NewAddress { no_dad: true, ..address("fd00::2/64") }).unwrap();
+    there.add_address(far, &address("fd00::2/64").no_dad(true)).unwrap();
     there.change(far, &up()).unwrap();
     here.change(near, &up()).unwrap();
     there.wait_link(far, soon(), |link| link.running).unwrap();
@@ -103,7 +103,7 @@ fn events_left_over_from_waiting_do_not_disturb_later_requests() {
     netlink
         .wait_link(near.index, soon(), |link| {
             for mtu in 1300..1400 {
-                other.change(far.index, &LinkChange { mtu: Some(mtu), ..LinkChange::default() }).unwrap();
+                other.change(far.index, &LinkChange::default().mtu(mtu)).unwrap();
             }
             link.mtu == 1500
         })
@@ -130,11 +130,9 @@ fn more_events_than_the_queue_holds_have_the_state_read_anew() {
         // The first reading happens before the subscription.
         if calls.replace(calls.get() + 1) == 1 {
             for number in 0..8000 {
-                other
-                    .change(far.index, &LinkChange { mtu: Some(1300 + number % 100), ..LinkChange::default() })
-                    .unwrap();
+                other.change(far.index, &LinkChange::default().mtu(1300 + number % 100)).unwrap();
             }
-            other.change(near.index, &LinkChange { mtu: Some(1234), ..LinkChange::default() }).unwrap();
+            other.change(near.index, &LinkChange::default().mtu(1234)).unwrap();
         }
         link.mtu == 1234
     };
@@ -149,7 +147,7 @@ fn a_change_during_a_reading_is_not_missed() {
     let (netns, netlink) = inside();
     let (near, _) = pair(&netns, &netlink);
     let add = |batch: &mut Batch, text: String| {
-        batch.add_address(near.index, &NewAddress { no_dad: true, ..address(&text) });
+        batch.add_address(near.index, &address(&text).no_dad(true));
     };
     let mut batch = Batch::new();
     (0..1000).for_each(|number| add(&mut batch, format!("fd00::{number:x}/128")));

@@ -20,6 +20,7 @@ pub struct Rule {
 
 /// A condition on a packet. In a table of several families, a match of an address includes the check of its family.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Match {
     /// The packet enters or leaves by the interface of this name, or by any other. The interface need not exist.
     Interface {
@@ -162,6 +163,7 @@ pub enum L4Protocol {
 
 /// What happens to a packet that meets the matches of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Verdict {
     /// The source address is replaced by that of the interface by which the packet leaves.
     #[doc(alias = "masq")]
@@ -183,6 +185,7 @@ pub enum Verdict {
 
 /// A field of a packet that is looked up in a set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum Field {
     /// The transport protocol.
     Protocol,
@@ -200,6 +203,7 @@ pub enum Field {
 
 /// The type of a part of a set's key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[non_exhaustive]
 pub enum KeyType {
     /// A transport protocol.
     #[doc(alias = "inet_proto")]
@@ -222,6 +226,7 @@ pub enum KeyType {
 
 /// A part of the key of an element.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
+#[non_exhaustive]
 pub enum Value {
     /// A transport protocol.
     Protocol(L4Protocol),

@@ -73,7 +73,7 @@ impl ForwardingPort {
         host.send(batch)?;
         // Setting the same MAC makes the kernel announce every address of the link, now that the port forwards the announcement.
         let end = container.link(&self.ifname)?;
-        Ok(container.change(end.index, &LinkChange { mac: end.mac, ..LinkChange::default() })?)
+        Ok(container.change(end.index, &LinkChange::default().mac(end.mac))?)
     }
 }
 

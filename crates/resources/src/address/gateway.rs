@@ -154,13 +154,13 @@ pub(crate) fn refuse_shared(link: &str, own: impl Iterator<Item = IpAddr>, conta
 fn changes(link: &Link, missing: &[IpNetwork]) -> Batch {
     let mut batch = Batch::new();
     for address in missing {
-        let new = NewAddress { address: *address, no_dad: true, no_prefix_route: false, scope: GLOBAL };
+        let new = NewAddress::from(*address).no_dad(true).scope(GLOBAL);
         batch.add_address_if_absent(link.index, &new);
     }
     if let Some(mac) = link.mac
         && !mac.is_zero()
     {
-        batch.set_link(link.index, &LinkChange { mac: Some(mac), ..LinkChange::default() });
+        batch.set_link(link.index, &LinkChange::default().mac(mac));
     }
     batch
 }

@@ -60,7 +60,7 @@ impl Resource for HostRoute {
         }
         let mut batch = Batch::new();
         for gateway in &self.gateways {
-            let new = NewAddress { address: (*gateway).into(), no_dad: true, no_prefix_route: false, scope: 0 };
+            let new = NewAddress::from(IpNetwork::from(*gateway)).no_dad(true);
             batch.add_address(end.index, &new);
         }
         for route in self.routes() {

@@ -127,7 +127,7 @@ impl Layer3 {
         let mut batch = Batch::new();
         for address in &self.addresses {
             let no_dad = self.detection == Detection::Off;
-            let new = NewAddress { address: *address, no_dad, no_prefix_route: !self.prefix_routes, scope: 0 };
+            let new = NewAddress::from(*address).no_dad(no_dad).no_prefix_route(!self.prefix_routes);
             if self.slaac && address.is_ipv6() {
                 // The kernel may have made it from a router advertisement already, with the router's lifetime.
                 batch.add_address_if_absent(index, &new);
@@ -135,7 +135,7 @@ impl Layer3 {
                 batch.add_address(index, &new);
             }
         }
-        batch.set_link(index, &LinkChange { up: Some(true), ..LinkChange::default() });
+        batch.set_link(index, &LinkChange::default().up(true));
         // A container on two networks gets a default route from each of them.
         for route in &self.routes {
             batch.add_route_beside(&KernelRoute { index: Some(index), ..route.clone() });

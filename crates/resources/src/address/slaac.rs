@@ -27,7 +27,7 @@ pub fn accept_router_adverts(netns: &str, ifname: &str, addresses: bool) -> Resu
     let netlink = Netlink::inside(&netns)?;
     let link = netlink.link(ifname)?;
     if !link.up {
-        netlink.change(link.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+        netlink.change(link.index, &LinkChange::default().up(true))?;
     }
     Ok(())
 }

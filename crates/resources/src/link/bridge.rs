@@ -77,13 +77,11 @@ impl Resource for Bridge {
             ));
         }
         ipv6_settings::configure_shared(&link, self.detection)?;
-        let change = LinkChange {
-            mtu,
-            up: (!link.up).then_some(true),
-            promiscuous: (self.promiscuous && !link.promiscuous).then_some(true),
-            link_local_learning: (self.guarded && link.link_local_learning == Some(true)).then_some(false),
-            ..LinkChange::default()
-        };
+        let change = LinkChange::default()
+            .mtu(mtu)
+            .up((!link.up).then_some(true))
+            .promiscuous((self.promiscuous && !link.promiscuous).then_some(true))
+            .link_local_learning((self.guarded && link.link_local_learning == Some(true)).then_some(false));
         if change != LinkChange::default() {
             host.change(link.index, &change)?;
         }
@@ -99,7 +97,7 @@ impl Resource for Bridge {
         if let Some(link) = host.find_link(&self.name)?
             && link.link_local_learning == Some(true)
         {
-            host.change(link.index, &LinkChange { link_local_learning: Some(false), ..LinkChange::default() })?;
+            host.change(link.index, &LinkChange::default().link_local_learning(false))?;
         }
         Ok(())
     }
@@ -134,13 +132,10 @@ impl Bridge {
     /// ports.
     fn create(&self, host: &Netlink) -> Result<Link> {
         let vlan_filtering = (self.filtering != VlanFiltering::Any).then_some(true);
-        let wanted = NewBridge {
-            name: self.name.clone(),
-            mac: Some(random::mac()?),
-            mtu: None,
-            vlan_filtering,
-            link_local_learning: Some(false),
-        };
+        let wanted = NewBridge::new(self.name.clone())
+            .mac(random::mac()?)
+            .vlan_filtering(vlan_filtering)
+            .link_local_learning(false);
         match host.create_bridge(&wanted) {
             Err(error) if error.exists() => Ok(host.link(&self.name)?), // another ADD was faster: adopt its bridge
             // If the error has a text of the kernel, the kernel does not support bridges at all.

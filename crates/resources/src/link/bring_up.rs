@@ -33,7 +33,7 @@ impl Resource for BringUp {
         }
         let container = context.container()?;
         let link = container.link(&self.ifname)?;
-        container.change(link.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+        container.change(link.index, &LinkChange::default().up(true))?;
         Ok(Made::nothing())
     }
 

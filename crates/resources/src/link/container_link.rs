@@ -39,9 +39,9 @@ impl OwnLink {
     /// refuse the first. The roll-back does not find a link with neither alias nor group.
     pub(crate) fn mark(&self, sandbox: &str) -> Result<Made> {
         let link = self.container.link(&self.tag.ifname)?;
-        let alias = LinkChange { alias: Some(alias::of(&self.tag)), ..LinkChange::default() };
+        let alias = LinkChange::default().alias(alias::of(&self.tag));
         self.container.change(link.index, &alias)?;
-        self.container.change(link.index, &LinkChange { group: Some(0), ..LinkChange::default() })?;
+        self.container.change(link.index, &LinkChange::default().group(0))?;
         Ok(Made::one(Interface { name: link.name, sandbox: sandbox.to_owned(), ..Interface::default() }))
     }
 

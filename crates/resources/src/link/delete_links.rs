@@ -36,7 +36,7 @@ pub(crate) fn delete_all(netlink: &Netlink, links: &[Link], is_meant: impl Fn(&L
 
 fn delete_group(netlink: &Netlink, links: &[Link], group: u32, is_meant: impl Fn(&Link) -> bool) -> Result<()> {
     let mut batch = Batch::new();
-    let change = LinkChange { group: Some(group), ..LinkChange::default() };
+    let change = LinkChange::default().group(group);
     for link in links {
         batch.set_link_if_present(link.index, &change);
     }
@@ -82,10 +82,9 @@ mod tests {
     fn left(is_meant: impl Fn(&Link) -> bool + Send, meant: &[&str]) -> Vec<String> {
         let work = move |_: &Inside| {
             let host = Netlink::here().unwrap();
-            let made =
-                |name: &str| host.create_bridge(&NewBridge { name: name.into(), ..NewBridge::default() }).unwrap();
+            let made = |name: &str| host.create_bridge(&NewBridge::new(name)).unwrap();
             let links = ["one", "two", "three", "four"].map(made);
-            host.change(links[2].index, &LinkChange { group: Some(GROUP), ..LinkChange::default() }).unwrap();
+            host.change(links[2].index, &LinkChange::default().group(GROUP)).unwrap();
             let gone = Link { index: 999, ..links[0].clone() };
             let meant: Vec<Link> = links.iter().filter(|link| meant.contains(&&*link.name)).cloned().collect();
             delete_group(&host, &[meant, vec![gone]].concat(), GROUP, is_meant).unwrap();
@@ -107,7 +106,7 @@ mod tests {
             let host = Netlink::here().unwrap();
             let made = |n: usize| {
                 let name = format!("br{n}");
-                host.create_bridge(&NewBridge { name, ..NewBridge::default() }).unwrap()
+                host.create_bridge(&NewBridge::new(name)).unwrap()
             };
             let links: Vec<Link> = (0..=64).map(made).collect();
             let asked = RefCell::new(BTreeMap::<u32, BTreeSet<u32>>::new());
@@ -138,7 +137,7 @@ mod tests {
     #[test]
     fn a_link_that_leaves_the_group_at_the_last_moment_is_deleted_all_the_same() {
         let meddled = |link: &Link| {
-            let other = LinkChange { group: Some(0), ..LinkChange::default() };
+            let other = LinkChange::default().group(0);
             link.group != GROUP || link.name != "one" || Netlink::here().unwrap().change(link.index, &other).is_ok()
         };
         assert_eq!(left(meddled, &["one", "two", "three"]), ["four"]);

@@ -87,7 +87,7 @@ impl fmt::Display for SetUp {
 }
 
 fn to(up: bool) -> LinkChange {
-    LinkChange { up: Some(up), ..LinkChange::default() }
+    LinkChange::default().up(up)
 }
 
 /// Sets `lo` down, unless another link of the container is up: its programs may still use `lo`.

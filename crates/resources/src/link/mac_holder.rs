@@ -76,7 +76,7 @@ impl Behind {
         if alias::owner(&self.port, tag) != AliasOwner::This || alias::recorded_mac(&self.port).is_none() {
             return Ok(());
         }
-        let change = LinkChange { alias: Some(alias::of_port(tag, mac)), ..LinkChange::default() };
+        let change = LinkChange::default().alias(alias::of_port(tag, mac));
         match self.host.change(self.port.index, &change) {
             Err(error) if !error.is_absent() => Err(error.into()),
             _ => Ok(()),

@@ -54,7 +54,7 @@ impl StackedLink {
         let StackedLink { mtu, up, .. } = *self;
         let lower = master.index;
         let group = group_of(tag);
-        let wanted = NewUpper { name, index: None, lower, netns, mac, mtu, group, up, upper };
+        let wanted = NewUpper::new(name, lower, upper).netns(netns).mac(mac).mtu(mtu).group(group).up(up);
         let own = OwnLink::of(upper.name(), context)?;
         if let Err(error) = create(netlink, &wanted, &own) {
             let taken = error.exists();
@@ -94,7 +94,7 @@ fn create(netlink: &Netlink, wanted: &NewUpper, own: &OwnLink) -> cnikit_netlink
     if !is_taken_here {
         return Err(error);
     }
-    netlink.create_upper(&NewUpper { index: Some(high_index(&own.tag)), ..wanted.clone() })
+    netlink.create_upper(&wanted.clone().index(high_index(&own.tag)))
 }
 
 /// The link number for that case, one of 2²⁹. It is higher than the numbers that the kernel assigns.

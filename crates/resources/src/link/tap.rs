@@ -109,13 +109,11 @@ impl TapDevice {
         if let Some(gid) = self.group {
             tap.set_group(gid)?;
         }
-        let change = LinkChange {
-            alias: Some(alias::of(&own.tag)),
-            mac: Some(veth_ends::mac(&own.tag, self.mac)),
-            mtu: self.mtu,
-            master: self.find_bridge(context)?.map(|bridge| bridge.index),
-            ..LinkChange::default()
-        };
+        let change = LinkChange::default()
+            .alias(alias::of(&own.tag))
+            .mac(veth_ends::mac(&own.tag, self.mac))
+            .mtu(self.mtu)
+            .master(self.find_bridge(context)?.map(|bridge| bridge.index));
         let link = own.container.link(&self.ifname)?;
         Ok(own.container.change(link.index, &change)?)
     }

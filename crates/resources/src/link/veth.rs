@@ -19,6 +19,7 @@ pub use crate::link::veth_ends::{host_end, host_end_of, is_veth, mac, names, own
 /// A veth pair. The name of the host end and both MACs are made from the tag. The MACs are set as the pair is made, so that no
 /// other program changes them; nothing is renamed or moved.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Veth {
     /// The container's end.
     pub ifname: String,
@@ -33,6 +34,41 @@ pub struct Veth {
     pub host: HostEnd,
     /// The host end is left down, so that the container cannot send, until the IP spoof check brings it up.
     pub shut: bool,
+}
+
+impl Veth {
+    /// A pair with this end in the container, with the kernel's settings.
+    pub fn new(ifname: impl Into<String>, host: HostEnd) -> Veth {
+        Veth { ifname: ifname.into(), mac: None, mtu: None, queues: None, host, shut: false }
+    }
+
+    /// Sets the field `mac`: a value, or an `Option`.
+    #[must_use]
+    pub fn mac(mut self, mac: impl Into<Option<Mac>>) -> Veth {
+        self.mac = mac.into();
+        self
+    }
+
+    /// Sets the field `mtu`: a value, or an `Option`.
+    #[must_use]
+    pub fn mtu(mut self, mtu: impl Into<Option<u32>>) -> Veth {
+        self.mtu = mtu.into();
+        self
+    }
+
+    /// Sets the field `queues`: a value, or an `Option`.
+    #[must_use]
+    pub fn queues(mut self, queues: impl Into<Option<u32>>) -> Veth {
+        self.queues = queues.into();
+        self
+    }
+
+    /// Sets the field `shut`.
+    #[must_use]
+    pub fn shut(mut self, shut: bool) -> Veth {
+        self.shut = shut;
+        self
+    }
 }
 
 /// What the host end of a veth pair is part of.
@@ -117,22 +153,20 @@ impl Veth {
         };
         let [_, host] = macs(&context.tag);
         let own = mac(&context.tag, self.mac);
-        let peer = Peer { name: self.ifname.clone(), mac: Some(own), netns: context.netns.clone() };
-        Ok(NewVeth { name, mac: Some(host), mtu: self.mtu, queues: self.queues, master, peer })
+        let peer = Peer::new(self.ifname.clone(), context.netns.clone()).mac(own);
+        Ok(NewVeth::new(name, peer).mac(host).mtu(self.mtu).queues(self.queues).master(master))
     }
 
     /// The settings that the kernel takes only once the link exists. The link is set up last, when router advertisements are off.
     fn settings(&self, tag: &AttachmentId) -> LinkChange {
         let up = (!self.shut).then_some(true);
         match self.host {
-            HostEnd::Routed => LinkChange { alias: Some(alias::of(tag)), up, ..LinkChange::default() },
-            HostEnd::Port { hairpin, isolated, .. } => LinkChange {
-                alias: Some(alias::of_port(tag, mac(tag, self.mac))),
-                up,
-                hairpin: Some(hairpin),
-                isolated: Some(isolated),
-                ..LinkChange::default()
-            },
+            HostEnd::Routed => LinkChange::default().alias(alias::of(tag)).up(up),
+            HostEnd::Port { hairpin, isolated, .. } => LinkChange::default()
+                .alias(alias::of_port(tag, mac(tag, self.mac)))
+                .up(up)
+                .hairpin(hairpin)
+                .isolated(isolated),
         }
     }
 

@@ -61,7 +61,7 @@ impl Resource for VlanGateway {
         };
         let port = self.port_of(host, &gateway)?;
         if port.master.is_none() {
-            host.change(port.index, &LinkChange { master: Some(bridge.index), ..LinkChange::default() })?;
+            host.change(port.index, &LinkChange::default().master(bridge.index))?;
         }
         if !self.is_native_on(host, &port)? {
             Vlans::new(self.vlan, &[], self.keep_default).set_on(host, &port)?;
@@ -108,14 +108,11 @@ impl VlanGateway {
     fn create(&self, host: &Netlink, bridge: &Link) -> Result<Link> {
         let Mac(mut mac) = random::mac()?;
         mac[0] = 0xfe;
-        let wanted = NewVeth {
-            name: self.port_name(),
-            mac: Some(Mac(mac)),
-            mtu: Some(bridge.mtu),
-            queues: Some(1),
-            master: Some(bridge.index),
-            peer: Peer { name: self.name(), mac: None, netns: Netns::own()? },
-        };
+        let wanted = NewVeth::new(self.port_name(), Peer::new(self.name(), Netns::own()?))
+            .mac(Mac(mac))
+            .mtu(bridge.mtu)
+            .queues(1)
+            .master(bridge.index);
         match host.create_veth(&wanted) {
             Ok(_) => Ok(host.link(&self.name())?),
             // Another ADD was faster and made the same pair, or another link has one of the names.
@@ -167,7 +164,7 @@ impl VlanGateway {
     fn bring_up(&self, host: &Netlink, end: &Link) -> Result<()> {
         ipv6_settings::configure_shared(end, self.detection)?;
         if !end.up {
-            host.change(end.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+            host.change(end.index, &LinkChange::default().up(true))?;
         }
         Ok(())
     }
@@ -260,7 +257,7 @@ mod tests {
     use super::*;
 
     fn bridge(host: &Netlink, name: &str) -> Link {
-        host.create_bridge(&NewBridge { name: name.into(), ..NewBridge::default() }).unwrap()
+        host.create_bridge(&NewBridge::new(name)).unwrap()
     }
 
     #[test]

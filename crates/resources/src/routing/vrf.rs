@@ -340,7 +340,7 @@ impl Step {
             }
             made => made?,
         };
-        let alias = LinkChange { alias: Some(ALIAS.to_owned()), ..LinkChange::default() };
+        let alias = LinkChange::default().alias(ALIAS.to_owned());
         self.container.change(made.index, &alias)?;
         Ok(made.index)
     }
@@ -385,7 +385,7 @@ fn restart(
             set(inside, &link.name, setting, value);
         }
     })?;
-    let change = LinkChange { master: Some(master), ..LinkChange::default() };
+    let change = LinkChange::default().master(master);
     let restarted = container.change(link.index, &change);
     let waited = match &restarted {
         Ok(()) => wait_addresses(container, link, &addresses),

@@ -68,14 +68,12 @@ impl LinkValues {
 
     /// The settings as netlink takes them.
     pub(crate) fn change(&self) -> LinkChange {
-        LinkChange {
-            mac: self.mac,
-            mtu: self.mtu,
-            promiscuous: self.promisc,
-            all_multicast: self.allmulti,
-            tx_queue_length: self.tx_queue_length,
-            ..LinkChange::default()
-        }
+        LinkChange::default()
+            .mac(self.mac)
+            .mtu(self.mtu)
+            .promiscuous(self.promisc)
+            .all_multicast(self.allmulti)
+            .tx_queue_length(self.tx_queue_length)
     }
 
     /// The name and the value of each setting that is present, for people.

@@ -168,7 +168,7 @@ fn limit_existing(
     name_owner(&mut batch, tag, &ifb);
     host.send(batch)?;
     root::ensure(host, &ifb, limit, Vec::new(), journal)?;
-    host.change(ifb.index, &LinkChange { up: Some(true), ..LinkChange::default() })?;
+    host.change(ifb.index, &LinkChange::default().up(true))?;
     Ok(ifb)
 }
 
@@ -176,7 +176,7 @@ fn limit_existing(
 /// of that.
 fn name_owner(batch: &mut Batch, tag: &AttachmentId, ifb: &Link) {
     if ifb.alias.is_none() {
-        batch.set_link(ifb.index, &LinkChange { alias: Some(alias::of(tag)), ..LinkChange::default() });
+        batch.set_link(ifb.index, &LinkChange::default().alias(alias::of(tag)));
     }
 }
 
@@ -228,7 +228,7 @@ fn redirect(named: &NamedLinks, from: &Link, ifb: &Link, wanted: &[FilterRule], 
     let ingress = Ingress::read(host, from, ifbs)?;
     let mut batch = Batch::new();
     if ifb.group != 0 {
-        batch.set_link(ifb.index, &LinkChange { group: Some(0), ..LinkChange::default() });
+        batch.set_link(ifb.index, &LinkChange::default().group(0));
     }
     let found = ingress.filters.iter().map(|filter| filter.rule);
     if !found.eq(wanted.iter().copied().map(Some)) {

@@ -124,7 +124,7 @@ pub(crate) fn ensure(
 pub(crate) fn begin(host: &Netlink, link: &Link, limit: &RateLimit, mut batch: Batch) -> Result<()> {
     let wanted = Shaper::wanted(limit, link, Vec::new());
     wanted.add_to(&mut batch, link, &[]);
-    batch.set_link(link.index, &LinkChange { up: Some(true), ..LinkChange::default() });
+    batch.set_link(link.index, &LinkChange::default().up(true));
     send(host, batch, &wanted)
 }
 

@@ -110,7 +110,7 @@ pub(super) fn take_out(state: &DeviceState, from: &Netlink, link: &Link, host: &
 /// Alternative names that it got in the container are removed before, because the host may have them.
 fn move_out(state: &DeviceState, from: &Netlink, link: &Link, host: &Netlink) -> cnikit_netlink::Result<Link> {
     let before = &state.before;
-    from.change(link.index, &LinkChange { up: Some(false), ..LinkChange::default() })?;
+    from.change(link.index, &LinkChange::default().up(false))?;
     from.retain_altnames(link.index, |altname| {
         Ok(is_own_altname(before, altname) && host.find_link(altname)?.is_none())
     })?;
@@ -119,7 +119,7 @@ fn move_out(state: &DeviceState, from: &Netlink, link: &Link, host: &Netlink) ->
         SPARE_NAME.clone_into(&mut name);
     } else if link.name != name && from.find_link(&name)?.is_none() {
         // It gets the name on the host otherwise.
-        let _ = from.change(link.index, &LinkChange { name: Some(name.clone()), ..LinkChange::default() });
+        let _ = from.change(link.index, &LinkChange::default().name(name.clone()));
     }
     let mut index = None;
     for candidate in [state.identity.index, link.index] {
@@ -128,7 +128,7 @@ fn move_out(state: &DeviceState, from: &Netlink, link: &Link, host: &Netlink) ->
         }
     }
     let home = Netns::own().map_err(|error| cnikit_netlink::Error::ours("move link", &link.name, error.to_string()))?;
-    from.move_link(link.index, &home, &LinkChange { name: Some(name.clone()), ..LinkChange::default() }, index)?;
+    from.move_link(link.index, &home, &LinkChange::default().name(name.clone()), index)?;
     found_among(link, [index, Some(link.index)], host)?.map_or_else(|| host.link(&name), Ok)
 }
 
@@ -179,14 +179,14 @@ pub(super) fn restore(host: &Netlink, found: &Link, before: &LinkBefore) -> Resu
             ));
         } else {
             let name = Some(before.name.clone());
-            host.change(link.index, &LinkChange { up: Some(false), ..LinkChange::default() })?;
-            host.change(link.index, &LinkChange { name, ..LinkChange::default() })?;
+            host.change(link.index, &LinkChange::default().up(false))?;
+            host.change(link.index, &LinkChange::default().name(name))?;
             link = host.link_at(link.index)?;
         }
     }
     // Some drivers change the MAC only of a link that is down.
     if link.up && before.settings.mac.is_some_and(|mac| Some(mac) != link.mac) {
-        host.change(link.index, &LinkChange { up: Some(false), ..LinkChange::default() })?;
+        host.change(link.index, &LinkChange::default().up(false))?;
     }
     put_on(host, &link, &before.settings)?;
     let mut change = LinkChange::default();
@@ -207,7 +207,7 @@ pub(super) fn restore(host: &Netlink, found: &Link, before: &LinkBefore) -> Resu
         unless_refused(host.send(batch))?;
     }
     if host.link_at(link.index)?.up != before.up {
-        host.change(link.index, &LinkChange { up: Some(before.up), ..LinkChange::default() })?;
+        host.change(link.index, &LinkChange::default().up(before.up))?;
     }
     Ok(())
 }
@@ -230,9 +230,7 @@ fn restore_master(host: &Netlink, link: &Link, before: &LinkBefore) -> Result<()
     let Some(name) = &before.master else { return Ok(()) };
     match host.find_link(name)? {
         Some(master) if link.master == Some(master.index) => Ok(()),
-        Some(master) => {
-            unless_refused(host.change(link.index, &LinkChange { master: Some(master.index), ..LinkChange::default() }))
-        }
+        Some(master) => unless_refused(host.change(link.index, &LinkChange::default().master(master.index))),
         None => Ok(()),
     }
 }

@@ -103,8 +103,7 @@ impl Resource for HostDevice {
         state_file::record(context, &self.data_dir, journal, &state)?;
         let moved = MovedDevice { state: state.clone(), tag: context.tag.clone(), netns: context.netns.clone() };
         let undo = journal.undo(&moved, MovedDevice::give_back);
-        let change =
-            LinkChange { name: Some(self.ifname.clone()), alias: Some(link.name.clone()), ..LinkChange::default() };
+        let change = LinkChange::default().name(self.ifname.clone()).alias(link.name.clone());
         host.move_link(link.index, &context.netns, &change, None).map_err(|error| explained(error, &link))?;
         let inside = container.link(&self.ifname)?;
         if state.identity.inside != Some(inside.index) {
