@@ -511,9 +511,33 @@ fn no_line_of_comment_is_wider_than_a_screen() {
 /// Every crate has its own error type, as is usual: `cnikit_netlink::Error`.
 const EACH_CRATES_OWN: [&str; 2] = ["Error", "Result"];
 
-/// The public types that a file declares, by their names.
-fn public_types(content: &str) -> impl Iterator<Item = &str> {
-    content.lines().filter_map(public_type)
+/// The public types that a file declares, and those of crates that are not ours that it re-exports, by their names.
+fn public_types<'a>(content: &'a str, foreign: &BTreeSet<String>) -> Vec<&'a str> {
+    let mut found = Vec::new();
+    for line in content.lines() {
+        found.extend(public_type(line));
+        if let Some((from, names)) = re_exported(line)
+            && foreign.contains(from)
+        {
+            found
+                .extend(names.trim_matches(['{', '}']).split(", ").filter(|name| name.starts_with(char::is_uppercase)));
+        }
+    }
+    found
+}
+
+/// The crate or module that a line re-exports from, and what.
+fn re_exported(line: &str) -> Option<(&str, &str)> {
+    line.trim_start().strip_prefix("pub use ")?.strip_suffix(';')?.split_once("::")
+}
+
+/// The names, in paths, of the packages that are not ours.
+fn foreign_crates() -> BTreeSet<String> {
+    let packages = list(&metadata()["packages"]).iter();
+    packages
+        .filter(|package| folder(package).is_none())
+        .map(|package| text(&package["name"]).replace('-', "_"))
+        .collect()
 }
 
 /// The public type that a line declares.
@@ -528,17 +552,40 @@ fn public_type(line: &str) -> Option<&str> {
 
 #[test]
 fn no_two_public_types_share_a_name() {
+    let foreign = foreign_crates();
+    assert!(foreign.contains("serde_json") && !foreign.contains("cnikit"), "{foreign:?}");
     let mut first_in: BTreeMap<String, PathBuf> = BTreeMap::new();
     for file in ["crates", "plugins", "tests/src"].map(sources).concat() {
-        for name in public_types(&read(&file)).filter(|name| !EACH_CRATES_OWN.contains(name)) {
+        for name in public_types(&read(&file), &foreign) {
+            if EACH_CRATES_OWN.contains(&name) {
+                continue;
+            }
             if let Some(earlier) = first_in.insert(name.to_owned(), file.clone()) {
                 panic!("{name} is declared in {} and in {}", earlier.display(), file.display());
             }
         }
     }
     assert!(first_in.len() > 200, "only {} public types were found", first_in.len());
-    let declared = "pub struct A<T>;\n    pub trait B: C {\nstruct D;\npub(crate) enum E {}\npub fn f()";
-    assert_eq!(public_types(declared).collect::<Vec<_>>(), ["A", "B"]);
+    let declared = "pub struct A<T>;\n    pub trait B: C {\nstruct D;\npub(crate) enum E {}\npub fn f()\n\
+                    pub use serde_json::{F, g};\npub use serde_json::H;\npub use module::I;";
+    assert_eq!(public_types(declared, &foreign), ["A", "B", "F", "H"]);
+}
+
+#[test]
+fn every_error_is_an_error_of_the_standard_library() {
+    let mut found = 0;
+    for file in sources("crates") {
+        let content = read(&file);
+        let declares = |keyword: &str| content.lines().any(|line| line == format!("pub {keyword} Error {{"));
+        if !declares("struct") && !declares("enum") {
+            continue;
+        }
+        // That of skel is what `?` makes of all others.
+        let is_error = content.contains("\nimpl std::error::Error for Error {");
+        assert!(is_error || file.ends_with("crates/skel/src/error.rs"), "{}", file.display());
+        found += 1;
+    }
+    assert!(found > 10, "only {found} errors were found");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::thread::{self, JoinHandle, Thread};
 
 use cnikit::{Input, InterfaceShape, Plugin, serve};
 use cnikit_libcni::{
-    Attachment, Bandwidth, Deadline, Error, InProcess, NetworkList, Networks, PluginCall, PortMapping, Protocol,
+    Attachment, Bandwidth, Deadline, Error, InProcess, NetworkList, Networks, PluginCall, PortMapping, PortProtocol,
     Runtime,
 };
 use cnikit_testkit::life::SHARED;
@@ -270,7 +270,7 @@ fn limits_and_ports_of_a_first_network_and_replies_of_a_second_one_work_together
     scene.host.sh("echo 1 > /proc/sys/net/ipv4/ip_forward; echo 1 > /proc/sys/net/ipv6/conf/all/forwarding");
     let bare = [HostSnapshot::of(&scene.host), HostSnapshot::inside(&scene.container)];
     let all = Networks::new(scene.runtime()).with_as(published(&scene), "eth0").with_as(on_lan(&scene), "net1");
-    let port = PortMapping { host_port: 8080, container_port: 80, protocol: Protocol::Tcp, host_ip: None };
+    let port = PortMapping { host_port: 8080, container_port: 80, protocol: PortProtocol::Tcp, host_ip: None };
     let limits = Bandwidth { ingress_rate: 80_000_000, ingress_burst: 1_600_000, ..Bandwidth::default() };
     let at = container(&scene).with_port_mappings(&[port]).with_bandwidth(&limits);
     let answer = || world.try_sh("timeout 5 bash -c 'cat </dev/tcp/192.0.2.1/8080'");

@@ -3,7 +3,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use cnikit_skel::{AttachmentId, Error, Result, ValidAttachments, log};
+use cnikit_skel::{AttachmentId, Error, Result, ValidSet, log};
 use cnikit_store::{Directory, check_version};
 use cnikit_types::{NetConf, Value};
 use serde_json::json;
@@ -234,7 +234,7 @@ impl Saved {
     }
 
     /// Whether it belongs, or may belong, to a valid attachment.
-    pub(crate) fn is_valid(&self, valid: &ValidAttachments) -> bool {
+    pub(crate) fn is_valid(&self, valid: &ValidSet) -> bool {
         for (container, ifname) in valid.iter() {
             if container == self.container && self.ifname.as_ref().is_none_or(|own| own == ifname) {
                 return true;
@@ -327,8 +327,7 @@ mod tests {
         assert!(store(&dir, "two").find(&tag("two", "eth0")).unwrap().is_empty());
         let found = only(in_one.find(&eth1));
         assert_eq!((found.tag(), &found.conf), (None, &conf("one", 1400)));
-        let valid =
-            |container: &str| [(container.to_owned(), "eth0".to_owned())].into_iter().collect::<ValidAttachments>();
+        let valid = |container: &str| [(container.to_owned(), "eth0".to_owned())].into_iter().collect::<ValidSet>();
         assert!(found.is_valid(&valid("c1")) && !found.is_valid(&valid("c2")));
         in_one.save(&eth1, &conf("one", 9000)).unwrap();
         in_one.remove_others(&eth1, &conf("one", 9000)).unwrap();

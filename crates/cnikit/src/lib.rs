@@ -56,7 +56,7 @@ pub use cnikit_rules as rules;
 pub use cnikit_skel::{
     Add, AttachmentId, AttachmentSpec, Call, Check, Del, Delegate, DryRun, DryRunReport, Entry, Error, Errors, Gc,
     Input, Journal, KeySource, NetnsLookup, Plugin, Plugins, Request, Result, Role, Sources, Status, Undo, UnknownKeys,
-    ValidAttachments, about, code, dispatch, input, log, main, serve,
+    ValidSet, about, code, dispatch, input, log, main, serve,
 };
 pub use cnikit_types as types;
 pub use cnikit_types::{CniResult, NetConf, Version};

@@ -12,7 +12,7 @@ use crate::Error;
 use crate::tail::tail;
 
 /// The default time limit of a plugin: more than the 208 s that upstream's dhcp can need.
-pub const TIMEOUT: Duration = Duration::from_mins(4);
+pub const EXEC_TIMEOUT: Duration = Duration::from_mins(4);
 
 /// The limit on a plugin's stdout, and on its stderr, in bytes: results are a few kilobytes, logs may be long.
 const LIMIT: usize = 16 << 20;

@@ -46,7 +46,7 @@ mod tail;
 mod trust;
 
 pub use error::Error;
-pub use exec::{Caller, Environment, PluginOutput, TIMEOUT, exec, exec_cancellable};
+pub use exec::{Caller, EXEC_TIMEOUT, Environment, PluginOutput, exec, exec_cancellable};
 pub use find::find;
 pub use tail::tail;
 pub use trust::{absolute_path, is_writable_by_others, parts_on_the_way, writable_by_anyone};

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use cnikit_invoke::{Environment, Error, PluginOutput, TIMEOUT, exec};
+use cnikit_invoke::{EXEC_TIMEOUT, Environment, Error, PluginOutput, exec};
 use cnikit_process::{Deadline, Env, Program, run};
 use tempfile::{TempDir, tempdir};
 
@@ -26,7 +26,7 @@ impl Plugin {
     }
 
     fn ask(&self) -> Result<PluginOutput, Error> {
-        exec(&self.file(), &Environment::default(), b"{}", Deadline::after(TIMEOUT))
+        exec(&self.file(), &Environment::default(), b"{}", Deadline::after(EXEC_TIMEOUT))
     }
 }
 
@@ -47,7 +47,7 @@ fn a_plugin_gets_all_parameters_and_the_configuration_byte_for_byte() {
         extra: vec![("TRACEPARENT".into(), "00-1".into())],
         ..Environment::default()
     };
-    let output = exec(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(TIMEOUT)).unwrap();
+    let output = exec(&plugin.file(), &environment, b"{ \"odd\":\xff}", Deadline::after(EXEC_TIMEOUT)).unwrap();
     let wanted =
         b"CNI_ARGS=A=b=c\nCNI_COMMAND=ADD\nCNI_CONTAINERID=c1\nCNI_IFNAME=eth0\nCNI_NETNS=\nCNI_PATH=/one:/two\n\
         TRACEPARENT=00-1\n{ \"odd\":\xff}";
@@ -128,7 +128,7 @@ fn the_log_of_a_plugin_is_passed_on_also_if_it_fails() {
         limit: 1 << 20,
         grace: Duration::ZERO,
     };
-    let ended = run(&program, Deadline::after(TIMEOUT)).unwrap();
+    let ended = run(&program, Deadline::after(EXEC_TIMEOUT)).unwrap();
     assert!(ended.how.is_success());
     assert!(String::from_utf8(ended.stderr).unwrap().contains("a line of the log\n"));
 }

@@ -65,7 +65,7 @@ pub use cache::results::Cache;
 pub use cache::summary::AttachmentSummary;
 pub use cnikit_invoke::{Environment, Error as PluginError, PluginOutput};
 pub use cnikit_process::{CancellationToken, Deadline};
-pub use cnikit_types::{Bandwidth, IpRange, PortMapping, Protocol, RuntimeDns, ValidAttachment};
+pub use cnikit_types::{Bandwidth, IpRange, PortMapping, PortProtocol, RuntimeDns, ValidAttachment};
 pub use config::list::{ListedPlugin, NetworkList};
 pub use config::load::{EXTENSIONS, NetworkFile, conf_files, list_from_file, load};
 pub use directory::plugin_keys::{PluginKey, PluginKeys};

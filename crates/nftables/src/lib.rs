@@ -38,7 +38,9 @@ pub mod expression {
 
 pub use cnikit_netlink::{Error, Mac, Result};
 pub use rule::set::{Index, IndexBy, Key, Set};
-pub use rule::types::{Direction, Field, KeyType, L4Protocol, Layer, Match, Rule, Side, TableFamily, Value, Verdict};
+pub use rule::types::{
+    Direction, Field, KeyType, KeyValue, L4Protocol, Layer, Match, Rule, Side, TableFamily, Verdict,
+};
 pub use ruleset::desired_rules::Rules;
 pub use ruleset::hook::InstalledChain;
 pub use ruleset::installed_rule::InstalledRule;

@@ -5,7 +5,7 @@ use std::path::Path;
 
 use cnikit_netlink::Netlink;
 use cnikit_netns::Netns;
-use cnikit_skel::{Add, AttachmentId, Check, Del, Error, Errors, Gc, NetnsLookup, Result, ValidAttachments, code, log};
+use cnikit_skel::{Add, AttachmentId, Check, Del, Error, Errors, Gc, NetnsLookup, Result, ValidSet, code, log};
 use cnikit_types::{CniResult, Interface, NetConf};
 
 use crate::shared::Shared;
@@ -163,7 +163,7 @@ pub struct GcContext {
     /// The network.
     pub network: String,
     /// The valid attachments, which GC leaves alone.
-    pub valid: ValidAttachments,
+    pub valid: ValidSet,
     /// The current configuration.
     pub conf: NetConf,
     host: OnceCell<Netlink>,

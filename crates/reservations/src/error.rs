@@ -58,6 +58,8 @@ impl fmt::Display for Error {
     }
 }
 
+impl std::error::Error for Error {}
+
 impl From<cnikit_store::Error> for Error {
     fn from(error: cnikit_store::Error) -> Error {
         let kind = if error.is_deadline() { ErrorKind::Busy } else { ErrorKind::Disk };

@@ -283,7 +283,7 @@ impl Delegate {
             caller: invoke::Caller::Plugin,
         };
         let stdin = self.input.stdin.so_far();
-        let output = invoke::exec(path, &environment, stdin, Deadline::after(invoke::TIMEOUT))?;
+        let output = invoke::exec(path, &environment, stdin, Deadline::after(invoke::EXEC_TIMEOUT))?;
         Ok(output.stdout)
     }
 

@@ -33,6 +33,9 @@ pub mod code {
 }
 
 /// One error, on its way to becoming the error object on stdout.
+///
+/// `?` converts every [`std::error::Error`] into one, so it cannot be one itself. [`Error::object`] makes a [`CniError`] of it,
+/// which is.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Error {

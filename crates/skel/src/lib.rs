@@ -78,7 +78,7 @@ pub use journal::{Journal, Undo, each_by_itself};
 pub use plugin::{DryRunReport, Plugin, UnknownKeys};
 pub use policy::NodePolicy;
 pub use registry::dispatch;
-pub use request::{Add, AttachmentSpec, Call, Check, Del, DryRun, Gc, Request, RestoreEntry, Status, ValidAttachments};
+pub use request::{Add, AttachmentSpec, Call, Check, Del, DryRun, Gc, Request, RestoreEntry, Status, ValidSet};
 pub use serve::{main, serve};
 pub use sources::{KeySource, Sources};
 pub use tag::AttachmentId;

@@ -174,7 +174,7 @@ pub struct Gc {
     /// The network whose attachments are listed.
     pub network: String,
     /// The attachments that GC must leave alone.
-    pub valid: ValidAttachments,
+    pub valid: ValidSet,
 }
 
 /// A STATUS.
@@ -197,9 +197,9 @@ pub struct DryRun {
 
 /// The attachments of one network that GC must leave alone.
 #[derive(Clone, Debug, Default)]
-pub struct ValidAttachments(HashSet<(String, String)>);
+pub struct ValidSet(HashSet<(String, String)>);
 
-impl ValidAttachments {
+impl ValidSet {
     /// Whether the attachment of this container and interface is valid.
     pub fn has(&self, container: &str, ifname: &str) -> bool {
         self.0.contains(&(container.to_owned(), ifname.to_owned()))
@@ -211,9 +211,9 @@ impl ValidAttachments {
     }
 }
 
-impl FromIterator<(String, String)> for ValidAttachments {
-    fn from_iter<T: IntoIterator<Item = (String, String)>>(pairs: T) -> ValidAttachments {
-        ValidAttachments(pairs.into_iter().collect())
+impl FromIterator<(String, String)> for ValidSet {
+    fn from_iter<T: IntoIterator<Item = (String, String)>>(pairs: T) -> ValidSet {
+        ValidSet(pairs.into_iter().collect())
     }
 }
 

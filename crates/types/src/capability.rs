@@ -20,7 +20,7 @@ pub struct PortMapping {
     pub container_port: u16,
     /// The transport protocol; TCP by default.
     #[serde(default)]
-    pub protocol: Protocol,
+    pub protocol: PortProtocol,
     /// The address of the host whose port is forwarded; all addresses by default.
     #[serde(default, rename = "hostIP", deserialize_with = "address::optional")]
     pub host_ip: Option<IpAddr>,
@@ -28,7 +28,7 @@ pub struct PortMapping {
 
 /// A transport protocol; parsed in any letter case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub enum Protocol {
+pub enum PortProtocol {
     /// TCP.
     #[default]
     Tcp,
@@ -38,24 +38,24 @@ pub enum Protocol {
     Sctp,
 }
 
-impl Protocol {
+impl PortProtocol {
     /// The protocol's name in lower case.
     pub fn as_str(self) -> &'static str {
         match self {
-            Protocol::Tcp => "tcp",
-            Protocol::Udp => "udp",
-            Protocol::Sctp => "sctp",
+            PortProtocol::Tcp => "tcp",
+            PortProtocol::Udp => "udp",
+            PortProtocol::Sctp => "sctp",
         }
     }
 }
 
-impl<'de> Deserialize<'de> for Protocol {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Protocol, D::Error> {
+impl<'de> Deserialize<'de> for PortProtocol {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<PortProtocol, D::Error> {
         let text = String::deserialize(deserializer)?;
         match text.to_ascii_lowercase().as_str() {
-            "tcp" | "" => Ok(Protocol::Tcp),
-            "udp" => Ok(Protocol::Udp),
-            "sctp" => Ok(Protocol::Sctp),
+            "tcp" | "" => Ok(PortProtocol::Tcp),
+            "udp" => Ok(PortProtocol::Udp),
+            "sctp" => Ok(PortProtocol::Sctp),
             _ => Err(D::Error::custom(format!("{text:?} is not tcp, udp or sctp"))),
         }
     }

@@ -51,7 +51,7 @@ mod version;
 pub use address::{parse_cidr, parse_ip};
 pub use args::Args;
 pub use attachment::ValidAttachment;
-pub use capability::{Bandwidth, Capabilities, IpRange, PortMapping, Protocol, RuntimeDns};
+pub use capability::{Bandwidth, Capabilities, IpRange, PortMapping, PortProtocol, RuntimeDns};
 pub use conf::{NetConf, ParseError};
 pub use dns::Dns;
 pub use error::{CniError, code};

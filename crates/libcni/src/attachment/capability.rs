@@ -161,14 +161,14 @@ fn ip_range(range: &IpRange) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cnikit_types::{NetConf, Protocol, parse_cidr};
+    use cnikit_types::{NetConf, PortProtocol, parse_cidr};
 
     #[test]
     fn a_plugin_reads_the_values_that_were_set() {
         let ports = [PortMapping {
             host_port: 8080,
             container_port: 80,
-            protocol: Protocol::Udp,
+            protocol: PortProtocol::Udp,
             host_ip: Some("127.0.0.1".parse().unwrap()),
         }];
         let limits = Bandwidth { ingress_rate: 1, ingress_burst: 2, egress_rate: 3, egress_burst: u64::MAX };

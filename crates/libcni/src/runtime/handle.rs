@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cnikit_invoke::{TIMEOUT, absolute_path};
+use cnikit_invoke::{EXEC_TIMEOUT, absolute_path};
 use cnikit_process::CancellationToken;
 
 use crate::cache::lock::{Locks, Waiting};
@@ -67,8 +67,8 @@ impl Runtime {
         Self {
             path: path.into(),
             cache,
-            timeout: TIMEOUT,
-            waiting: TIMEOUT,
+            timeout: EXEC_TIMEOUT,
+            waiting: EXEC_TIMEOUT,
             trace: None,
             executor: Arc::new(ProgramExecutor),
             cancel: None,

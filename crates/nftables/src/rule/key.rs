@@ -2,7 +2,7 @@
 
 use std::net::IpAddr;
 
-use crate::rule::types::{Direction, Field, KeyType, Side, TableFamily, Value};
+use crate::rule::types::{Direction, Field, KeyType, KeyValue, Side, TableFamily};
 use crate::wire::expression::{FROM, Header, INPUT_BRIDGE, Load, MARK, OUTPUT_BRIDGE, PROTOCOL, TO};
 use crate::{Error, Result};
 
@@ -123,16 +123,16 @@ impl KeyType {
     }
 }
 
-impl Value {
+impl KeyValue {
     /// The type of this part of a key.
     pub(crate) fn key_type(&self) -> KeyType {
         match self {
-            Value::Protocol(_) => KeyType::Protocol,
-            Value::Port(_) => KeyType::Port,
-            Value::Address(IpAddr::V4(_)) => KeyType::Ipv4,
-            Value::Address(IpAddr::V6(_)) => KeyType::Ipv6,
-            Value::Interface(_) => KeyType::Interface,
-            Value::Mark(_) => KeyType::Mark,
+            KeyValue::Protocol(_) => KeyType::Protocol,
+            KeyValue::Port(_) => KeyType::Port,
+            KeyValue::Address(IpAddr::V4(_)) => KeyType::Ipv4,
+            KeyValue::Address(IpAddr::V6(_)) => KeyType::Ipv6,
+            KeyValue::Interface(_) => KeyType::Interface,
+            KeyValue::Mark(_) => KeyType::Mark,
         }
     }
 
@@ -142,12 +142,12 @@ impl Value {
     /// A name that no interface can have.
     pub(crate) fn bytes(&self) -> Result<Vec<u8>> {
         Ok(match self {
-            Value::Protocol(protocol) => vec![protocol.number()],
-            Value::Port(port) => port.to_be_bytes().to_vec(),
-            Value::Address(IpAddr::V4(address)) => address.octets().to_vec(),
-            Value::Address(IpAddr::V6(address)) => address.octets().to_vec(),
-            Value::Interface(name) => padded_name(name)?.to_vec(),
-            Value::Mark(mark) => mark.to_ne_bytes().to_vec(),
+            KeyValue::Protocol(protocol) => vec![protocol.number()],
+            KeyValue::Port(port) => port.to_be_bytes().to_vec(),
+            KeyValue::Address(IpAddr::V4(address)) => address.octets().to_vec(),
+            KeyValue::Address(IpAddr::V6(address)) => address.octets().to_vec(),
+            KeyValue::Interface(name) => padded_name(name)?.to_vec(),
+            KeyValue::Mark(mark) => mark.to_ne_bytes().to_vec(),
         })
     }
 }

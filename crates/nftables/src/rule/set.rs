@@ -5,7 +5,7 @@ use std::fmt;
 use cnikit_netlink::attribute::Attributes;
 
 use crate::Result;
-use crate::rule::types::{Concatenation, KeyType, Rule, Value};
+use crate::rule::types::{Concatenation, KeyType, KeyValue, Rule};
 use crate::wire::attribute::object;
 use crate::wire::userdata::{self, Label};
 
@@ -21,7 +21,7 @@ pub struct Set {
 }
 
 /// A key in a set: one value per part.
-pub type Key = Vec<Value>;
+pub type Key = Vec<KeyValue>;
 
 /// A set that has the key of each rule in some chains, whichever program made the rule.
 ///
@@ -64,7 +64,7 @@ pub(crate) fn hash(owner: &str) -> Key {
     for byte in owner.bytes().take_while(|byte| *byte != b' ') {
         hash = (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
     }
-    let half = |shift: u32| Value::Mark(u32::try_from(hash >> shift & u64::from(u32::MAX)).unwrap_or_default());
+    let half = |shift: u32| KeyValue::Mark(u32::try_from(hash >> shift & u64::from(u32::MAX)).unwrap_or_default());
     vec![half(32), half(0)]
 }
 

@@ -227,7 +227,7 @@ pub enum KeyType {
 /// A part of the key of an element.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 #[non_exhaustive]
-pub enum Value {
+pub enum KeyValue {
     /// A transport protocol.
     Protocol(L4Protocol),
     /// A port.
@@ -489,14 +489,14 @@ impl fmt::Display for KeyType {
 }
 
 /// As nft(8) shows it.
-impl fmt::Display for Value {
+impl fmt::Display for KeyValue {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Value::Protocol(protocol) => write!(f, "{protocol}"),
-            Value::Port(port) => write!(f, "{port}"),
-            Value::Address(address) => write!(f, "{address}"),
-            Value::Interface(name) => write!(f, "\"{name}\""),
-            Value::Mark(mark) => write!(f, "0x{mark:08x}"),
+            KeyValue::Protocol(protocol) => write!(f, "{protocol}"),
+            KeyValue::Port(port) => write!(f, "{port}"),
+            KeyValue::Address(address) => write!(f, "{address}"),
+            KeyValue::Interface(name) => write!(f, "\"{name}\""),
+            KeyValue::Mark(mark) => write!(f, "0x{mark:08x}"),
         }
     }
 }

@@ -6,7 +6,7 @@ use cnikit_netlink::attribute::{Attributes, number};
 use cnikit_netlink::nfnetlink::{HEADERS, NetfilterMessage};
 
 use crate::rule::set::{Index, IndexBy, Key, Set, hash};
-use crate::rule::types::{Concatenation, Value};
+use crate::rule::types::{Concatenation, KeyValue};
 use crate::ruleset::installed_rule::InstalledRule;
 use crate::ruleset::layout::TableLayout;
 use crate::ruleset::message;
@@ -73,7 +73,7 @@ impl Element {
     /// The set has keys of another type; a name that no interface can have.
     fn attributes(&self, layout: &TableLayout) -> Result<Attributes> {
         let set = match self.set(layout) {
-            Some(set) if self.key.iter().map(Value::key_type).eq(set.key.iter().copied()) => set,
+            Some(set) if self.key.iter().map(KeyValue::key_type).eq(set.key.iter().copied()) => set,
             _ => {
                 let shown = format!("element {} to {layout}", Concatenation(&self.key));
                 return Err(Error::ours("add", shown, "the set has keys of another type"));

@@ -39,7 +39,7 @@ fn rule(matches: Vec<Match>, verdict: Verdict) -> Rule {
 
 fn port(rule: &Rule) -> Option<Key> {
     rule.matches.iter().find_map(|one| match one {
-        Match::Port { protocol, port, .. } => Some(vec![Value::Protocol(*protocol), Value::Port(*port)]),
+        Match::Port { protocol, port, .. } => Some(vec![KeyValue::Protocol(*protocol), KeyValue::Port(*port)]),
         _ => None,
     })
 }
@@ -452,7 +452,7 @@ fn a_rule_that_bypasses_a_gate_is_named_and_removed() {
 #[test]
 fn holders_of_a_key_are_found_with_and_without_the_element_in_the_set() {
     let host = Host::new();
-    let key = |port| vec![Value::Protocol(L4Protocol::Tcp), Value::Port(port)];
+    let key = |port| vec![KeyValue::Protocol(L4Protocol::Tcp), KeyValue::Port(port)];
     let holders = |ports: &[u16]| {
         let keys: Vec<Key> = ports.iter().map(|port| key(*port)).collect();
         let found = host.nftables().rules_with_keys(&frame(), "used", &keys).unwrap();

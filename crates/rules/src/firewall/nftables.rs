@@ -8,8 +8,8 @@
 //! of one bridge are isolated from each other, a table of that family has the same rules.
 
 use cnikit_nftables::{
-    Chain, Direction, Error as NftablesError, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType,
-    LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Value, Verdict,
+    Chain, Direction, Error as NftablesError, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType, KeyValue,
+    LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Verdict,
 };
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_resources::alias::{self, Marks, cut};
@@ -284,14 +284,14 @@ fn ipv6(rule: &Rule) -> Option<Key> {
 
 fn address(rule: &Rule, is_ipv4: bool) -> Option<Key> {
     match rule.matches[..] {
-        [Match::Source(address)] if address.is_ipv4() == is_ipv4 => Some(vec![Value::Address(address)]),
+        [Match::Source(address)] if address.is_ipv4() == is_ipv4 => Some(vec![KeyValue::Address(address)]),
         _ => None,
     }
 }
 
 fn bridge(rule: &Rule) -> Option<Key> {
     match &rule.matches[..] {
-        [Match::Interface { name, is: true, .. }, _] => Some(vec![Value::Interface(name.clone())]),
+        [Match::Interface { name, is: true, .. }, _] => Some(vec![KeyValue::Interface(name.clone())]),
         _ => None,
     }
 }

@@ -10,9 +10,8 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use cnikit_conntrack::Flows;
 use cnikit_nftables::{
-    Chain, Field, Hook, HookKind, HookPoint, Index, IndexBy, InstalledRule, JumpCondition, Key, KeyType,
-    LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Rules, Set, Side, Snapshot, TableFamily, TableLayout, Value,
-    Verdict,
+    Chain, Field, Hook, HookKind, HookPoint, Index, IndexBy, InstalledRule, JumpCondition, Key, KeyType, KeyValue,
+    LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Rules, Set, Side, Snapshot, TableFamily, TableLayout, Verdict,
 };
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_resources::alias;
@@ -236,7 +235,7 @@ fn mapping_of(rule: &Rule) -> Option<(Mapping, SocketAddr)> {
     let Verdict::Dnat(to) = &rule.verdict else { return None };
     let host_address = host_address(rule);
     match port(rule)?[..] {
-        [Value::Protocol(protocol), Value::Port(host_port)] => {
+        [KeyValue::Protocol(protocol), KeyValue::Port(host_port)] => {
             Some((Mapping { host_port, container_port: to.port(), protocol, host_address }, *to))
         }
         _ => None,
@@ -347,14 +346,14 @@ fn configured_conditions(map: &PortMap, address: IpAddr) -> (&'static str, &[Str
 }
 
 fn key(mapping: &Mapping) -> Key {
-    vec![Value::Protocol(mapping.protocol), Value::Port(mapping.host_port)]
+    vec![KeyValue::Protocol(mapping.protocol), KeyValue::Port(mapping.host_port)]
 }
 
 /// The protocol and host port that a rule matches.
 fn port(rule: &Rule) -> Option<Key> {
     for one in rule.matches.iter().rev() {
         if let Match::Port { protocol, side: Side::Destination, is: true, port } = one {
-            return Some(vec![Value::Protocol(*protocol), Value::Port(*port)]);
+            return Some(vec![KeyValue::Protocol(*protocol), KeyValue::Port(*port)]);
         }
     }
     None

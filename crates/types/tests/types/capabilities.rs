@@ -1,6 +1,6 @@
 //! Capability arguments in the forms that runtimes send.
 
-use cnikit_types::{Bandwidth, NetConf, PortMapping, Protocol, RuntimeDns, Wrong};
+use cnikit_types::{Bandwidth, NetConf, PortMapping, PortProtocol, RuntimeDns, Wrong};
 
 use crate::golden::text;
 
@@ -22,7 +22,7 @@ fn containerd_is_understood_with_its_go_names_nulls_and_empty_texts() {
         protocol,
         host_ip: host_ip.map(|text| text.parse().unwrap()),
     };
-    let ports = [port(8080, 80, Protocol::Tcp, None), port(8081, 81, Protocol::Sctp, Some("::1"))];
+    let ports = [port(8080, 80, PortProtocol::Tcp, None), port(8081, 81, PortProtocol::Sctp, Some("::1"))];
     assert_eq!(asked.port_mappings().unwrap(), ports);
     let limits = Bandwidth { ingress_rate: 1_000_000, ingress_burst: 4_294_967_295, egress_rate: 0, egress_burst: 0 };
     assert_eq!(asked.bandwidth().unwrap(), Some(limits));
@@ -62,7 +62,7 @@ fn cri_o_is_understood_with_the_conventional_names() {
     assert_eq!(asked.infiniband_guid().unwrap().as_deref(), Some("c2:11:22:33:44:55:66:77"));
     assert_eq!(asked.ip_ranges().unwrap().iter().map(Vec::len).collect::<Vec<_>>(), [2, 1]);
     let ports = asked.port_mappings().unwrap();
-    assert_eq!((ports[0].protocol, ports[1].protocol), (Protocol::Udp, Protocol::Tcp));
+    assert_eq!((ports[0].protocol, ports[1].protocol), (PortProtocol::Udp, PortProtocol::Tcp));
     assert_eq!(asked.bandwidth().unwrap().map(|limits| limits.egress_rate), Some(0));
     assert_eq!(asked.cgroup_path().unwrap(), None);
 }
