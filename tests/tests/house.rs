@@ -408,6 +408,25 @@ fn compiled_with(features: &str) -> BTreeSet<String> {
     lines.lines().filter_map(|line| line.split_whitespace().next()).map(str::to_owned).collect()
 }
 
+#[test]
+fn no_item_is_shown_in_a_public_module_and_at_the_root() {
+    let mut modules = 0;
+    for file in sources("crates").into_iter().filter(|file| file.ends_with("src/lib.rs")) {
+        let content = read(&file);
+        let public: Vec<&str> = content.lines().filter_map(public_module).collect();
+        let is_shown_twice = |line: &&str| re_exported(line).is_some_and(|(from, _)| public.contains(&from));
+        let twice: Vec<&str> = content.lines().filter(is_shown_twice).collect();
+        assert_eq!(twice, Vec::<&str>::new(), "{}: the module is public too", file.display());
+        modules += public.len();
+    }
+    assert!(modules > 10, "only {modules} public modules were found");
+}
+
+/// The public module that a line declares, in a file of its own.
+fn public_module(line: &str) -> Option<&str> {
+    line.strip_prefix("pub mod ")?.strip_suffix(';')
+}
+
 /// The crates that only some plugins need, each with the feature of `cnikit` that brings it.
 const OPTIONAL: [(&str, &str); 2] = [("cnikit_firewalld", "firewall"), ("cnikit_conntrack", "portmap")];
 

@@ -25,7 +25,7 @@
 //!
 //! A plan is a list of [`resources`] and [`rules`]. Each can be made and compared with the actual state, and its kind removes it
 //! for an [`AttachmentId`] when nothing else is known. For a resource that does not exist yet, write a
-//! [`Resource`](plan::Resource) of your own: two methods, and a [`Kind`](plan::Kind) if it outlives the link. It reads and changes
+//! [`Resource`] of your own: two methods, and a [`Kind`] if it outlives the link. It reads and changes
 //! links of any kind with [`netlink`], and rules with [`rules::nftables`].
 //!
 //! # Features
@@ -49,14 +49,16 @@ mod source;
 pub use addresses::Addresses;
 pub use chained::{Chained, ChainedPlugin};
 pub use cnikit_netlink as netlink;
+pub use cnikit_netlink::Mac;
 pub use cnikit_netns as netns;
 pub use cnikit_plan as plan;
+pub use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, Plan, ReleaseContext, Resource};
 pub use cnikit_resources as resources;
 pub use cnikit_rules as rules;
 pub use cnikit_skel::{
     Add, AttachmentId, AttachmentSpec, Call, Check, Del, Delegate, DryRun, DryRunReport, Entry, Error, Errors, Gc,
-    Input, Journal, KeySource, NetnsLookup, Plugin, Plugins, Request, Result, Role, Sources, Status, Undo, UnknownKeys,
-    ValidSet, about, code, dispatch, input, log, main, serve,
+    Input, Journal, KeySource, LogLevel, NetnsLookup, Observe, Plugin, Plugins, Request, Result, Role, Sources, Status,
+    Stdin, Undo, UnknownKeys, ValidSet, about, code, dispatch, log, main, serve,
 };
 pub use cnikit_types as types;
 pub use cnikit_types::{CniResult, NetConf, Version};

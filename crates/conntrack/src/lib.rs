@@ -21,6 +21,7 @@
 //! grow with their number.
 
 mod flow;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
 

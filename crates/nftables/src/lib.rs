@@ -26,6 +26,7 @@
 
 mod rule;
 mod ruleset;
+#[cfg(feature = "testing")]
 #[doc(hidden)]
 pub mod testing;
 mod wire;

@@ -59,7 +59,7 @@
 #![forbid(unsafe_code)]
 
 mod context;
-pub mod engine;
+mod engine;
 mod list;
 mod resource;
 mod restore;

@@ -53,6 +53,7 @@
 mod address;
 mod identity;
 mod link;
+#[doc(hidden)]
 pub mod lock_netns;
 mod routing;
 pub mod saved_settings;

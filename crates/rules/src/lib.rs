@@ -21,7 +21,7 @@
 //! assert_eq!(masquerade.to_string(), "masquerade 10.1.0.2 on the host (nftables)");
 //! ```
 //!
-//! Parts, in reading order: [`backend`] (the configuration), `choice` (choose and compare), [`nftables`] (replace rules with an
+//! Parts, in reading order: `backend` (the configuration), `choice` (choose and compare), [`nftables`] (replace rules with an
 //! undo step), `iptables` (read, apply, undo and retry in one table, in either variant of the programs), `batch_restore` (many
 //! attachments at once), then each kind with its two backends.
 //!
@@ -30,7 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod addresses;
-pub mod backend;
+mod backend;
 mod batch_restore;
 mod choice;
 #[cfg(feature = "firewall")]

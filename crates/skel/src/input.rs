@@ -9,7 +9,7 @@ use crate::error::{Error, Result, code};
 use crate::policy::NodePolicy;
 
 /// A longer stdin is refused, in bytes. No configuration is that long, and a plugin must not use up the node's memory.
-pub const STDIN_LIMIT: u64 = limit::STDIN;
+const STDIN_LIMIT: u64 = limit::STDIN;
 
 /// Environment and stdin as values, so that a delegate in this process and a test are called like a process.
 #[derive(Clone, Debug, Default)]
@@ -52,7 +52,7 @@ pub enum Stdin {
 #[non_exhaustive]
 pub struct Observe {
     /// `CNI_LOG`: off unless it is `info` or `debug`.
-    pub level: Level,
+    pub level: LogLevel,
     /// `CNI_LOG_FILE`; absent: stderr.
     pub file: Option<PathBuf>,
     /// `TRACEPARENT`, the W3C trace context that this call continues.
@@ -61,7 +61,7 @@ pub struct Observe {
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Level {
+pub enum LogLevel {
     /// Nothing, at no cost.
     #[default]
     Off,
@@ -102,9 +102,9 @@ impl Input {
 impl Observe {
     fn from_variables(variable: impl Fn(&str) -> String) -> Observe {
         let level = match variable("CNI_LOG").to_ascii_lowercase().as_str() {
-            "info" => Level::Info,
-            "debug" => Level::Debug,
-            _ => Level::Off,
+            "info" => LogLevel::Info,
+            "debug" => LogLevel::Debug,
+            _ => LogLevel::Off,
         };
         let file = variable("CNI_LOG_FILE");
         let traceparent = variable("TRACEPARENT");

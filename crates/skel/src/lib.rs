@@ -18,9 +18,7 @@
 //! A plugin that passes on the result of the plugins before it, called in this process:
 //!
 //! ```
-//! use cnikit_skel::input::Stdin;
-//! use cnikit_skel::request::{Add, Del};
-//! use cnikit_skel::{Input, Journal, Plugin, Result, serve};
+//! use cnikit_skel::{Add, Del, Input, Journal, Plugin, Result, serve};
 //! use cnikit_types::CniResult;
 //!
 //! #[derive(serde::Deserialize)]
@@ -49,31 +47,31 @@
 #![forbid(unsafe_code)]
 
 pub mod about;
-pub mod delegate;
-pub mod entry;
-pub mod error;
+mod delegate;
+mod entry;
+mod error;
 mod hint;
-pub mod input;
-pub mod journal;
+mod input;
+mod journal;
 pub mod log;
-pub mod node;
+mod node;
 mod panic;
-pub mod plugin;
-pub mod policy;
-pub mod registry;
-pub mod reply;
-pub mod request;
-pub mod restore_batch;
-pub mod serve;
-pub mod sources;
-pub mod tag;
+mod plugin;
+mod policy;
+mod registry;
+mod reply;
+mod request;
+mod restore_batch;
+mod serve;
+mod sources;
+mod tag;
 mod traits;
 
 pub use cnikit_netns::NetnsLookup;
 pub use delegate::{Delegate, holds_already};
-pub use entry::{Command, Entry, Plugins, Role};
+pub use entry::{Command, Entry, Plugins, Role, Serve};
 pub use error::{Error, Errors, Result, code};
-pub use input::Input;
+pub use input::{Input, LogLevel, Observe, Stdin};
 pub use journal::{Journal, Undo, each_by_itself};
 pub use plugin::{DryRunReport, Plugin, UnknownKeys};
 pub use policy::NodePolicy;

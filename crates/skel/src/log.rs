@@ -21,7 +21,7 @@ use serde_json::{Map, Value};
 use sha2::{Digest, Sha256};
 
 use crate::error::Result;
-use crate::input::{Input, Level};
+use crate::input::{Input, LogLevel};
 
 thread_local! {
     /// The calls in progress on this thread: a delegate in this process is a call within another one. The list is empty when the
@@ -31,7 +31,7 @@ thread_local! {
 }
 
 struct Context {
-    level: Level,
+    level: LogLevel,
     file: Option<PathBuf>,
     /// Whether it has been logged why stderr is used instead of the file.
     gave_reason: bool,
@@ -41,11 +41,11 @@ struct Context {
 
 /// Runs one call, and logs it if logging is on.
 pub(crate) fn call<T>(plugin: &str, input: &Input, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    if input.observe.level == Level::Off && input.observe.traceparent.is_none() {
+    if input.observe.level == LogLevel::Off && input.observe.traceparent.is_none() {
         return work();
     }
     CALLS.with_borrow_mut(|calls| calls.push(Context::of(plugin, input)));
-    let done = timed(Level::Info, "call", work);
+    let done = timed(LogLevel::Info, "call", work);
     CALLS.with_borrow_mut(|calls| {
         calls.pop();
         calls.shrink_to_fit();
@@ -67,19 +67,19 @@ pub(crate) fn network(name: &str) {
 /// # Errors
 /// The error of `work`, unchanged.
 pub fn step<T>(what: impl Display, work: impl FnOnce() -> Result<T>) -> Result<T> {
-    if listens(Level::Debug) { timed(Level::Debug, &what.to_string(), work) } else { work() }
+    if listens(LogLevel::Debug) { timed(LogLevel::Debug, &what.to_string(), work) } else { work() }
 }
 
 /// Logs a failure that does not fail the call.
 pub fn warn(what: impl Display) {
-    if listens(Level::Info) {
+    if listens(LogLevel::Info) {
         line("warn", &[("msg", what.to_string().into())]);
     }
 }
 
 /// Logs an event.
 pub fn info(what: impl Display) {
-    if listens(Level::Info) {
+    if listens(LogLevel::Info) {
         line("info", &[("msg", what.to_string().into())]);
     }
 }
@@ -91,14 +91,14 @@ pub(crate) fn traceparent() -> Option<String> {
 
 /// Whether [`warn`] and [`info`] log anything.
 pub(crate) fn is_on() -> bool {
-    listens(Level::Info)
+    listens(LogLevel::Info)
 }
 
-fn listens(level: Level) -> bool {
+fn listens(level: LogLevel) -> bool {
     CALLS.with_borrow(|calls| calls.last().is_some_and(|context| context.level >= level))
 }
 
-fn timed<T>(level: Level, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
+fn timed<T>(level: LogLevel, what: &str, work: impl FnOnce() -> Result<T>) -> Result<T> {
     let began = Instant::now();
     let done = work();
     if listens(level) {
@@ -114,8 +114,8 @@ fn timed<T>(level: Level, what: &str, work: impl FnOnce() -> Result<T>) -> Resul
     done
 }
 
-fn name(level: Level) -> &'static str {
-    if level == Level::Debug { "debug" } else { "info" }
+fn name(level: LogLevel) -> &'static str {
+    if level == LogLevel::Debug { "debug" } else { "info" }
 }
 
 fn milliseconds(began: Instant) -> f64 {

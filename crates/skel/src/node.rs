@@ -16,7 +16,7 @@ use nix::fcntl::OFlag;
 use crate::error::{Error, Result};
 use crate::input::{Input, Stdin};
 use crate::log;
-pub use crate::policy::NodePolicy;
+use crate::policy::NodePolicy;
 
 /// The path of the policy.
 const FILE: &str = "/etc/cnikit/node.json";

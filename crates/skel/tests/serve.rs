@@ -3,8 +3,7 @@
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cnikit_skel::input::Stdin;
-use cnikit_skel::{Add, Del, Error, Input, Journal, Plugin, Result, UnknownKeys, code, serve};
+use cnikit_skel::{Add, Del, Error, Input, Journal, Plugin, Result, Stdin, UnknownKeys, code, serve};
 use cnikit_types::CniResult;
 use serde::Deserialize;
 use serde_json::Value;

@@ -55,8 +55,10 @@ pub use capability::{Bandwidth, Capabilities, IpRange, PortMapping, PortProtocol
 pub use conf::{NetConf, ParseError};
 pub use dns::Dns;
 pub use error::{CniError, code};
+#[doc(hidden)]
 pub use member::is_key;
 pub use names::{check_container_id, check_ifname, check_network_name, check_plugin_name};
+#[doc(hidden)]
 pub use printable::printable;
 pub use read::{ReadError, Wrong, field_names, read};
 pub use release::Release;

@@ -61,7 +61,7 @@ pub(crate) fn check_object(object: &Map<String, Value>) -> Result<(), ReadError>
 ///
 /// # Errors
 /// The document has more than [`VALUES`] values.
-pub fn check_text(text: &[u8]) -> Result<(), ReadError> {
+pub(crate) fn check_text(text: &[u8]) -> Result<(), ReadError> {
     if text.len() <= VALUES || values(text) <= VALUES {
         return Ok(());
     }

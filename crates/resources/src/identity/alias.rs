@@ -39,7 +39,7 @@ pub fn of_port(tag: &AttachmentId, mac: Mac) -> String {
 }
 
 /// The MAC that the alias of a port records for the other end.
-pub fn recorded_mac(port: &Link) -> Option<Mac> {
+pub(crate) fn recorded_mac(port: &Link) -> Option<Mac> {
     let alias = port.alias.as_deref()?;
     mark(alias)?;
     alias.rsplit(' ').next()?.parse().ok()

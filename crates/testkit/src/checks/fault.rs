@@ -8,7 +8,7 @@ use cnikit::plan::{ApplyContext, Drifts, Kind, Made, Plan, Resource};
 use cnikit::types::NetConf;
 use cnikit::{
     Addresses, AttachmentSpec, Chained, ChainedPlugin, CniResult, Error, Input, InterfacePlugin, InterfaceShape,
-    Journal, Plugin, Plugins, Result, Source, Sources, code, input::Stdin, serve,
+    Journal, Plugin, Plugins, Result, Source, Sources, Stdin, code, serve,
 };
 use serde::Deserialize;
 
