@@ -391,6 +391,21 @@ fn no_async_runtime_is_in_any_plugin() {
     }
 }
 
+/// The tables of crates in `docs/stability.md` have short names: `-plan` is `cnikit-plan`.
+#[test]
+fn the_promise_of_stability_names_each_published_crate() {
+    let page = read("docs/stability.md");
+    let (_, section) = page.split_once("## The SDK").unwrap();
+    let named: BTreeSet<String> = section
+        .lines()
+        .filter(|line| line.starts_with("| `cnikit"))
+        .flat_map(|line| line.split('`').skip(1).step_by(2))
+        .map(|name| if name.starts_with('-') { format!("cnikit{name}") } else { name.to_owned() })
+        .collect();
+    let published = ours().into_values().filter(|package| package["publish"].is_null());
+    assert_eq!(named, published.map(|package| text(&package["name"]).to_owned()).collect());
+}
+
 /// What is compiled for a plugin that depends on `cnikit` with these features.
 fn compiled_with(features: &str) -> BTreeSet<String> {
     let mut cargo = Command::new(env!("CARGO"));
