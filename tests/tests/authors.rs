@@ -1,9 +1,12 @@
-//! The programs that the page for authors of runtimes shows, run with real plugins.
+//! What authors use: the programs that the page for authors of runtimes shows, and the runtime of `cnikit::testing`, with real
+//! plugins.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fs;
 use std::path::Path;
 
+use cnikit_testing::{PluginDir, in_own_namespaces};
+use cnikit_testkit::{Host, HostSnapshot};
 use cnikit_tests::docs::page;
 use cnikit_tests::scene::Scene;
 use cnikit_tests::{bin, program};
@@ -64,4 +67,34 @@ fn the_node_example_lists_attachments_and_removes_stale_ones() {
     assert_eq!(scene.leases("front"), ["10.1.0.2"]);
     example(&scene, "node", "front");
     assert_eq!((scene.leases("front").len(), scene.leases("back").len()), (0, 1));
+}
+
+#[test]
+fn a_test_calls_all_verbs_as_a_container_runtime_does() {
+    in_own_namespaces(|| {
+        let host = Host::new();
+        let plugins = PluginDir::of(&[bin().join("ptp"), bin().join("host-local")]);
+        let network = host.runtime(&plugins, json!({
+            "type": "ptp", "ipam": {"type": "host-local", "subnet": "10.9.0.0/24", "routes": [{"dst": "0.0.0.0/0"}]},
+        }));
+        let outside = host.peer("uplink0", "192.0.2.1/24", "192.0.2.2/24").routed_back();
+        host.sh("sysctl -qw net.ipv4.ip_forward=1"); // ptp would enable it, and leave it so
+        let before = HostSnapshot::of(&host);
+        let [one, two] = [host.container(), host.container()];
+        assert_eq!(network.add(&one)["ips"][0]["address"], "10.9.0.2/24");
+        assert_eq!(network.add(&two)["ips"][0]["address"], "10.9.0.3/24");
+        assert!(one.reaches("10.9.0.1") && one.reaches(outside.address()) && two.reaches("10.9.0.2"));
+        network.check(&one);
+        one.sh("ip route del default");
+        let difference = network.try_check(&one).unwrap_err();
+        assert!(difference.contains("ptp") && difference.contains("0.0.0.0/0"), "{difference}");
+        network.gc(&[&two]);
+        assert!(one.links().is_empty() && two.reaches("10.9.0.1"));
+        network.del(&two);
+        network.del(&two);
+        assert_eq!(HostSnapshot::leftovers(&host, &before, &["leases"]), None);
+        let ipam = json!({"type": "host-local", "subnet": "10.9.0.0/33"});
+        let refusal = host.runtime(&plugins, json!({"type": "ptp", "ipam": ipam})).try_add(&one).unwrap_err();
+        assert!(refusal.contains("10.9.0.0/33"), "{refusal}");
+    });
 }

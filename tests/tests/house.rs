@@ -30,6 +30,7 @@ const ROWS: [(&str, u8); 28] = [
     ("crates/dhcp-daemon", 3),
     ("crates/installer", 3),
     ("crates/plan", 3),
+    ("crates/testing", 3),
     ("crates/iptables", 3),
     ("crates/resources", 4),
     ("crates/rules", 5),
@@ -46,7 +47,7 @@ const ROWS: [(&str, u8); 28] = [
 const DEV: u8 = 9;
 
 /// Crates that other projects can use: the first page of each has an example.
-const PUBLIC: [&str; 21] = [
+const PUBLIC: [&str; 22] = [
     "cnikit",
     "dhcp",
     "dhcp-daemon",
@@ -61,6 +62,7 @@ const PUBLIC: [&str; 21] = [
     "resources",
     "skel",
     "store",
+    "testing",
     "testkit",
     "tun",
     "types",
@@ -455,6 +457,15 @@ fn a_plugin_compiles_only_what_it_asks_for() {
         let expected: Vec<_> =
             OPTIONAL.iter().filter(|(_, feature)| *feature == chosen).map(|(name, _)| *name).collect();
         assert_eq!(added, expected, "by the feature {chosen}");
+    }
+}
+
+#[test]
+fn no_plugin_has_the_tests_namespaces_built_in() {
+    let kit = [tree(text(&ours()["crates/testkit"]["id"])), tree(text(&ours()["crates/testing"]["id"]))];
+    assert!(kit.iter().all(|tree| tree.contains("cnikit-testing")), "{kit:?}");
+    for (folder, package) in ours().into_iter().filter(|(folder, _)| folder.starts_with("plugins/")) {
+        assert!(!tree(text(&package["id"])).contains("cnikit-testing"), "{folder} has the feature `testing`");
     }
 }
 

@@ -60,6 +60,8 @@ pub use cnikit_skel::{
     Input, Journal, KeySource, LogLevel, NetnsLookup, Observe, Plugin, Plugins, Request, Result, Role, Sources, Status,
     Stdin, Undo, UnknownKeys, ValidSet, about, code, dispatch, log, main, serve,
 };
+#[cfg(feature = "testing")]
+pub use cnikit_testing as testing;
 pub use cnikit_types as types;
 pub use cnikit_types::{CniResult, NetConf, Version};
 pub use delegating::{Delegating, DelegatingPlugin};

@@ -33,20 +33,23 @@
 //!
 //! # Example
 //!
-//! The tests create network namespaces, so they need `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`:
+//! The tests create network namespaces, so they need `CAP_SYS_ADMIN` and `CAP_NET_ADMIN`, which every user has in
+//! [`in_own_namespaces`]:
 //!
 //! ```no_run
-//! use cnikit_testkit::{Subject, errno, kill, life, transcripts};
+//! use cnikit_testkit::{Subject, errno, in_own_namespaces, kill, life, transcripts};
 //! use serde_json::json;
 //!
 //! let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
 //! let mine = Subject::new("target/debug".as_ref(), "my-plugin", json!({"ipam": ipam}));
-//! life::leaves_no_trace(&mine);
-//! kill::at_every_call(&mine, 60);
-//! kill::at_moments(&mine, 50);
-//! kill::with_resource_limits(&mine, 20);
-//! errno::at_every_call(&mine, 80);
-//! transcripts::survives(&mine, &transcripts::read("tests/transcripts".as_ref()), 2);
+//! in_own_namespaces(|| {
+//!     life::leaves_no_trace(&mine);
+//!     kill::at_every_call(&mine, 60);
+//!     kill::at_moments(&mine, 50);
+//!     kill::with_resource_limits(&mine, 20);
+//!     errno::at_every_call(&mine, 80);
+//!     transcripts::survives(&mine, &transcripts::read("tests/transcripts".as_ref()), 2);
+//! });
 //! ```
 //!
 //! # What a subject has to be
@@ -77,16 +80,14 @@ pub mod campaign;
 mod checks;
 mod env;
 mod model_node;
-pub mod own_process;
 pub mod parallel;
 pub mod syscall_trace;
 pub mod transcripts;
 
 pub use checks::{crash, errno, fault, flood, kill, life, mixed, protocol, soak};
-pub use env::host::{Container, Host};
-pub use env::snapshot::HostSnapshot;
+pub use cnikit_testing::{Container, Host, HostSnapshot, host, in_own_namespaces, need, own_process, snapshot};
 pub use env::subject::{CallOutput, Subject};
-pub use env::{firewalld, host, need, snapshot, subject};
+pub use env::{firewalld, subject};
 pub use model_node::Tally;
 
 /// The directory for files that `scripts/lib.sh` unpacks but does not install. Programs in it are run, so a directory that another

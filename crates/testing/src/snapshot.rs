@@ -11,10 +11,10 @@ use cnikit_netns::Netns;
 use cnikit_process::{Deadline, Env, Program};
 use nix::fcntl::OFlag;
 
-use crate::env::host::{Container, Host};
+use crate::{Container, Host};
 
-/// Files of host-local with content that may change: the last reserved address, and the index. In the `dataDir` of
-/// [`Subject::at`](crate::Subject::at), and in the default one of a host with its own `/var/lib/cni`.
+/// Files of host-local with content that may change: the last reserved address, and the index. In a `dataDir` `leases` below
+/// the host's directory, and in the default one of a host with its own `/var/lib/cni` ([`Host::with_own`]).
 pub const HINTS: [&str; 4] = [
     "file: leases/<network>/last_reserved_ip.",
     "file: leases/.idx/<network> = ",
@@ -28,6 +28,12 @@ const NETWORK: &str = "<network>";
 /// A snapshot of a host or container, with one line per object: links with alias and altnames, addresses, routes of all tables,
 /// rules, neighbours, queueing disciplines, bridge VLANs, the nftables and all four iptables rulesets, /proc/sys/net, files,
 /// mounts.
+///
+/// ```no_run
+/// # use cnikit_testing::{Host, HostSnapshot};
+/// # let host = Host::new();
+/// let before = HostSnapshot::of(&host);
+/// ```
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostSnapshot(BTreeSet<String>);
 
@@ -107,7 +113,7 @@ impl HostSnapshot {
     }
 
     /// Takes a snapshot when nothing changes any more: the kernel adds some routes of an address after a delay.
-    pub(crate) fn stable(host: &Host) -> HostSnapshot {
+    pub fn stable(host: &Host) -> HostSnapshot {
         let deadline = Deadline::after(CLEARED);
         let mut last = HostSnapshot::of(host);
         let mut changes = "it was read only once".to_owned();
@@ -183,7 +189,7 @@ fn shown(netns: &Netns) -> BTreeSet<String> {
     run(netns, &script()).lines().map(str::to_owned).collect()
 }
 
-/// The names of host ends that earlier plugins made begin with this, see [`Subject::after`](crate::Subject::after). Such links
+/// The names of host ends that the earlier plugins of a chain made begin with this, in the tests of chained plugins. Such links
 /// come and go with containers, so that of them only limits are compared.
 const HOST_END: &str = "pairend";
 /// Queueing disciplines that limit a host end.

@@ -3,12 +3,12 @@
 //! The configuration and the module list of a kernel do not suffice to decide this: a module may be absent, blacklisted or
 //! incomplete. So each feature is tried in a network namespace of its own.
 
-use crate::env::host::Host;
+use crate::Host;
 
 /// A feature of the kernel that a test needs and many kernels lack.
 ///
 /// ```no_run
-/// use cnikit_testkit::need::Need;
+/// use cnikit_testing::need::Need;
 /// const NETKIT: Need = Need::new("netkit", "ip link add n0 type netkit && ip -d link show n0", "netkit mode");
 /// assert_eq!(NETKIT.unmet(), None);
 /// ```

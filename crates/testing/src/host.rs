@@ -13,8 +13,14 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use tempfile::TempDir;
 
+use crate::mounts::hide_entries;
+
 /// A network namespace that is the host of a test, and a directory for its state. Both are removed with the value, and with the
 /// process: nothing is mounted.
+///
+/// ```no_run
+/// let host = cnikit_testing::Host::new();
+/// ```
 #[derive(Debug)]
 pub struct Host {
     netns: Netns,
@@ -24,6 +30,11 @@ pub struct Host {
 }
 
 /// A network namespace that is a container of a test.
+///
+/// ```no_run
+/// # let host = cnikit_testing::Host::new();
+/// let container = host.container();
+/// ```
 #[derive(Debug)]
 pub struct Container {
     netns: Netns,
@@ -70,7 +81,7 @@ impl Host {
 
     /// Creates a container.
     pub fn container(&self) -> Container {
-        Container { netns: cnikit_netns::make::anonymous().unwrap() }
+        Container::new()
     }
 
     /// A path to the host's namespace, as [`Container::path`].
@@ -113,13 +124,14 @@ impl Host {
     }
 
     /// The host after a reboot: a new namespace with the same directory.
-    pub(crate) fn rebooted(self) -> Host {
+    #[must_use]
+    pub fn rebooted(self) -> Host {
         Host { dir: self.dir, own: self.own, ..Host::new() }
     }
 
     /// Runs `work` on a thread where another boot ID is mounted over the kernel's (random(4)). Only that thread and its programs
     /// see it.
-    pub(crate) fn in_another_boot<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
+    pub fn in_another_boot<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let id = self.dir().join(".boot_id");
         std::fs::write(&id, format!("{:032x}\n", fastrand::u128(1..))).unwrap();
         self.enter(|| {
@@ -141,7 +153,7 @@ impl Host {
 
     /// Runs `work` on a thread where the namespaces of these containers are mounted below the host's directory, as runtimes mount
     /// them. Only that thread and its programs see the mounts.
-    pub(crate) fn with_mounted<T: Send>(&self, containers: &[Container], work: impl FnOnce() -> T + Send) -> T {
+    pub fn with_mounted<T: Send>(&self, containers: &[Container], work: impl FnOnce() -> T + Send) -> T {
         let dir = self.dir().join(".netns");
         std::fs::create_dir_all(&dir).unwrap();
         self.enter(|| {
@@ -179,6 +191,15 @@ impl Default for Host {
 }
 
 impl Container {
+    pub(crate) fn new() -> Container {
+        Container { netns: cnikit_netns::make::anonymous().unwrap() }
+    }
+
+    /// A container ID that no other container has as long as the value exists: `CNI_CONTAINERID` of [`Host::runtime`].
+    pub fn id(&self) -> String {
+        format!("container-{}", self.netns.name_while_held().unwrap())
+    }
+
     /// A path to the container's namespace, which any process of this machine can open as long as the value exists.
     pub fn path(&self) -> String {
         path_of(&self.netns)
@@ -228,14 +249,7 @@ fn bind(from: &Path, to: &Path) {
 /// Mounts an `/etc` with this policy, for the calling thread only. The files of the real one, which `etc` shows, are linked.
 fn mount_etc_with_policy(etc: &Path, policy: &str) {
     enter_mount_namespace();
-    mount(Some("/etc"), etc, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>).unwrap();
-    mount(Some("tmpfs"), "/etc", Some("tmpfs"), MsFlags::empty(), Some("mode=0755")).unwrap();
-    for entry in std::fs::read_dir(etc).unwrap() {
-        let name = entry.unwrap().file_name();
-        if name != "cnikit" {
-            std::os::unix::fs::symlink(etc.join(&name), Path::new("/etc").join(&name)).unwrap();
-        }
-    }
+    hide_entries(Path::new("/etc"), etc, &["cnikit"]);
     std::fs::create_dir("/etc/cnikit").unwrap();
     std::fs::write("/etc/cnikit/node.json", policy).unwrap();
     // The modes must not depend on the umask.
@@ -254,6 +268,10 @@ fn enter_mount_namespace() {
 
 fn path_of(netns: &Netns) -> String {
     format!("/proc/{}/fd/{}", std::process::id(), netns.as_fd().as_raw_fd())
+}
+
+pub(crate) fn shell(netns: &Netns, line: &str) -> String {
+    succeeded(line, netns.enter(|_| try_shell(line)).unwrap())
 }
 
 /// The output of a shell line that has to succeed.

@@ -1,0 +1,34 @@
+//! Mounts in a mount namespace of the test's own.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::path::Path;
+
+use nix::mount::{MsFlags, mount};
+
+/// Mounts an empty directory in memory.
+pub(crate) fn mount_tmpfs(path: &Path) {
+    let flags = MsFlags::MS_NOSUID | MsFlags::MS_NODEV;
+    mount(Some("tmpfs"), path, Some("tmpfs"), flags, Some("mode=0755"))
+        .unwrap_or_else(|error| panic!("failed to mount a tmpfs on {}: {error}", path.display()));
+}
+
+/// Mounts what is below `from` on `to` too.
+pub(crate) fn bind(from: &Path, to: &Path) {
+    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND | MsFlags::MS_REC, None::<&str>)
+        .unwrap_or_else(|error| panic!("failed to mount {} on {}: {error}", from.display(), to.display()));
+}
+
+/// Replaces a directory by one in memory with links to what it contained, except for the entries that are called like one of
+/// `hidden`. The real directory is mounted on `real`. So the machine needs no mount points, and nothing that is created there
+/// stays.
+pub(crate) fn hide_entries(directory: &Path, real: &Path, hidden: &[&str]) {
+    bind(directory, real);
+    mount_tmpfs(directory);
+    for entry in fs::read_dir(real).unwrap() {
+        let name = entry.unwrap().file_name();
+        if !hidden.iter().any(|one| name == *one) {
+            symlink(real.join(&name), directory.join(&name)).unwrap();
+        }
+    }
+}
