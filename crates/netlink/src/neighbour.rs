@@ -12,11 +12,11 @@ use crate::netlink::{Forgives, Request};
 use crate::{Mac, Netlink, Result};
 
 // The attributes that are read here, from `linux/neighbour.h`.
-const DST: u16 = 1;
-const LLADDR: u16 = 2;
+pub(crate) const DST: u16 = 1;
+pub(crate) const LLADDR: u16 = 2;
 
 /// Length of an `ndmsg`.
-const NEIGHBOUR_HEADER: usize = 12;
+pub(crate) const NEIGHBOUR_HEADER: usize = 12;
 
 /// An entry of the ARP or neighbour discovery cache. See ip-neighbour(8).
 #[derive(Clone, Debug, PartialEq, Eq)]

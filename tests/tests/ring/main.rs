@@ -27,6 +27,7 @@ mod vlan;
 mod vlan_bridge_faults;
 mod vlan_plugin;
 mod vrf;
+mod vxlan;
 
 use std::process::ExitCode;
 
@@ -51,6 +52,7 @@ fn main() -> ExitCode {
         vlan::TESTS,
         vlan_plugin::TESTS,
         vrf::TESTS,
+        vxlan::TESTS,
     ]
     .concat();
     let tests = [needs::tests(), listed].concat();
