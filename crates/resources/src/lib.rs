@@ -27,6 +27,8 @@
 //! | [`vrf`] | the container's interface in a VRF, with its routes | a state file |
 //! | [`source_routing`] | rules and tables that route packets of the container's interface by their source | a state file |
 //!
+//! For a link kind of your own: [`container_link`].
+//!
 //! Parts, each of which uses only those before it: `identity` (the attachment that a link belongs to), [`saved_settings`],
 //! [`sysctls`], `state_file`, [`lock_netns`], `link`, `address`, `shaper`, `routing`. Rules of the packet filter are in the
 //! crate `cnikit-rules`.
@@ -66,8 +68,8 @@ pub use address::{bridge_port, forwarding, gateway, host_route, layer3, slaac};
 pub use cnikit_netlink::{HardwareAddress, IpvlanMode, KernelRoute, Mac, MacvlanMode, UpperKind, VlanProtocol};
 pub use identity::alias;
 pub use link::{
-    bridge, bring_up, dummy, host_device, ipvlan, link_settings, loopback, macvlan, parent, stacked, tap,
-    userspace_device, veth, vlan, vlan_gateway, vlans,
+    bridge, bring_up, container_link, dummy, host_device, ipvlan, link_settings, loopback, macvlan, parent, stacked,
+    tap, userspace_device, veth, vlan, vlan_gateway, vlans,
 };
 pub use routing::{source_routing, vrf};
 pub use shaper::{CountedTraffic, RateLimit, USUAL_LATENCY, egress_limit, ingress_limit};

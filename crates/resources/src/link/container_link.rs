@@ -1,20 +1,71 @@
-//! The common part of links that are made in the container and have no other end on the host: macvlan, ipvlan, VLAN, dummy, tap.
+//! Links that are made in the container and have no other end on the host: macvlan, ipvlan, VLAN, dummy, tap, and any kind of link
+//! that a plugin of your own makes.
 //!
-//! Such a link is marked in two steps, because the kernel does not accept an alias in the message that makes a link: until the
-//! alias is written, the link is in a group whose number is made from the tag.
+//! [`create`] makes such a link for ADD, [`verify`] compares it for CHECK, and [`release`] and [`sweep`] are the functions of its
+//! [`Kind`](cnikit_plan::Kind). All of them take the kind of the link in the kernel's words:
+//!
+//! ```
+//! use cnikit_plan::Kind;
+//! use cnikit_resources::container_link;
+//!
+//! const KIND: Kind = Kind {
+//!     name: "vxlan",
+//!     release: |context| container_link::release(KIND.name, context),
+//!     sweep: |context| container_link::sweep(KIND.name, context),
+//!     outlives_link: true,
+//! };
+//! ```
+//!
+//! A link is marked in two steps, because the kernel does not accept an alias in the message that makes a link: until the alias is
+//! written, the link is in a group whose number is made from the tag.
 
 use std::fmt;
 use std::path::Path;
 
-use cnikit_netlink::{Link, LinkChange, Netlink, UpperKind};
+use cnikit_netlink::{Link, LinkChange, Netlink, NewLink, UpperKind};
 use cnikit_netns::{Netns, NetnsLookup, find, mounted};
 use cnikit_plan::{ApplyContext, Drifts, GcContext, Made, ReleaseContext};
-use cnikit_skel::{AttachmentId, Error, Errors, Result, code};
+use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result, code};
 use cnikit_types::Interface;
 
 use crate::identity::alias::{self, AliasOwner, Marks};
 use crate::identity::recorded;
 use crate::link::delete_links::{delete, delete_all};
+
+/// Makes the container's interface as a link of any kind, in its final namespace and with its final name, and marks it as this
+/// attachment's. The request is sent on the host: a link below it (`lower`) and the numbers of links in `data` are the host's.
+///
+/// Of `new` are used the kind and its settings, the link below, MAC, MTU, queues and whether it is up; name, namespace, index and
+/// group come from the attachment.
+///
+/// # Errors
+/// The kernel refuses the link, or lacks its kind; what it may have made is deleted. The code is [`code::CONFLICT`] if the kernel
+/// says that something like it exists (`EEXIST`): either the name, which [`check_name_is_free`] tells in advance, or what else has
+/// to be unique for this kind, such as the VNI of a VXLAN.
+pub fn create(mut new: NewLink, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+    let own = OwnLink::of(&new.kind, context)?;
+    new.name.clone_from(&context.tag.ifname);
+    new.netns = Some(context.netns.clone());
+    // Kernels before 6.15 refuse a name that is in use in the namespace of the socket, unless there is an index.
+    new.index = Some(high_index(&context.tag));
+    new.group = group_of(&context.tag);
+    if let Err(failed) = context.host()?.create_link(&new) {
+        let taken = failed.exists();
+        return Err(own.clean_up_failed_create(explained(failed, &new.kind), taken));
+    }
+    let _ = journal.undo(&own, OwnLink::delete);
+    own.mark(&context.sandbox)
+}
+
+/// The error of a link that the kernel did not make.
+fn explained(failed: cnikit_netlink::Error, kind: &str) -> Error {
+    if failed.unsupported() {
+        return no_kind(kind, kind).detail(failed.to_string());
+    }
+    let exists = failed.exists();
+    let error = Error::from(failed);
+    if exists { Error { code: code::CONFLICT, ..error } } else { error }
+}
 
 /// The link that this ADD makes, for the journal.
 #[derive(Clone)]
@@ -22,15 +73,15 @@ pub(crate) struct OwnLink {
     /// The container's namespace.
     pub(crate) container: Netlink,
     /// The kind of the link, as the kernel names it.
-    pub(crate) kind: &'static str,
+    pub(crate) kind: String,
     /// The attachment.
     pub(crate) tag: AttachmentId,
 }
 
 impl OwnLink {
     /// The link of this kind that this ADD is about to make.
-    pub(crate) fn of(kind: &'static str, context: &ApplyContext) -> Result<OwnLink> {
-        Ok(OwnLink { container: context.container()?.clone(), kind, tag: context.tag.clone() })
+    pub(crate) fn of(kind: &str, context: &ApplyContext) -> Result<OwnLink> {
+        Ok(OwnLink { container: context.container()?.clone(), kind: kind.to_owned(), tag: context.tag.clone() })
     }
 
     /// Writes the alias, and takes the link out of the group that marked it until then.
@@ -48,7 +99,7 @@ impl OwnLink {
     /// Deletes the link, if it is this attachment's.
     pub(crate) fn delete(&self) -> Result<()> {
         match self.container.find_link(&self.tag.ifname)? {
-            Some(link) if is(self.kind, &link) && owner(&link, &self.tag) == AliasOwner::This => {
+            Some(link) if is(&self.kind, &link) && owner(&link, &self.tag) == AliasOwner::This => {
                 delete(&self.container, &link)
             }
             _ => Ok(()),
@@ -75,7 +126,10 @@ impl fmt::Display for OwnLink {
 }
 
 /// Checks that the container has no interface of this name.
-pub(crate) fn check_name_is_free(ifname: &str, context: &ApplyContext) -> Result<()> {
+///
+/// # Errors
+/// It has one (code 101), or its links cannot be read.
+pub fn check_name_is_free(ifname: &str, context: &ApplyContext) -> Result<()> {
     if context.container()?.find_link(ifname)?.is_none() {
         return Ok(());
     }
@@ -84,8 +138,11 @@ pub(crate) fn check_name_is_free(ifname: &str, context: &ApplyContext) -> Result
 }
 
 /// Compares existence, kind, alias, MAC and MTU of the container's link. Returns the link; `None` if it is missing or of another
-/// kind.
-pub(crate) fn verify(
+/// kind. With `mtu` as `None` the MTU is compared with that of the recorded result only.
+///
+/// # Errors
+/// The links cannot be read. A difference is not an error.
+pub fn verify(
     kind: &str,
     ifname: &str,
     mtu: Option<u32>,
@@ -109,7 +166,7 @@ pub(crate) fn verify(
 }
 
 /// The error of a kernel without this kind of link, which is in the kernel module `module`.
-pub(crate) fn no_kind(kind: &str, module: &str) -> Error {
+pub fn no_kind(kind: &str, module: &str) -> Error {
     let error = Error::new(code::SYSTEM, format!("this kernel has no {kind}"));
     error.hint(format!("`modprobe {module}`, or boot a kernel that has it"))
 }
@@ -123,6 +180,12 @@ pub(crate) fn is(kind: &str, link: &Link) -> bool {
 pub(crate) fn group_of(tag: &AttachmentId) -> u32 {
     let hash = tag.hash();
     u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]).max(1)
+}
+
+/// The interface index that a link is made with where the kernel needs one, one of 2²⁹. It is higher than the numbers that the
+/// kernel assigns.
+pub(crate) fn high_index(tag: &AttachmentId) -> u32 {
+    (group_of(tag) >> 3) | (1 << 29)
 }
 
 /// The attachment that a link belongs to. A link without an alias, but with a group of another tag, is being made by another ADD.
@@ -139,7 +202,10 @@ pub(crate) fn owner(link: &Link, tag: &AttachmentId) -> AliasOwner {
 /// A link without a tag, which another implementation made, is removed only if it has the attachment's name and the recorded MAC:
 /// by now the path may be another container's namespace. All ipvlans and VLANs of a master have the same MAC, so such a link has to
 /// have a recorded address too.
-pub(crate) fn release(kind: &str, context: &ReleaseContext) -> Result<()> {
+///
+/// # Errors
+/// The namespace may exist but cannot be entered, or the kernel refuses the deletion. That nothing is there is not an error.
+pub fn release(kind: &str, context: &ReleaseContext) -> Result<()> {
     let Some(container) = context.container()? else { return Ok(()) };
     let mut errors = Errors::default();
     for link in container.links_of_kind(kind)? {
@@ -175,7 +241,10 @@ fn is_recorded(context: &ReleaseContext, container: &Netlink, link: &Link) -> Re
 
 /// Removes the links of attachments that are not valid any more, in all namespaces that are mounted. There is no path to any other,
 /// and a namespace that is not mounted is destroyed with its last process.
-pub(crate) fn sweep(kind: &str, context: &GcContext) -> Result<()> {
+///
+/// # Errors
+/// A namespace cannot be inspected, or a link not deleted; all others are deleted.
+pub fn sweep(kind: &str, context: &GcContext) -> Result<()> {
     let marks = Marks::of(context);
     let paths = mounted().map_err(|error| Error::from(error).context("search for mounted namespaces"))?;
     let mut errors = Errors::default();

@@ -3,7 +3,7 @@
 
 pub mod bridge;
 pub mod bring_up;
-pub(crate) mod container_link;
+pub mod container_link;
 pub(crate) mod delete_links;
 pub mod dummy;
 pub mod host_device;

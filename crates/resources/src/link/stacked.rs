@@ -4,9 +4,9 @@ use std::fmt;
 
 use cnikit_netlink::{Link, Mac, Netlink, NewUpper, UpperKind};
 use cnikit_plan::{ApplyContext, Drifts, Made};
-use cnikit_skel::{AttachmentId, Error, Journal, Result};
+use cnikit_skel::{Error, Journal, Result};
 
-use crate::link::container_link::{self, OwnLink, group_of, is, no_kind};
+use crate::link::container_link::{self, OwnLink, group_of, high_index, is, no_kind};
 use crate::link::parent::Master;
 
 /// An interface of the container on top of a master. It is made in its final namespace and with its final name.
@@ -95,11 +95,6 @@ fn create(netlink: &Netlink, wanted: &NewUpper, own: &OwnLink) -> cnikit_netlink
         return Err(error);
     }
     netlink.create_upper(&wanted.clone().index(high_index(&own.tag)))
-}
-
-/// The link number for that case, one of 2²⁹. It is higher than the numbers that the kernel assigns.
-fn high_index(tag: &AttachmentId) -> u32 {
-    (group_of(tag) >> 3) | (1 << 29)
 }
 
 /// The kernel's error about such a link on this master, with a hint.
