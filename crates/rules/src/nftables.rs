@@ -1,12 +1,16 @@
 //! Rules of nftables for a resource of your own: the socket, opened once per call, and rules replaced with an undo step.
 //!
-//! The types of rules are those of [`cnikit_nftables`].
+//! The types of rules are those of [`cnikit_nftables`]. The rules of an attachment in a table of your own need nothing else than
+//! [`ensure`] and [`verify`] in the resource, and [`release`] and [`sweep`] in its kind; [`comment`] is what they are found by.
 
 use std::rc::Rc;
 
-use cnikit_nftables::{InstalledRule, Nftables, OwnerFilter, Replacement, Rules, Snapshot, TableLayout};
-use cnikit_plan::Shared;
-use cnikit_skel::{Journal, Result};
+use cnikit_nftables::{
+    InstalledRule, LONGEST_COMMENT, Nftables, OwnerFilter, Replacement, Rule, Rules, Snapshot, TableLayout,
+};
+use cnikit_plan::{ApplyContext, Drifts, GcContext, ReleaseContext, Shared};
+use cnikit_resources::alias::{self, Marks};
+use cnikit_skel::{AttachmentId, Journal, Result, log};
 
 pub use cnikit_nftables;
 
@@ -18,6 +22,84 @@ pub use cnikit_nftables;
 pub fn shared_nftables(shared: &Shared) -> Result<Option<Rc<Nftables>>> {
     let opened = shared.get(|| Ok(Nftables::if_any()?.map(Rc::new)))?;
     Ok(opened.as_ref().clone())
+}
+
+/// The comment of an attachment's rules: the hashes of its tag, by which DEL and GC find them, and the tag in clear as far as it
+/// fits.
+pub fn comment(tag: &AttachmentId) -> String {
+    let text = alias::of(tag).replace(|letter: char| letter == '"' || letter.is_control(), "");
+    alias::cut(text, LONGEST_COMMENT)
+}
+
+/// Gives an attachment these rules, in this order, and no others in this table: those that exist stay. Their comments are
+/// replaced by [`comment`]. This is `ensure` and `restore` of a resource.
+///
+/// # Errors
+/// A rule that cannot be encoded; the kernel lacks `nf_tables` or refuses the rules.
+pub fn ensure(layout: &TableLayout, rules: Vec<Rule>, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+    let tag = &context.tag;
+    let undo_name = format!("rules of {tag} in {layout}");
+    let nftables = Nftables::here()?;
+    replace(&nftables, layout, owned_by(tag), &commented(rules, tag), &undo_name, journal)?;
+    Ok(())
+}
+
+/// Compares the rules that an attachment has in this table with these. This is `verify` of a resource.
+///
+/// # Errors
+/// The rules cannot be read. A difference is not an error.
+pub fn verify(layout: &TableLayout, rules: Vec<Rule>, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+    let tag = &context.tag;
+    drifts.extend(Nftables::here()?.verify(layout, owned_by(tag), &commented(rules, tag))?);
+    Ok(())
+}
+
+/// Removes the rules that an attachment has in this table. This is `release` of a kind; the table and its chains stay.
+///
+/// # Errors
+/// The kernel's. That there are no rules, or no `nf_tables`, is not an error.
+pub fn release(layout: &TableLayout, context: &ReleaseContext) -> Result<()> {
+    let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
+    log_removed(nftables.release(layout, owned_by(&context.tag))?, layout);
+    Ok(())
+}
+
+/// Removes the rules of this network in this table that belong to no valid attachment. This is `sweep` of a kind.
+///
+/// # Errors
+/// The kernel's.
+pub fn sweep(layout: &TableLayout, context: &GcContext) -> Result<()> {
+    let Some(nftables) = shared_nftables(context.shared())? else { return Ok(()) };
+    let marks = Marks::of(context);
+    let keep = |comment: &str| !marks.is_stale_text(comment);
+    log_removed(nftables.sweep(layout, &alias::network_mark(&context.network), keep)?, layout);
+    Ok(())
+}
+
+/// Checks for STATUS that the kernel accepts a table; it makes nothing.
+///
+/// # Errors
+/// The kernel lacks `nf_tables`, or refuses to be asked.
+pub fn available(layout: &TableLayout) -> Result<()> {
+    Ok(Nftables::here()?.verify(layout, "-", &[]).map(drop)?)
+}
+
+/// Selects the rules of an attachment.
+fn owned_by(tag: &AttachmentId) -> OwnerFilter {
+    OwnerFilter::Commented(alias::mark_of(tag))
+}
+
+fn commented(mut rules: Vec<Rule>, tag: &AttachmentId) -> Vec<Rule> {
+    for rule in &mut rules {
+        rule.comment = Some(comment(tag));
+    }
+    rules
+}
+
+fn log_removed(count: usize, layout: &TableLayout) {
+    if count > 0 {
+        log::info(format_args!("removed {count} rules of {layout}"));
+    }
 }
 
 /// Replaces the rules of an owner in one transaction. The undo step is in the journal before the change is made, because the reply
@@ -65,4 +147,17 @@ pub(crate) fn commit<'a>(
         journal.strike(undo);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_comment_begins_with_the_mark_and_is_one_that_the_kernel_takes() {
+        let tag = AttachmentId { network: "n\"\n".repeat(90), container: "c".into(), ifname: "eth0".into() };
+        let text = comment(&tag);
+        assert!(text.starts_with(&alias::mark_of(&tag)) && text.len() == LONGEST_COMMENT, "{text}");
+        assert!(!text.contains(['"', '\n']), "{text}");
+    }
 }
