@@ -10,7 +10,8 @@ use std::sync::OnceLock;
 use cnikit_testkit::Host;
 use serde_json::{Value, json};
 
-/// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7.
+/// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7, every example for
+/// authors in row 8.
 const ROWS: [(&str, u8); 28] = [
     ("crates/types", 0),
     ("crates/netns", 0),
@@ -148,10 +149,16 @@ fn row(folder: &str) -> u8 {
         }
     }
     match folder.split_once('/') {
+        Some(("plugins", name)) if name.starts_with("examples/") => 8,
         Some(("plugins", _)) => 7,
         None if folder == "tests" => DEV,
         _ => panic!("{folder} is in no row: add it to ROWS in this file and to the table of ARCHITECTURE.md"),
     }
+}
+
+/// Whether a package is an example for authors: it is not installed, and shows its code in the guide.
+fn is_example(folder: &str) -> bool {
+    folder.starts_with("plugins/examples/")
 }
 
 /// The folders of our crates that a package depends on, except for its tests only.
@@ -192,6 +199,7 @@ fn architecture_shows_every_crate_in_its_row() {
     for folder in ours().keys() {
         let (row, name) = match row(folder) {
             7 => ("7".to_owned(), "plugins/<name>"),
+            8 if is_example(folder) => ("8".to_owned(), "plugins/examples/<name>"),
             DEV => ("dev".to_owned(), folder.as_str()),
             row => (row.to_string(), folder.as_str()),
         };
@@ -666,7 +674,7 @@ fn the_manifests_name_the_image_of_this_version() {
 
 #[test]
 fn a_plugins_main_is_one_statement() {
-    for folder in ours().keys().filter(|folder| folder.starts_with("plugins/")) {
+    for folder in ours().keys().filter(|folder| folder.starts_with("plugins/") && !is_example(folder)) {
         let main = read(format!("{folder}/src/main.rs"));
         assert_eq!(main.matches("fn ").count(), 1, "{folder}: a function beside main");
         let (_, body) = main.split_once("fn main").unwrap();

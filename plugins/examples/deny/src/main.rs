@@ -1,0 +1,5 @@
+//! The plugin deny as a program.
+
+fn main() -> std::process::ExitCode {
+    cnikit::main::<cnikit::Chained<deny::DenyPlugin>>()
+}
