@@ -141,6 +141,17 @@ pub fn released() -> &'static Path {
     })
 }
 
+/// A program of another package of this workspace, built as those that `scripts/install` installs.
+pub fn also_released(package: &str) -> PathBuf {
+    if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
+        return Path::new(&built).join(package);
+    }
+    let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
+    let printed = install.arg("--build").env("CNIKIT_ALSO", package).output().unwrap();
+    assert!(printed.status.success(), "{printed:?}");
+    Path::new(String::from_utf8(printed.stdout).unwrap().trim_end()).join(package)
+}
+
 /// The earlier release of cnikit, commit b2fe807: its plugins, which are hard links to one binary, and its cnitool. It is there if
 /// the file `.complete` is.
 pub fn earlier() -> PathBuf {

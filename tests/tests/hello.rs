@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
+use cnikit_tests::also_released;
 use cnikit_tests::built;
 use cnikit_tests::program;
 use serde_json::{Value, json};
@@ -83,4 +84,31 @@ fn hello_prints_usage_and_reports_that_it_has_no_plan() {
     assert!(String::from_utf8(stderr).unwrap().contains("CNI hello plugin cnikit-"));
     let (code, text) = call("PLAN", "1.1.0", &[]).refused();
     assert!(code == 4 && text.contains("has no plan"), "{code}: {text}");
+}
+
+/// `cnikit-skel` alone, without resources, is enough for a plugin: `plugins/examples/hello-skel`.
+#[test]
+fn a_plugin_on_skel_alone_has_30_lines_and_less_than_a_megabyte() {
+    let lines = read("plugins/examples/hello-skel/src/main.rs").lines().count();
+    assert!(lines <= 30, "{lines} lines");
+    let bytes = std::fs::metadata(also_released("hello-skel")).unwrap().len();
+    assert!(bytes < 1_000_000, "{bytes} bytes");
+}
+
+#[test]
+fn a_plugin_on_skel_alone_passes_on_the_result_with_its_servers() {
+    program("hello-skel");
+    let host = Host::new();
+    let subject = Subject::new(&built(), "hello-skel", json!({"nameservers": ["10.0.0.53", "fd00::53"]}));
+    let before =
+        json!({"cniVersion": "1.1.0", "ips": [{"address": "10.0.0.2/24"}], "dns": {"nameservers": ["10.0.0.1"]}});
+    let prev = [("prevResult", before)];
+    let result = subject.call(&host, "ADD", "c-one", &host.container().path(), &prev).ok();
+    assert_eq!(result["dns"]["nameservers"], json!(["10.0.0.1", "10.0.0.53", "fd00::53"]), "{result}");
+    assert_eq!(result["ips"][0]["address"], "10.0.0.2/24");
+    let wrong =
+        subject.with("nameservers", json!(["10.0.0"])).call(&host, "ADD", "c-one", &host.container().path(), &prev);
+    let (code, text) = wrong.refused();
+    assert!(code == 7 && text.contains("nameservers[0]"), "{code} {text}");
+    subject.call(&host, "DEL", "c-one", "", &prev).ok();
 }
