@@ -261,7 +261,8 @@ fn every_plugin_has_a_page_and_every_page_all_its_parts() {
     let folders = std::fs::read_dir(top.join("plugins")).unwrap().map(|entry| entry.unwrap());
     let folders: BTreeSet<String> = folders.map(|entry| entry.file_name().into_string().unwrap()).collect();
     let looked_at: BTreeSet<String> = documented().iter().map(|plugin| plugin.name.to_owned()).collect();
-    assert_eq!(folders.iter().filter(|name| *name != "all").cloned().collect::<BTreeSet<_>>(), looked_at);
+    let ours = folders.iter().filter(|name| !["all", "examples"].contains(&name.as_str()));
+    assert_eq!(ours.cloned().collect::<BTreeSet<_>>(), looked_at);
     let index = page("docs/README.md").text;
     for plugin in documented() {
         let Page { text, .. } = plugin.page();

@@ -136,8 +136,9 @@ fn sweep(context: &GcContext) -> Result<()> {
 
 impl fmt::Display for Denied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let listed = |networks: &[IpNetwork]| networks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ");
-        write!(f, "drop packets from {} to {} (nftables)", listed(&self.addresses), listed(&self.to))
+        let from: Vec<String> = self.addresses.iter().map(|address| address.ip().to_string()).collect();
+        let to: Vec<String> = self.to.iter().map(ToString::to_string).collect();
+        write!(f, "drop packets from {} to {} (nftables)", from.join(", "), to.join(", "))
     }
 }
 

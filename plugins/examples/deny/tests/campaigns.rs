@@ -1,8 +1,13 @@
 //! deny under the campaigns of the test kit, and with traffic. They need root.
 #![expect(clippy::expect_used, reason = "a test panics: that is how it fails")]
 
+use std::fmt;
 use std::path::Path;
 
+use cnikit::netlink::NewLink;
+use cnikit::plan::{ApplyContext, Drifts, Kind, Made, Plan, Resource};
+use cnikit::resources::alias::hex;
+use cnikit::{AttachmentId, AttachmentSpec, ChainedPlugin, CniResult, Journal, Result};
 use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::{Host, Subject, errno, fault, kill};
 use deny::DenyPlugin;
@@ -104,3 +109,62 @@ fn a_misspelled_key_and_a_missing_address_are_refused() {
         "{text}"
     );
 }
+
+// guide: broken
+/// A bridge of the host per container, by an author who has forgotten that a later step of an ADD may fail.
+struct Forgotten;
+
+const FORGOTTEN: Kind = Kind {
+    name: "forgotten bridge",
+    release: |context| match context.host()?.find_link(&name_of(&context.tag))? {
+        Some(link) => Ok(context.host()?.delete_link(link.index)?),
+        None => Ok(()),
+    },
+    sweep: |_| Ok(()),
+    outlives_link: true,
+};
+
+fn name_of(tag: &AttachmentId) -> String {
+    format!("br{}", hex(&tag.hash()[..6]))
+}
+
+impl Resource for Forgotten {
+    fn kind(&self) -> Kind {
+        FORGOTTEN
+    }
+
+    fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
+        context.host()?.create_link(&NewLink::new(&name_of(&context.tag), "bridge"))?;
+        Ok(Made::nothing())
+    }
+
+    fn verify(&self, _context: &ApplyContext, _drifts: &mut Drifts) -> Result<()> {
+        Ok(())
+    }
+}
+// guide: end
+
+impl fmt::Display for Forgotten {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a bridge of the host")
+    }
+}
+
+#[derive(serde::Deserialize)]
+struct Forgetful {}
+
+impl ChainedPlugin for Forgetful {
+    const KINDS: &'static [Kind] = &[FORGOTTEN];
+
+    fn plan(&self, _at: &AttachmentSpec, _prev: &CniResult) -> Result<Plan> {
+        Ok(Plan::of(Forgotten))
+    }
+}
+
+// guide: found
+#[test]
+#[should_panic(expected = "a fault before step 1: came [\n    \"link: br")]
+fn a_missing_undo_step_is_found() {
+    fault::changes_nothing::<Forgetful>(&subject());
+}
+// guide: end

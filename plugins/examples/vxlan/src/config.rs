@@ -3,6 +3,7 @@
 use std::net::IpAddr;
 
 use cnikit::keys::{IpamType, Mtu};
+use cnikit::{KeySource, Sources};
 use serde::Deserialize;
 
 // guide: keys
@@ -45,6 +46,11 @@ pub(crate) struct Segment {
     pub(crate) local: Option<IpAddr>,
     pub(crate) peers: Vec<IpAddr>,
 }
+// guide: end
+
+// guide: sources
+/// Where keys may be set besides the configuration: the VNI that the runtime requests.
+pub(crate) const SOURCES: Sources = &[("requestedVni", &[KeySource::CniArgNumber("VNI")])];
 // guide: end
 
 /// The largest VNI: it has 24 bits.

@@ -12,7 +12,7 @@ pub use config::{VxlanKeys, VxlanPlugin};
 
 use cnikit::plan::{Kind, Plan};
 use cnikit::resources::layer3;
-use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, KeySource, Result, Sources};
+use cnikit::{Addresses, AttachmentSpec, InterfacePlugin, Result, Sources};
 
 use link::VxlanLink;
 use peer_rules::PeerRules;
@@ -21,7 +21,7 @@ use peer_rules::PeerRules;
 impl InterfacePlugin for VxlanPlugin {
     const LINK: Kind = link::KIND;
     const KINDS: &'static [Kind] = &[peer_rules::KIND];
-    const SOURCES: Sources = &[("requestedVni", &[KeySource::CniArgNumber("VNI")])];
+    const SOURCES: Sources = config::SOURCES;
     const EXAMPLE: &'static str =
         r#""vni":100,"peers":["192.0.2.2"],"ipam":{"type":"host-local","subnet":"10.99.0.0/24"}"#;
     const RELEASE: &'static str = concat!("example-", env!("CARGO_PKG_VERSION"));
