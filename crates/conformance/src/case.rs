@@ -16,8 +16,8 @@ use crate::cli::CommandLine;
 /// Programs that the tests run.
 const PROGRAMS: [&str; 6] = ["ip", "tc", "nft", "ping", "sed", "bridge"];
 
-/// Where plugins have state if nothing else is configured: those of upstream and of cnikit.
-const STATE: [&str; 2] = ["/var/lib/cni", "/var/lib/cnikit"];
+/// Where plugins have state if nothing else is configured; each host has its own.
+const STATE: &str = "/var/lib/cni";
 
 /// Recorded calls of real runtimes, which are replayed if no others are given.
 const TRANSCRIPTS: [(&str, &str); 8] = [
@@ -64,7 +64,7 @@ impl Inputs {
             conf,
             chain: Vec::new(),
             cni_path: dirs.join(":"),
-            state: STATE.iter().map(PathBuf::from).chain(line.state.iter().cloned()).collect(),
+            state: std::iter::once(PathBuf::from(STATE)).chain(line.state.iter().cloned()).collect(),
             transcripts: line.transcripts.as_ref().map_or_else(built_in_transcripts, |dir| transcripts::read(dir)),
         };
         if let Some(ipam) = &line.with_ipam {

@@ -60,7 +60,7 @@ fn run(line: &CommandLine) -> Result<Report, String> {
     }
     let chosen = line.chosen_checks()?;
     let inputs = case::Inputs::read(line)?;
-    isolation::enter(&inputs.state)?;
+    isolation::enter(&line.state)?;
     // A test fails by a panic, whose text is the finding.
     std::panic::set_hook(Box::new(|_| {}));
     let case = Case::of(line, inputs)?;

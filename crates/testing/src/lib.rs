@@ -51,6 +51,8 @@ pub mod snapshot;
 
 pub use host::{Container, Host};
 pub use namespaces::in_own_namespaces;
+#[doc(hidden)] // for cni-conformance
+pub use namespaces::settle_in;
 pub use own_process::in_own_process;
 pub use peer::PeerHost;
 pub use runtime::{HostRuntime, PluginDir};

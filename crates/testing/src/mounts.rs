@@ -32,3 +32,16 @@ pub(crate) fn hide_entries(directory: &Path, real: &Path, hidden: &[&str]) {
         }
     }
 }
+
+/// Makes a directory empty, and whatever is created in it is in memory. If it does not exist, its closest parent is replaced by a
+/// directory in memory, with the real one mounted below `real`.
+pub(crate) fn make_private(directory: &Path, real: &Path) {
+    if directory.is_dir() {
+        return mount_tmpfs(directory);
+    }
+    let parent = directory.ancestors().find(|parent| parent.is_dir()).unwrap_or_else(|| Path::new("/"));
+    let real = real.join(directory.to_string_lossy().replace('/', "-"));
+    fs::create_dir_all(&real).unwrap();
+    hide_entries(parent, &real, &[]);
+    fs::create_dir_all(directory).unwrap();
+}

@@ -3,7 +3,7 @@
 use std::any::type_name;
 use std::ffi::OsString;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Once, OnceLock};
 use std::thread;
 
@@ -11,7 +11,7 @@ use cnikit_process::find_program;
 use nix::mount::{MsFlags, mount};
 
 use crate::Host;
-use crate::mounts::{bind, hide_entries, mount_tmpfs};
+use crate::mounts::{bind, make_private, mount_tmpfs};
 use crate::own_process::{is_set, run, run_test_again};
 
 /// The variable that is set in that process: the name of the test.
@@ -40,7 +40,7 @@ pub fn in_own_namespaces<F: FnOnce()>(work: F) {
     static SETTLED: Once = Once::new();
     let names = test_names(thread::current().name(), type_name::<F>());
     if names.iter().any(|name| is_set(APART, name)) {
-        SETTLED.call_once(settle_in);
+        SETTLED.call_once(|| settle_in(&[]));
         return work();
     }
     let name = names.first().expect("no test: in_own_namespaces has to be called by a test");
@@ -136,12 +136,16 @@ fn hint(read: impl Fn(&str) -> Option<String>) -> &'static str {
     "a security policy forbids it, such as the seccomp profile of a container: run the tests as root with CAP_SYS_ADMIN, or outside"
 }
 
-/// Prepares the namespaces. Nothing of the machine's is seen in `/run`, and what plugins store goes with the namespaces.
-fn settle_in() {
+/// Where plugins have state if nothing else is configured: those of upstream and of cnikit.
+const STATE: [&str; 2] = ["/var/lib/cni", "/var/lib/cnikit"];
+
+/// Prepares new namespaces, for a program that made them itself. Nothing of the machine's is seen in `/run`, and what plugins store
+/// in `/var/lib/cni`, `/var/lib/cnikit` and these directories goes with the namespaces.
+pub fn settle_in(state: &[PathBuf]) {
     mount_tmpfs(Path::new("/run"));
-    let real = Path::new("/run/cnikit-testing/var-lib");
-    fs::create_dir_all(real).unwrap();
-    hide_entries(Path::new("/var/lib"), real, &["cni", "cnikit"]);
+    let real = Path::new("/run/cnikit-testing");
+    let usual = STATE.iter().map(Path::new);
+    usual.chain(state.iter().map(PathBuf::as_path)).for_each(|directory| make_private(directory, real));
     // As the first `ip netns add` makes it, which would otherwise change the snapshots of a test.
     let netns = Path::new("/run/netns");
     fs::create_dir(netns).unwrap();

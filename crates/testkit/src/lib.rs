@@ -85,6 +85,8 @@ pub mod syscall_trace;
 pub mod transcripts;
 
 pub use checks::{crash, errno, fault, flood, kill, life, mixed, protocol, soak};
+#[doc(hidden)]
+pub use cnikit_testing::settle_in;
 pub use cnikit_testing::{Container, Host, HostSnapshot, host, in_own_namespaces, need, own_process, snapshot};
 pub use env::subject::{CallOutput, Subject};
 pub use env::{firewalld, subject};

@@ -63,8 +63,11 @@ fn explained(failed: cnikit_netlink::Error, kind: &str) -> Error {
         return no_kind(kind, kind).detail(failed.to_string());
     }
     let exists = failed.exists();
-    let error = Error::from(failed);
-    if exists { Error { code: code::CONFLICT, ..error } } else { error }
+    let mut error = Error::from(failed);
+    if exists {
+        error.code = code::CONFLICT;
+    }
+    error
 }
 
 /// The link that this ADD makes, for the journal.

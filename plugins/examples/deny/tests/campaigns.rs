@@ -134,7 +134,7 @@ impl Resource for Forgotten {
     }
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {
-        context.host()?.create_link(&NewLink::new(&name_of(&context.tag), "bridge"))?;
+        context.host()?.create_link(&NewLink::new(name_of(&context.tag), "bridge"))?;
         Ok(Made::nothing())
     }
 

@@ -3,8 +3,7 @@
 use std::net::IpAddr;
 use std::process::ExitCode;
 
-use cnikit_skel::request::{Add, Del};
-use cnikit_skel::{Journal, Plugin, Result};
+use cnikit_skel::{Add, Del, Journal, Plugin, Result};
 use cnikit_types::CniResult;
 
 /// The keys of the configuration.
