@@ -40,8 +40,8 @@ use crate::link::delete_links::{delete, delete_all};
 ///
 /// # Errors
 /// The kernel refuses the link, or lacks its kind; what it may have made is deleted. The code is [`code::CONFLICT`] if the kernel
-/// says that something like it exists (`EEXIST`): either the name, which [`check_name_is_free`] tells in advance, or what else has
-/// to be unique for this kind, such as the VNI of a VXLAN.
+/// says that something exists already (`EEXIST`): the name, which [`check_name_is_free`] reports in advance, or another value that
+/// must be unique for this kind, such as the VNI of a VXLAN.
 pub fn create(mut new: NewLink, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
     let own = OwnLink::of(&new.kind, context)?;
     new.name.clone_from(&context.tag.ifname);
