@@ -81,8 +81,8 @@ const KIND: Kind = Kind { name: "denied networks", release, sweep, outlives_link
 const DENIED: &str = "denied";
 
 // guide: layout
-/// Packets are dropped after connection tracking (-200) has seen them and before any DNAT (-100): a service address that leads to a
-/// denied host is looked at as what the container wrote.
+/// Packets are dropped after connection tracking (-200) and before DNAT (-100): the destination is compared as the container
+/// sent it.
 fn layout() -> TableLayout {
     let mut layout = TableLayout::of(TableFamily::Inet, "cnikit_deny");
     let hook = Hook { kind: HookKind::Filter, hook: HookPoint::Prerouting, priority: -150 };

@@ -64,8 +64,8 @@ fn a_fault_before_any_step_changes_nothing() {
 
 #[test]
 fn kills_and_failing_calls_leave_nothing() {
-    kill::at_every_call(&subject(), 8);
-    errno::at_every_call(&subject(), 8);
+    kill::at_every_call(&subject(), 5);
+    errno::at_every_call(&subject(), 5);
 }
 
 // guide: traffic

@@ -61,8 +61,8 @@ fn host_bits(subnet: &IpNetwork) -> u8 {
 
 // guide: candidates
 impl HashedPlugin {
-    /// The addresses for a container, the best first: the one that its hash says, and then those after it. Not among them are the
-    /// network's own address, the gateway's, and the last one, which is the broadcast address of IPv4.
+    /// The addresses for a container: first the one that its hash selects, then those after it. Excluded are the network's own
+    /// address, the gateway's, and the last one, which is the broadcast address of IPv4.
     fn candidates(&self, at: &AttachmentSpec) -> impl Iterator<Item = IpAddr> {
         let count = (1_u64 << host_bits(&self.subnet).min(32)) - 3;
         let hash = at.tag.hash();

@@ -90,8 +90,8 @@ impl TryFrom<VxlanKeys> for VxlanPlugin {
 }
 
 impl VxlanKeys {
-    /// The VNI: the requested one, if the operator allows it, or else that of the configuration. Whoever may start containers may
-    /// be able to write `CNI_ARGS`, and a VNI of one's own choice would be a way into the network of others.
+    /// The VNI: the requested one, if the operator allows it, or else that of the configuration. Tenants who start containers
+    /// may be able to set `CNI_ARGS`, and with a VNI of their choice they could enter each other's networks.
     fn chosen_vni(&self) -> Result<u32, String> {
         match (self.requested_vni, self.vnis, self.vni) {
             (Some(wanted), Some((first, last)), _) if (first..=last).contains(&wanted) => Ok(wanted),

@@ -36,6 +36,7 @@ impl InterfacePlugin for VxlanPlugin {
     }
 
     fn layer3(&self, at: &AttachmentSpec, addresses: &Addresses) -> Plan {
+        // Without duplicate address detection and router advertisements. The link is set up when it has its addresses.
         layer3::on_master(&at.tag.ifname, &addresses.ips, &addresses.routes, false, false, false)
     }
 

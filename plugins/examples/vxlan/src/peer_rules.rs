@@ -1,4 +1,4 @@
-//! Rules of the host: packets of the VXLAN are taken from its peers only. The kernel itself takes them from any host.
+//! Rules of the host: packets of the VXLAN are accepted from its peers only. Without rules the kernel accepts them from any host.
 
 use std::fmt;
 
