@@ -155,9 +155,11 @@ mod tests {
 
     #[test]
     fn a_comment_begins_with_the_mark_and_is_one_that_the_kernel_takes() {
-        let tag = AttachmentId { network: "n\"\n".repeat(90), container: "c".into(), ifname: "eth0".into() };
-        let text = comment(&tag);
-        assert!(text.starts_with(&alias::mark_of(&tag)) && text.len() == LONGEST_COMMENT, "{text}");
-        assert!(!text.contains(['"', '\n']), "{text}");
+        for network in ["n\"\n".repeat(90), "n".repeat(300)] {
+            let tag = AttachmentId { network, container: "c".into(), ifname: "eth0".into() };
+            let text = comment(&tag);
+            assert!(text.starts_with(&alias::mark_of(&tag)) && text.len() <= LONGEST_COMMENT, "{text}");
+            assert!(!text.contains(['"', '\n']) && text.contains(" n"), "{text}");
+        }
     }
 }
