@@ -115,18 +115,22 @@ pub fn survives_incomplete_dels(subject: &Subject) {
     found.extend(catch_panic(of_never).err());
     // They are dropped together, because what other plugins made for them on the host goes with them at some later time.
     let mut containers = Vec::new();
+    // Each namespace has one loopback link, which does not belong to an attachment: nothing says that DEL has to leave it alone.
+    let is_of_loopback = names(&running).eq(["lo"]);
     for (n, incomplete) in INCOMPLETE_DELS.iter().enumerate() {
-        containers.push(subject.container(&host));
-        let container = &containers[n];
+        if is_of_loopback && matches!(incomplete.netns, NetnsValue::AnothersContainer) {
+            continue;
+        }
+        let container = subject.container(&host);
         let id = format!("c-incomplete-{n}");
         let before = HostSnapshot::of(&host);
-        let inside = subject.after.as_ref().map(|_| HostSnapshot::inside(container));
-        let result = subject.add(&host, &id, container);
+        let inside = subject.after.as_ref().map(|_| HostSnapshot::inside(&container));
+        let result = subject.add(&host, &id, &container);
         let tried = catch_panic(|| {
-            del_twice(&subject, &host, &id, incomplete, &incomplete.netns.path(&host, container, &other), &result);
+            del_twice(&subject, &host, &id, incomplete, &incomplete.netns.path(&host, &container, &other), &result);
             HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, incomplete.what);
             if let Some(inside) = inside {
-                HostSnapshot::inside(container).assert_unchanged_since(&inside, &[], incomplete.what);
+                HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], incomplete.what);
             }
             let output = subject.check(&host, "c-other", &other, &running);
             assert_eq!(output.exit, 0, "DEL {} hurt another container: {}", incomplete.what, output.stdout);
@@ -136,9 +140,15 @@ pub fn survives_incomplete_dels(subject: &Subject) {
             // What it left must not count against the next form.
             let _ = subject.call(&host, "DEL", &id, &container.path(), &[("prevResult", result)]);
         }
+        containers.push(container);
     }
     assert_no_findings(&found);
     subject.del(&host, "c-other", &other, &running);
+}
+
+/// The names of the interfaces of a result. An IPAM plugin's has none.
+fn names(result: &Value) -> impl Iterator<Item = &str> {
+    result["interfaces"].as_array().into_iter().flatten().filter_map(|one| one["name"].as_str())
 }
 
 /// A file in the host's directory that is no namespace.
@@ -319,10 +329,11 @@ fn named(subject: &Subject, tampering: &Tampering) -> String {
 
 /// Returns the log of a CHECK, with `DIR` for the host's directory.
 fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value) -> String {
-    let conf = subject.with("prevResult", result.clone()).conf.to_string();
+    let mut conf = subject.conf_of("CHECK", &container.path());
+    conf["prevResult"] = result.clone();
     let env = [("CNI_LOG", "debug")];
     subject
-        .call_raw(host, "CHECK", "c-one", &container.path(), conf.as_bytes(), &env)
+        .call_raw(host, "CHECK", "c-one", &container.path(), conf.to_string().as_bytes(), &env)
         .stderr
         .replace(&host.dir().display().to_string(), "DIR")
 }
@@ -377,8 +388,8 @@ pub fn names_all_at_once(subject: &Subject, tamperings: &[Tampering]) {
 }
 
 fn tamper(host: &Host, container: &Container, result: &Value, tampering: &Tampering) {
-    let names = result["interfaces"].as_array().unwrap().iter().filter_map(|one| one["name"].as_str());
-    let end = names.rev().find(|name| name.starts_with("veth")).unwrap_or_default();
+    let names: Vec<&str> = names(result).collect();
+    let end = names.into_iter().rev().find(|name| name.starts_with("veth")).unwrap_or_default();
     let line = tampering.line.replace("$HOSTEND", end).replace("$DIR", &host.dir().display().to_string());
     if tampering.inside {
         container.sh(&line)
