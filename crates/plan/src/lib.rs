@@ -4,7 +4,7 @@
 //!
 //! - [`Resource`]: one thing that an attachment needs. It can be made, compared, restored and described.
 //! - [`Plan`]: resources in the order in which they are made.
-//! - [`engine`]: applies and verifies plans, and releases resources.
+//! - [`preflight`], [`apply`], [`verify`]: check, make and compare a plan. [`release`], [`sweep`]: remove resources for DEL and GC.
 //! - [`Kind`]: the type of a resource, with the functions that remove it by tag.
 //! - [`ApplyContext`], [`ReleaseContext`], [`GcContext`]: the data and sockets that a verb passes to resources and kinds.
 //!

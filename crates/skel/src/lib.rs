@@ -3,11 +3,11 @@
 //! Parts, in reading order:
 //!
 //! - [`serve()`]: the path of a call, from the environment to the exit status.
-//! - [`request`]: environment and stdin as a typed, validated request.
+//! - [`Request`]: environment and stdin as a typed, validated request.
 //! - [`Plugin`]: what a plugin implements; [`main`] is its `main` function.
 //! - [`Journal`]: the steps that undo what a call has made.
-//! - [`delegate`]: other plugins that a plugin runs, such as its IPAM plugin.
-//! - [`reply`]: the one JSON document on stdout; [`error`]: errors and their codes.
+//! - [`Delegate`]: other plugins that a plugin runs, such as its IPAM plugin.
+//! - [`Error`]: an error and its code; an error or a result is the one JSON document on stdout.
 //!
 //! Design decision: a plugin is a type whose fields are its configuration. A value of it exists only if the configuration
 //! is valid, so the methods of a verb have no invalid input to handle. DEL and GC get the type alone, because the
