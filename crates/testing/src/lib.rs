@@ -31,7 +31,7 @@
 //! | [`host.peer(..)`](Host::peer), [`container.peer(..)`](Container::peer) | another namespace at the other end of a veth pair with addresses |
 //! | [`HostSnapshot::of(&host)`](HostSnapshot::of) | everything that a plugin could leave behind, to compare |
 //! | [`host.runtime(..)`](Host::runtime) | a runtime with a network: ADD, CHECK, DEL and GC as a container runtime calls them |
-//! | [`PluginDir`] | the binaries of several places in one directory, for `CNI_PATH` |
+//! | [`PluginDir`], [`link_plugins`] | the binaries of several places in one directory, for `CNI_PATH` |
 //! | [`need::Need`] | a feature of the kernel that a test needs and many kernels lack |
 //!
 //! The programs `unshare` (util-linux), `ip` (iproute2) and, for `reaches`, `ping` are needed; a snapshot also reads rules with
@@ -55,5 +55,5 @@ pub use namespaces::in_own_namespaces;
 pub use namespaces::settle_in;
 pub use own_process::in_own_process;
 pub use peer::PeerHost;
-pub use runtime::{HostRuntime, PluginDir};
+pub use runtime::{HostRuntime, PluginDir, link_plugins};
 pub use snapshot::HostSnapshot;

@@ -144,10 +144,7 @@ impl PluginDir {
     /// Links these binaries, each under the name of its file. Panics if one does not exist.
     pub fn of(binaries: &[impl AsRef<Path>]) -> PluginDir {
         let dir = tempfile::tempdir().unwrap();
-        for binary in binaries {
-            let binary = real_path(binary.as_ref());
-            symlink(&binary, dir.path().join(binary.file_name().unwrap())).unwrap();
-        }
+        link_plugins(dir.path(), binaries);
         PluginDir(dir)
     }
 
@@ -163,12 +160,29 @@ impl AsRef<Path> for PluginDir {
     }
 }
 
-/// The absolute path of a binary. A link keeps its own name, because a binary of several plugins is called by it.
-fn real_path(binary: &Path) -> PathBuf {
-    if let Err(error) = fs::metadata(binary) {
-        panic!("{}: {error}\nhint: build it first, and look at the name", binary.display());
+/// As [`PluginDir::of`], in a directory that stays, such as one below `CARGO_TARGET_TMPDIR`: it is created if it does not exist,
+/// and returned. Any number of tests may do that at the same time.
+///
+/// ```no_run
+/// # use cnikit_testing::link_plugins;
+/// let plugins = link_plugins("target/tmp/plugins", &["target/debug/my-plugin", "/opt/cni/bin/host-local"]);
+/// ```
+pub fn link_plugins(dir: impl AsRef<Path>, binaries: &[impl AsRef<Path>]) -> PathBuf {
+    let dir = std::path::absolute(dir).unwrap();
+    fs::create_dir_all(&dir).unwrap();
+    // A link appears complete, by rename, because another test may be calling the one that it replaces.
+    let new = tempfile::tempdir_in(&dir).unwrap();
+    for binary in binaries {
+        let binary = binary.as_ref();
+        if let Err(error) = fs::metadata(binary) {
+            panic!("{}: {error}\nhint: build it first, and look at the name", binary.display());
+        }
+        let name = binary.file_name().unwrap();
+        // A link keeps its own name: a binary of several plugins is called by it.
+        symlink(std::path::absolute(binary).unwrap(), new.path().join(name)).unwrap();
+        fs::rename(new.path().join(name), dir.join(name)).unwrap();
     }
-    std::path::absolute(binary).unwrap()
+    dir
 }
 
 #[cfg(test)]
