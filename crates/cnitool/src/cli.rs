@@ -41,7 +41,7 @@ pub(crate) struct CommandLine {
 }
 
 // The common options that have no effect in a command: the command accepts them, and its help does not show them.
-const WITHOUT_EFFECT: [(&str, &[&str]); 26] = [
+const WITHOUT_EFFECT: [(&str, &[&str]); 28] = [
     ("add", &["color"]),
     ("check", &["color"]),
     ("del", &["color"]),
@@ -66,6 +66,8 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 26] = [
     ("netns del", &["ifname", "color", "conf_dir", "plugin_path"]),
     ("netns list", &["ifname", "conf_dir", "plugin_path"]),
     ("init", &["ifname", "color", "plugin_path", "cache_dir"]),
+    ("new", &["ifname", "color", "conf_dir", "plugin_path", "cache_dir"]),
+    ("new plugin", &["ifname", "color", "conf_dir", "plugin_path", "cache_dir"]),
     ("completions", &["ifname", "json", "color", "conf_dir", "plugin_path", "cache_dir"]),
     ("man", &["ifname", "color", "conf_dir", "plugin_path", "cache_dir"]),
 ];
@@ -155,6 +157,9 @@ pub(crate) enum Command {
     /// Write the configuration of a new network
     #[command(after_help = "Example:\n  cnitool init bridge pods --subnet 10.1.2.0/24 --subnet fd00:1::/64")]
     Init(Init),
+    /// Write the crate of a new plugin, for authors
+    #[command(subcommand, after_help = "Example:\n  cnitool new plugin vxlan --sdk ~/cnikit")]
+    New(New),
     /// Print the completions for a shell
     #[command(
         visible_alias = "completion",
@@ -494,4 +499,38 @@ pub(crate) struct Init {
     /// Print the file, without writing it
     #[arg(long)]
     pub(crate) dry_run: bool,
+}
+
+#[derive(Clone, Debug, Subcommand)]
+pub(crate) enum New {
+    /// Write a crate that has tests and CI, and attaches a container by one script
+    #[command(after_help = "Example:\n  cnitool new plugin vxlan --sdk ~/cnikit && cd vxlan && ./attach")]
+    Plugin(NewPlugin),
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct NewPlugin {
+    /// The name of the plugin, its crate and the new directory
+    pub(crate) name: String,
+    /// interface, chained, ipam, delegating or plain
+    #[arg(long, value_name = "SHAPE", default_value = "interface", hide_possible_values = true)]
+    pub(crate) shape: Shape,
+    /// A checkout of cnikit [default: that of cnitool, or of this directory]
+    #[arg(long, value_name = "PATH")]
+    pub(crate) sdk: Option<PathBuf>,
+}
+
+// The shape of a new plugin.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Shape {
+    /// Makes an interface in the container
+    Interface,
+    /// Changes what plugins before it made
+    Chained,
+    /// Assigns addresses
+    Ipam,
+    /// Runs another plugin with a configuration of its own making
+    Delegating,
+    /// Implements the protocol itself
+    Plain,
 }

@@ -19,8 +19,8 @@ use std::process::ExitCode;
 
 use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
-use cli::{Command, CommandLine, Config, Ipam};
-use commands::{check, config, doctor, gc, init, ipam, list, netns, restore, schema, shell, show, verbs};
+use cli::{Command, CommandLine, Config, Ipam, New};
+use commands::{check, config, doctor, gc, init, ipam, list, netns, new_plugin, restore, schema, shell, show, verbs};
 use dlmalloc::GlobalDlmalloc;
 use failure::{Failure, Result};
 use options::Common;
@@ -80,6 +80,7 @@ fn run(line: &CommandLine) -> Result {
         Command::Doctor(args) => doctor::doctor(common, out, args),
         Command::Netns(args) => netns::netns(common, out, args),
         Command::Init(args) => init::init(common, out, args),
+        Command::New(New::Plugin(args)) => new_plugin::new_plugin(out, args),
         Command::Completions { shell } => shell::completions(*shell),
         Command::Man { dir } => shell::man(out, dir),
     }

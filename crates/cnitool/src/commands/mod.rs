@@ -10,6 +10,7 @@ pub(crate) mod ipam;
 pub(crate) mod list;
 pub(crate) mod netns;
 pub(crate) mod netns_scan;
+pub(crate) mod new_plugin;
 pub(crate) mod restore;
 pub(crate) mod rules;
 pub(crate) mod schema;

@@ -17,6 +17,8 @@ mod gc;
 #[cfg(test)]
 mod help;
 #[cfg(test)]
+mod new_plugin;
+#[cfg(test)]
 mod reclaim;
 #[cfg(test)]
 mod reference;
