@@ -4,7 +4,9 @@ use std::ffi::OsString;
 use std::fs::{DirBuilder, OpenOptions};
 use std::os::fd::{AsFd, AsRawFd};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
+use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
+use std::thread;
 use std::time::Duration;
 
 use cnikit_netns::Netns;
@@ -111,16 +113,14 @@ impl Host {
 
     /// Runs `work` on a thread in the host's namespace.
     pub fn enter<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
-        let own: Vec<(PathBuf, &PathBuf)> = self.own.iter().map(|path| (self.place_of(path), path)).collect();
-        self.netns
-            .enter(|_| {
-                if !own.is_empty() {
-                    enter_mount_namespace();
-                }
-                own.iter().for_each(|(from, to)| bind(from, to));
-                work()
-            })
-            .unwrap()
+        if self.own.is_empty() {
+            return self.netns.enter(|_| work()).unwrap();
+        }
+        on_a_thread(|| {
+            enter_mount_namespace();
+            self.own.iter().for_each(|path| bind(&self.place_of(path), path));
+            self.netns.enter(|_| work()).unwrap()
+        })
     }
 
     /// The host after a reboot: a new namespace with the same directory.
@@ -134,9 +134,9 @@ impl Host {
     pub fn in_another_boot<T: Send>(&self, work: impl FnOnce() -> T + Send) -> T {
         let id = self.dir().join(".boot_id");
         std::fs::write(&id, format!("{:032x}\n", fastrand::u128(1..))).unwrap();
-        self.enter(|| {
+        on_a_thread(|| {
             mount_boot_id(&id);
-            work()
+            self.enter(work)
         })
     }
 
@@ -145,9 +145,9 @@ impl Host {
     pub fn with_node_policy<T: Send>(&self, policy: &str, work: impl FnOnce() -> T + Send) -> T {
         let etc = self.dir().join(".etc");
         std::fs::create_dir_all(&etc).unwrap();
-        self.enter(|| {
+        on_a_thread(|| {
             mount_etc_with_policy(&etc, policy);
-            work()
+            self.enter(work)
         })
     }
 
@@ -156,14 +156,14 @@ impl Host {
     pub fn with_mounted<T: Send>(&self, containers: &[Container], work: impl FnOnce() -> T + Send) -> T {
         let dir = self.dir().join(".netns");
         std::fs::create_dir_all(&dir).unwrap();
-        self.enter(|| {
+        on_a_thread(|| {
             enter_mount_namespace();
             for (place, container) in containers.iter().enumerate() {
                 let path = dir.join(place.to_string());
                 std::fs::write(&path, "").unwrap();
                 bind(Path::new(&container.path()), &path);
             }
-            work()
+            self.enter(work)
         })
     }
 
@@ -256,6 +256,11 @@ fn mount_etc_with_policy(etc: &Path, policy: &str) {
     for (path, mode) in [("/etc/cnikit", 0o755), ("/etc/cnikit/node.json", 0o644)] {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     }
+}
+
+/// Runs `work` on a thread of its own, which may have mounts of its own: [`Netns::enter`] starts none in a process with one thread.
+fn on_a_thread<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    thread::scope(|scope| scope.spawn(work).join()).unwrap_or_else(|panic| resume_unwind(panic))
 }
 
 /// Moves the calling thread into a new mount namespace, which ends with the thread.
