@@ -5,7 +5,7 @@ use std::fs;
 use std::time::Duration;
 
 use cnikit_process::Deadline;
-use cnikit_testkit::host::Container;
+use cnikit_testkit::Container;
 use cnikit_testkit::{Host, firewalld};
 use serde_json::{Value, json};
 

@@ -16,8 +16,8 @@ pub(crate) struct CommandLine {
     /// The plugin's file. Plugins that it delegates to are looked up beside it, then in --cni-path
     #[arg(long, value_name = "FILE", required_unless_present_any = ["chain", "list"])]
     pub plugin: Option<PathBuf>,
-    /// Its configuration: one JSON object with the plugin's keys. `$DIR` in it is a directory of each test's own; `"$NUMBER"` a number,
-    /// and `$PLACE` two bytes of an IPv4 address, that no other container has
+    /// Its configuration: one JSON object with the plugin's keys. `$DIR` in it is a directory of each test's own; `"$NUMBER"` a
+    /// number, and `$PLACE` two bytes of an IPv4 address, that no other container has
     #[arg(long, value_name = "FILE", required_unless_present_any = ["chain", "list"])]
     pub conf: Option<PathBuf>,
     /// A network list (.conflist). With --plugin its plugins are called before it; without, the list is tested as a whole

@@ -40,20 +40,20 @@
 #![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
 #![forbid(unsafe_code)]
 
-pub mod host;
+mod host;
 mod mounts;
 mod namespaces;
 pub mod need;
-pub mod own_process;
+mod own_process;
 mod peer;
 mod runtime;
-pub mod snapshot;
+mod snapshot;
 
 pub use host::{Container, Host};
 pub use namespaces::in_own_namespaces;
 #[doc(hidden)] // for cni-conformance
 pub use namespaces::settle_in;
-pub use own_process::in_own_process;
+pub use own_process::{in_own_process, processor_time};
 pub use peer::PeerHost;
 pub use runtime::{HostRuntime, PluginDir, link_plugins};
-pub use snapshot::HostSnapshot;
+pub use snapshot::{HINTS, HostSnapshot, line_contains};

@@ -87,10 +87,20 @@ pub mod transcripts;
 pub use checks::{crash, errno, fault, flood, kill, life, mixed, protocol, soak};
 #[doc(hidden)]
 pub use cnikit_testing::settle_in;
-pub use cnikit_testing::{Container, Host, HostSnapshot, host, in_own_namespaces, need, own_process, snapshot};
+pub use cnikit_testing::{Container, Host, HostSnapshot, in_own_namespaces, need};
 pub use env::subject::{CallOutput, Subject};
 pub use env::{firewalld, subject};
 pub use model_node::Tally;
+
+/// Runs a test in a process of its own, and measures the processor time of a thread.
+pub mod own_process {
+    pub use cnikit_testing::{in_own_process, processor_time};
+}
+
+/// Texts of lines of a [`HostSnapshot`].
+pub mod snapshot {
+    pub use cnikit_testing::{HINTS, line_contains};
+}
 
 /// The directory for files that `scripts/lib.sh` unpacks but does not install. Programs in it are run, so a directory that another
 /// user owns or can write to is refused, as `scripts/lib.sh` refuses it.

@@ -4,4 +4,10 @@ pub mod firewalld;
 pub(crate) mod shared_state;
 pub mod subject;
 
-pub(crate) use cnikit_testing::{host, snapshot};
+pub(crate) mod host {
+    pub(crate) use cnikit_testing::{Container, Host};
+}
+
+pub(crate) mod snapshot {
+    pub(crate) use cnikit_testing::{HINTS, HostSnapshot, line_contains};
+}
