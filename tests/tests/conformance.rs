@@ -108,7 +108,7 @@ fn a_bridge_of_ours_is_excellent_with_every_test() {
     let options = ["--plugin", &ours("bridge"), "--conf", "net.json", "--with-ipam", "host-local", "--cases", "1"];
     let output = run.run(&options);
     assert!(output.exit == 0 && output.stdout.contains("level: excellent"), "{output:?}");
-    assert!(output.stdout.contains("18 passed, 0 failed, 1 do not apply"), "{output:?}");
+    assert!(output.stdout.contains("21 passed, 0 failed, 1 do not apply"), "{output:?}");
 }
 
 #[test]

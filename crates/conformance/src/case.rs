@@ -72,6 +72,9 @@ impl Inputs {
         }
         if let Some(file) = &line.chain {
             inputs.add_chain(file)?;
+            if inputs.cni_path.is_empty() {
+                return Err("--chain: there is no directory of plugins; hint: name it with --cni-path".to_owned());
+            }
         }
         Ok(inputs)
     }
@@ -79,7 +82,8 @@ impl Inputs {
     fn add_chain(&mut self, file: &Path) -> Result<(), String> {
         let list = read_json(file)?;
         let Some(plugins) = list["plugins"].as_array().filter(|plugins| !plugins.is_empty()) else {
-            return Err(format!("{}: the key `plugins` is not a list of plugins", file.display()));
+            let hint = "hint: a network list has one plugin or more, as a file `.conflist` in /etc/cni/net.d";
+            return Err(format!("{}: the key `plugins` is not a list of plugins; {hint}", file.display()));
         };
         self.chain.clone_from(plugins);
         for key in ["cniVersion", "name"] {
@@ -138,13 +142,19 @@ pub(crate) struct Case {
     pub subject: Subject,
     /// The chain without its last plugin, which is the one under test.
     pub shorter: Option<Subject>,
+    /// The plugin under test alone, with the result of the plugins before it in its configuration.
+    pub(crate) last: Option<Subject>,
+    /// Whether a list is tested as a whole, without a plugin of its own.
+    pub(crate) is_list: bool,
     /// The kind of the plugin; `Err` has the reason why its ADD fails.
     pub kind: Result<Kind, String>,
     /// How many cases of a campaign are tried.
     pub cases: usize,
     /// Recorded calls.
     pub transcripts: Vec<Transcript>,
-    _bin: Option<TempDir>,
+    /// The directory with the plugin that calls a chain, which ends with this value.
+    #[expect(dead_code, reason = "it is dropped")]
+    bin: Option<TempDir>,
 }
 
 impl Case {
@@ -170,8 +180,35 @@ impl Case {
             choose_version(subject, &inputs.conf, &versions);
         }
         let kind = catch_panic(|| learn(&mut subject));
+        let mut last = None;
+        if let Some(shorter) = &mut shorter {
+            let mut plugin = single(&inputs)?;
+            add_options(&mut plugin, line, &inputs)?;
+            choose_version(&mut plugin, &inputs.conf, &versions);
+            plugin.conf["prevResult"] = catch_panic(|| first_result(shorter)).unwrap_or_default();
+            shorter.gateways_answer = subject.gateways_answer;
+            last = Some(plugin);
+        }
+        let is_list = inputs.plugin.is_none();
         let transcripts = inputs.transcripts;
-        Ok(Case { subject, shorter, kind, cases: line.cases, transcripts, _bin: bin })
+        Ok(Case { subject, shorter, last, is_list, kind, cases: line.cases, transcripts, bin })
+    }
+
+    /// The chain without its last plugin, which is the one under test.
+    pub(crate) fn without_last(&self) -> Option<Case> {
+        let shorter = self.shorter.clone()?;
+        let transcripts = self.transcripts.clone();
+        let kind = self.kind.clone();
+        Some(Case {
+            subject: shorter,
+            shorter: None,
+            last: None,
+            is_list: true,
+            kind,
+            cases: self.cases,
+            transcripts,
+            bin: None,
+        })
     }
 
     /// Whether the configuration has this version or a newer one.
@@ -228,9 +265,14 @@ fn chained(inputs: &Inputs, bin: &Path) -> (Subject, Option<Subject>) {
 fn add_options(subject: &mut Subject, line: &CommandLine, inputs: &Inputs) -> Result<(), String> {
     subject.env.push(("CNI_PATH".to_owned(), inputs.cni_path.clone()));
     for one in &line.env {
-        let (name, value) = one.split_once('=').ok_or_else(|| format!("--env {one}: wanted NAME=VALUE"))?;
+        let (name, value) =
+            one.split_once('=').ok_or_else(|| format!("--env {one}: it has no `=`; hint: write NAME=VALUE"))?;
         subject.env.push((name.to_owned(), value.to_owned()));
     }
+    if line.may_stay.iter().any(String::is_empty) {
+        return Err("--may-stay: an empty text is in every line; hint: name the object that may stay".to_owned());
+    }
+    subject.takes_foreign_keys = false;
     // These live as long as the process does.
     let forever = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
     subject.host_setup = forever(&line.setup);
@@ -253,10 +295,10 @@ fn learn(subject: &mut Subject) -> Kind {
     let host = subject.host();
     let here = subject.at(host.dir());
     let container = here.container(&host);
-    let result = here.add(&host, "c-first", &container);
-    let gateways: Vec<&str> =
-        result["ips"].as_array().into_iter().flatten().filter_map(|ip| ip["gateway"].as_str()).collect();
-    subject.gateways_answer = gateways.iter().all(|gateway| container.reaches(gateway));
+    let result = here.add(&host, FIRST, &container);
+    let ips = result["ips"].as_array().into_iter().flatten();
+    subject.gateways_answer = ips.filter_map(|ip| ip["gateway"].as_str()).all(|gateway| container.reaches(gateway));
+    here.call(&host, "DEL", FIRST, &container.path(), &[("prevResult", result.clone())]);
     let names: Vec<&Value> = result["interfaces"].as_array().into_iter().flatten().map(|one| &one["name"]).collect();
     match names.iter().any(|name| **name == "eth0") {
         true => Kind::Interface,
@@ -264,3 +306,16 @@ fn learn(subject: &mut Subject) -> Kind {
         false => Kind::OtherInterface,
     }
 }
+
+/// The result of one ADD, which is followed by a DEL.
+fn first_result(subject: &Subject) -> Value {
+    let host = subject.host();
+    let here = subject.at(host.dir());
+    let container = here.container(&host);
+    let result = here.add(&host, FIRST, &container);
+    here.call(&host, "DEL", FIRST, &container.path(), &[("prevResult", result.clone())]);
+    result
+}
+
+/// The container of the calls before the tests.
+const FIRST: &str = "c-first";

@@ -33,8 +33,11 @@ pub(crate) fn main() -> ExitCode {
         Ok(stdout) => (0, stdout),
         Err(failure) => failure,
     };
-    // If stdout cannot be written to, there is nowhere left to report it.
-    let _ = std::io::stdout().write_all(&stdout);
+    let mut out = std::io::stdout();
+    if let Err(error) = out.write_all(&stdout).and_then(|()| out.flush()) {
+        let _ = writeln!(std::io::stderr(), "write the result to stdout: {error}");
+        return ExitCode::FAILURE;
+    }
     ExitCode::from(status)
 }
 
@@ -106,7 +109,8 @@ fn call(list: &Map<String, Value>, plugin: &Value, before: Option<&[u8]>) -> Res
 /// Runs a plugin of `CNI_PATH` with this process's variables.
 fn exec(kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let paths = variable("CNI_PATH");
-    let path: Option<PathBuf> = std::env::split_paths(&paths).map(|dir| dir.join(kind)).find(|path| path.is_file());
+    let path: Option<PathBuf> =
+        std::env::split_paths(&paths).map(|dir| dir.join(kind)).find(|path| path.is_absolute() && path.is_file());
     let Some(path) = path.filter(|_| !kind.is_empty() && !kind.contains('/')) else {
         return Err(refusal(103, &format!("failed to find plugin {kind:?} in path [{paths}]")));
     };

@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use clap::{Parser, ValueEnum};
+use cnikit_testkit::campaign::runs_all_cases;
 
 use crate::checks::{CHECKS, Check, Level};
 
@@ -100,7 +101,8 @@ impl CommandLine {
 
     /// The command line that runs one test again.
     pub(crate) fn again(&self, id: &str, seed: u64) -> String {
-        let mut words = vec![format!("CNIKIT_SEED={seed}"), "cni-conformance".to_owned()];
+        let whole = if runs_all_cases() { "CNIKIT_CAMPAIGNS=whole " } else { "" };
+        let mut words = vec![format!("{whole}CNIKIT_SEED={seed}"), "cni-conformance".to_owned()];
         let mut option = |name: &str, value: Option<String>| {
             words.extend(value.map(|value| format!("--{name} {}", quoted(&value))));
         };

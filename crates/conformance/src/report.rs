@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use cnikit_testkit::campaign;
 
 use crate::case::Case;
-use crate::checks::{CHECKS, Check, Level};
+use crate::checks::{CHECKS, Check, Level, NO_ADD};
 use crate::cli::{CommandLine, Format};
 
 /// What a test found.
@@ -99,15 +99,15 @@ impl Report {
         !self.results.iter().any(|result| result.check.level <= level && failed(result))
     }
 
-    /// The highest level that is met, if tests of it ran.
+    /// The highest level of which all tests ran or do not apply, and none failed.
     fn level(&self) -> Option<Level> {
-        let levels = [Level::Specification, Level::Robust, Level::Excellent];
-        let ran = |level: Level| {
-            self.results
-                .iter()
-                .any(|result| result.check.level == level && !matches!(result.outcome, Outcome::Skipped(_)))
+        let is_known = |check: &Check| {
+            let result = self.results.iter().find(|result| result.check.id == check.id);
+            result.is_some_and(|result| result.outcome != Outcome::Skipped(NO_ADD))
         };
-        levels.into_iter().take_while(|level| self.is_met(*level)).filter(|level| ran(*level)).last()
+        let is_complete = |level: Level| CHECKS.iter().filter(|check| check.level == level).all(is_known);
+        let levels = [Level::Specification, Level::Robust, Level::Excellent];
+        levels.into_iter().take_while(|level| is_complete(*level) && self.is_met(*level)).last()
     }
 }
 
@@ -128,6 +128,6 @@ pub(crate) fn print_to_stderr(line: &str) {
 /// Prints the names, levels and titles of all tests.
 pub(crate) fn list_checks() {
     for check in CHECKS {
-        print(&format!("{:<14}{:<10}{}\n", check.level, check.id, check.title));
+        print(&format!("{:<14}{:<11}{}\n", check.level, check.id, check.title));
     }
 }

@@ -181,7 +181,7 @@ fn distinct_requests<'a>(
 fn assert_refused(subject: &Subject, host: &Host, request: &Request, length: usize) {
     let output = call(host, subject, &request.env, &request.stdin[..length]);
     assert_conforms(request.call, &output);
-    assert!(output.exit == 1 || request.call.is("VERSION"), "{output:?}");
+    assert!(output.exit > 0 || request.call.is("VERSION"), "{output:?}");
 }
 
 impl Request<'_> {

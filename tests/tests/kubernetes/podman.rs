@@ -8,10 +8,10 @@ use std::thread;
 use std::time::Duration;
 
 use cnikit_process::Deadline;
-use cnikit_testkit::campaign::seeded_rng;
-use cnikit_tests::NAMES;
+use cnikit_testkit::campaign::{SummaryLine, sample, seeded_rng};
 use cnikit_tests::runtimes::{Containerd, Edition, Node, PODMAN_CONF, PodSandbox, Sandbox, release_image};
 use cnikit_tests::switched::Until;
+use cnikit_tests::{NAMES, copy_program, program};
 
 use crate::stage::manifests;
 
@@ -33,11 +33,12 @@ const TIMEOUT: Duration = Duration::from_mins(1);
 /// A scene on a node of its own.
 pub(crate) type Scene = (&'static str, fn(Edition));
 
-pub(crate) const ALL: [Scene; 8] = [
+pub(crate) const ALL: [Scene; 9] = [
     ("a_node_without_a_network_gets_one", first_install),
     ("an_upgrade_disturbs_no_pod_that_starts", upgrade_under_load),
     ("two_installers_at_once_leave_one_release", two_at_once),
     ("killed_installers_leave_plugins_that_serve_pods", killed),
+    ("an_installer_killed_at_any_system_call_leaves_plugins_that_serve_pods", killed_at_system_calls),
     ("a_full_disk_leaves_the_earlier_release", full_disk),
     ("a_read_only_node_passes_if_nothing_is_to_be_done", read_only),
     ("deleted_directories_are_made_again", deleted_directories),
@@ -253,6 +254,52 @@ fn killed(edition: Edition) {
     assert!(succeeded, "{printed}");
     stage.install(Release::Second);
     stage.run_pod("afterwards");
+}
+
+/// Each is killed before one of its system calls, while pods start and end: the first installation on a node, and upgrades. The
+/// next run completes it. `CNIKIT_CAMPAIGNS=whole` tries each call.
+fn killed_at_system_calls(edition: Edition) {
+    let stage = Stage::installed(edition);
+    let killer = stage.node.scratch().join("kill-at");
+    copy_program(&program("kill-at"), &killer);
+    let flags = format!("--volume {}:/kill-at:ro --entrypoint /kill-at", killer.display());
+    // Returns what it printed, and whether it was killed.
+    let install = |release: Release, at: usize| {
+        let command = format!("{at} /cni-plugins install --root /host {LIST}");
+        let (succeeded, printed) = stage.node.try_sh(&stage.run_line(release, &flags, &command));
+        assert!(succeeded || at > 0, "{printed}");
+        (printed, !succeeded)
+    };
+    let (printed, _) = install(Release::Second, 0);
+    let calls: usize =
+        printed.lines().last().and_then(|line| line.trim().parse().ok()).unwrap_or_else(|| panic!("{printed}"));
+    assert!(calls > 100, "only {calls} system calls");
+    let what = format!("kill installer in Podman, {}", edition.name());
+    let chosen = sample(&what, (1..=calls).collect(), KILLS);
+    let mut survived = 0;
+    let started = stage.under_load(|| {
+        for at in &chosen {
+            // Whichever was completed last, this one changes files.
+            let release = if survived % 2 == 0 { Release::First } else { Release::Second };
+            let (printed, was_killed) = install(release, *at);
+            // It makes a few calls fewer when it does not have to wait.
+            assert!(was_killed || *at > calls / 2, "it made fewer than {at} of {calls} calls: {printed}");
+            stage.install(release);
+            survived += 1;
+        }
+    });
+    SummaryLine { tried: chosen.len(), of: calls, ..SummaryLine::new(what, "calls") }.with_seed().print();
+    println!("{started} pods started meanwhile");
+    assert!(started > 0);
+    // The first installation: the node has neither plugins nor a network list.
+    for at in sample("kill the first installer in Podman", (1..=calls).collect::<Vec<_>>(), KILLS) {
+        let (succeeded, printed) = stage.try_run(Release::Second, "uninstall --root /host --force");
+        assert!(succeeded, "{printed}");
+        install(Release::First, at);
+        stage.install(Release::First);
+        stage.cri.wait_until_ready();
+        stage.run_pod("afterwards");
+    }
 }
 
 /// The new files do not fit: nothing is changed, and pods start. Then they fit.

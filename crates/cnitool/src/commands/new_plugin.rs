@@ -46,16 +46,19 @@ pub(crate) fn new_plugin(out: Output, args: &NewPlugin) -> Result {
             &json!({"directory": directory.display().to_string(), "shape": shape.word(), "sdk": sdk, "files": paths}),
         );
     }
-    print(&format!("wrote {name}: {} files of {}\nnext: cd {name} && ./attach\n", files.len(), shape.title()))
+    print(&format!(
+        "wrote {name}: {} files of {}, with the crates in {sdk}\nnext: cd {name} && ./attach\n",
+        files.len(),
+        shape.title()
+    ))
 }
 
-/// The checkout of cnikit, as an absolute path that can be written into a manifest: the given one, or that which this program or
-/// the working directory is in.
+/// The checkout of cnikit, as an absolute path that can be written into a manifest: the given one, or that which this program is
+/// in. The working directory is not searched: another user may own one above it, and the plugin compiles and runs the crates.
 fn sdk(given: Option<&Path>) -> Result<String> {
     let found = match given {
         Some(given) => given.to_owned(),
         None => around(std::env::current_exe().ok())
-            .or_else(|| around(std::env::current_dir().ok()))
             .ok_or("the crates of cnikit are not published yet; hint: name a checkout of cnikit with `--sdk PATH`")?,
     };
     let failed = |error: std::io::Error| Failure::new(format!("--sdk: {}: {error}", found.display()));

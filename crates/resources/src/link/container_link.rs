@@ -141,7 +141,7 @@ pub fn check_name_is_free(ifname: &str, context: &ApplyContext) -> Result<()> {
 }
 
 /// Compares existence, kind, alias, MAC and MTU of the container's link. Returns the link; `None` if it is missing or of another
-/// kind. With `mtu` as `None` the MTU is compared with that of the recorded result only.
+/// kind. The MTU that the recorded result has is wanted, else `mtu`; with `mtu` as `None` it is not compared.
 ///
 /// # Errors
 /// The links cannot be read. A difference is not an error.

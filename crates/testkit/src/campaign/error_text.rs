@@ -16,7 +16,8 @@ pub(super) fn missing(text: &str, errno: Errno, names: &[&str]) -> Option<String
     // On a socket with SO_RCVTIMEO that is how the end of the time is reported: socket(7).
     let timed_out = (errno == Errno::EAGAIN).then_some("did not answer within");
     for words in [glibc, in_musl(errno)].into_iter().chain(timed_out) {
-        for (at, _) in text.match_indices(words) {
+        // Other libraries, as that of Go, begin with a small letter.
+        for (at, _) in text.to_ascii_lowercase().match_indices(&words.to_ascii_lowercase()) {
             if names_an_operation(&text[..at], names) {
                 return None;
             }
@@ -68,6 +69,7 @@ mod tests {
             "bridge ADD: cannot list links: I/O error; details",
             "add address \"fd00::1/64\": I/O error (the kernel says: no)",
             "I/O error; open /x: I/O error",
+            "open /x: input/output error",
         ] {
             assert_eq!(missing(text, Errno::EIO, &WHO), None, "{text}");
         }

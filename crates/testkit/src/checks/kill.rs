@@ -33,7 +33,7 @@ pub fn reports_at_every_call(
     for verb in Verb::of(subject) {
         for gone in ways(verb) {
             let (trace, _) = usual_trace(subject, verb, *gone);
-            assert!(trace.len() > 20, "{verb} made only {} system calls", trace.len());
+            assert!(!trace.is_empty(), "{verb} made no system call");
             let report = CampaignReport::new(title("kill", subject, verb, *gone), "calls", trace.len());
             let disturbance = Disturbance::Signal(Signal::SIGKILL, Duration::ZERO);
             let mut calls_to_disturb = Vec::new();

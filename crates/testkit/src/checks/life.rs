@@ -1,8 +1,10 @@
 //! The life of an attachment: ADD, CHECK and DEL with complete and with incomplete input.
 
 use std::collections::BTreeSet;
+use std::time::Duration;
 
 use cnikit::Version;
+use cnikit_process::Deadline;
 use serde_json::{Value, json};
 
 use crate::campaign::{SummaryLine, assert_no_findings};
@@ -40,11 +42,50 @@ fn cycle(subject: &Subject, host: &Host, container: &Container) {
     subject.del(host, "c-one", container, &result);
 }
 
-/// A DEL with incomplete input: its name in messages, the value of `CNI_NETNS`, and the keys that the runtime adds.
+/// A DEL with incomplete input: its name in messages, the value of `CNI_NETNS`, and the keys that the runtime adds to a
+/// configuration.
 struct IncompleteDel {
     what: &'static str,
     netns: NetnsValue,
-    more: fn(&Value) -> Vec<(&'static str, Value)>,
+    more: fn(&Value, &Value) -> Vec<(String, Value)>,
+}
+
+/// Which DELs are tried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DelInput {
+    /// What a runtime sends that lost its state, or after the container has gone.
+    Incomplete,
+    /// What no correct runtime sends: the namespace of another container, and values of another type.
+    Wrong,
+    /// Both.
+    Any,
+}
+
+impl DelInput {
+    fn has(self, incomplete: &IncompleteDel) -> bool {
+        self == DelInput::Any || (self == DelInput::Wrong) == incomplete.is_wrong()
+    }
+}
+
+impl IncompleteDel {
+    fn is_wrong(&self) -> bool {
+        matches!(self.netns, NetnsValue::AnothersContainer) || [GARBAGE, INVALID].contains(&self.what)
+    }
+}
+
+const GARBAGE: &str = "with garbage for runtimeConfig";
+const INVALID: &str = "with keys that became invalid";
+
+/// The key with the result of ADD.
+fn prev_result(value: Value) -> Vec<(String, Value)> {
+    vec![("prevResult".to_owned(), value)]
+}
+
+/// The keys of a plugin's own, each with a value of a type that no key has.
+fn invalid_keys(conf: &Value) -> Vec<(String, Value)> {
+    let needed = ["cniVersion", "name", "type", "ipam", "plugins", "delegate", "dataDir"];
+    let own = conf.as_object().into_iter().flatten().map(|(key, _)| key).filter(|key| !needed.contains(&key.as_str()));
+    own.map(|key| (key.clone(), json!({"no": ["such", "value"]}))).collect()
 }
 
 /// The value of `CNI_NETNS` in a DEL.
@@ -59,52 +100,49 @@ enum NetnsValue {
 }
 
 const INCOMPLETE_DELS: [IncompleteDel; 12] = [
-    IncompleteDel {
-        what: "as it should be",
-        netns: NetnsValue::Same,
-        more: |result| vec![("prevResult", result.clone())],
-    },
-    IncompleteDel { what: "without prevResult", netns: NetnsValue::Same, more: |_| vec![] },
-    IncompleteDel { what: "with an empty CNI_NETNS", netns: NetnsValue::Empty, more: |_| vec![] },
+    IncompleteDel { what: "as it should be", netns: NetnsValue::Same, more: |_, result| prev_result(result.clone()) },
+    IncompleteDel { what: "without prevResult", netns: NetnsValue::Same, more: |_, _| vec![] },
+    IncompleteDel { what: "with an empty CNI_NETNS", netns: NetnsValue::Empty, more: |_, _| vec![] },
     IncompleteDel {
         what: "with a path that is gone, of a namespace that is not",
         netns: NetnsValue::Gone,
-        more: |result| vec![("prevResult", result.clone())],
+        more: |_, result| prev_result(result.clone()),
     },
-    IncompleteDel { what: "with a file for a namespace", netns: NetnsValue::AFile, more: |_| vec![] },
-    IncompleteDel { what: "with a directory for a namespace", netns: NetnsValue::ADirectory, more: |_| vec![] },
+    IncompleteDel { what: "with a file for a namespace", netns: NetnsValue::AFile, more: |_, _| vec![] },
+    IncompleteDel { what: "with a directory for a namespace", netns: NetnsValue::ADirectory, more: |_, _| vec![] },
     IncompleteDel {
         what: "with another container's namespace",
         netns: NetnsValue::AnothersContainer,
-        more: |_| vec![],
+        more: |_, _| vec![],
     },
-    IncompleteDel { what: "with the host's namespace", netns: NetnsValue::TheHosts, more: |_| vec![] },
+    IncompleteDel { what: "with the host's namespace", netns: NetnsValue::TheHosts, more: |_, _| vec![] },
     IncompleteDel {
         what: "with garbage for prevResult",
         netns: NetnsValue::Same,
-        more: |_| vec![("prevResult", json!("garbage"))],
+        more: |_, _| prev_result(json!("garbage")),
     },
     IncompleteDel {
         what: "with a prevResult of no shape",
         netns: NetnsValue::Same,
-        more: |_| vec![("prevResult", json!({"ips": [{"address": 7}]}))],
+        more: |_, _| prev_result(json!({"ips": [{"address": 7}]})),
     },
     IncompleteDel {
-        what: "with garbage for runtimeConfig",
+        what: GARBAGE,
         netns: NetnsValue::Empty,
-        more: |_| vec![("runtimeConfig", json!([1])), ("args", json!(5))],
+        more: |_, _| vec![("runtimeConfig".to_owned(), json!([1])), ("args".to_owned(), json!(5))],
     },
-    IncompleteDel {
-        what: "with keys that became invalid",
-        netns: NetnsValue::Same,
-        more: |_| vec![("mtu", json!("big")), ("ipMasq", json!(false)), ("isGateway", json!(0))],
-    },
+    IncompleteDel { what: INVALID, netns: NetnsValue::Same, more: |conf, _| invalid_keys(conf) },
 ];
 
 /// Checks that DEL succeeds and leaves nothing of the attachment with each kind of incomplete input, when it is repeated, and
 /// without an ADD. Another container keeps running, even if `CNI_NETNS` names its namespace. What earlier plugins made before a
 /// chained one is not changed. Panics with all that fail.
 pub fn survives_incomplete_dels(subject: &Subject) {
+    survives_dels(subject, DelInput::Any);
+}
+
+/// As [`survives_incomplete_dels`], with some of the kinds of input.
+pub fn survives_dels(subject: &Subject, input: DelInput) {
     let host = subject.host();
     let subject = subject.at(host.dir());
     let other = subject.container(&host);
@@ -118,7 +156,8 @@ pub fn survives_incomplete_dels(subject: &Subject) {
     // Each namespace has one loopback link, which does not belong to an attachment: nothing says that DEL has to leave it alone.
     let is_of_loopback = names(&running).eq(["lo"]);
     for (n, incomplete) in INCOMPLETE_DELS.iter().enumerate() {
-        if is_of_loopback && matches!(incomplete.netns, NetnsValue::AnothersContainer) {
+        let has_no_owner = is_of_loopback && matches!(incomplete.netns, NetnsValue::AnothersContainer);
+        if has_no_owner || !input.has(incomplete) {
             continue;
         }
         let container = subject.container(&host);
@@ -170,8 +209,10 @@ impl NetnsValue {
 }
 
 fn del_twice(subject: &Subject, host: &Host, id: &str, incomplete: &IncompleteDel, path: &str, result: &Value) {
+    let keys = (incomplete.more)(&subject.conf, result);
+    let keys: Vec<(&str, Value)> = keys.iter().map(|(key, value)| (key.as_str(), value.clone())).collect();
     for _ in 0..2 {
-        let output = subject.call(host, "DEL", id, path, &(incomplete.more)(result));
+        let output = subject.call(host, "DEL", id, path, &keys);
         output.silent(&format!("DEL {}", incomplete.what));
     }
 }
@@ -245,6 +286,41 @@ pub fn removes_invalid(subject: &Subject) {
         assert_unchanged(&inside(), &empty_inside, &when);
     });
 }
+
+/// Checks that GC removes what is left on the host of attachments that are not in the list of valid ones, when their containers
+/// have gone. An empty list removes the rest.
+pub fn removes_gone(subject: &Subject) {
+    let host = subject.host();
+    let subject = subject.at(host.dir()).with("cniVersion", json!("1.1.0"));
+    let (valid, lost) = (subject.container(&host), subject.container(&host));
+    let collect =
+        |valid: &[&str]| subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", attachments(valid))]).ok();
+    let empty = HostSnapshot::of(&host);
+    let running = subject.add(&host, VALID, &valid);
+    let before = HostSnapshot::of(&host);
+    subject.add(&host, LOST, &lost);
+    drop(lost);
+    collect(&[VALID]);
+    let when = format!("after the GC of {}, with {VALID} valid and the other container gone", subject.title);
+    assert_nothing_stays(&subject, &host, &before, &when);
+    subject.check(&host, VALID, &valid, &running).ok();
+    drop(valid);
+    collect(&[]);
+    assert_nothing_stays(&subject, &host, &empty, &format!("after the GC of {}, with none valid", subject.title));
+}
+
+/// Panics if something of an attachment stays, when the kernel has had time to remove its links with the namespace.
+fn assert_nothing_stays(subject: &Subject, host: &Host, before: &HostSnapshot, when: &str) {
+    let deadline = Deadline::after(CLEARED);
+    let mut left = HostSnapshot::of(host).added_since(before, &subject.shared);
+    while !left.is_empty() && deadline.pause(Duration::from_millis(100)) {
+        left = HostSnapshot::of(host).added_since(before, &subject.shared);
+    }
+    assert!(left.is_empty(), "{when}: left on the host: {left:#?}");
+}
+
+/// Time for the kernel to remove a namespace that no process holds.
+const CLEARED: Duration = Duration::from_secs(10);
 
 fn assert_unchanged(inside: &[HostSnapshot; 3], before: &[HostSnapshot; 3], when: &str) {
     for (place, id) in [LOST, LOST_TOO, VALID].iter().enumerate() {

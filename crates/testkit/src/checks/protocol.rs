@@ -54,7 +54,8 @@ pub fn converts_results(subject: &Subject) {
     let mut found = Vec::new();
     let mut families = Vec::new();
     for version in known_versions(subject) {
-        if subject.after.is_some() && version < Version::V0_3_0 {
+        let is_chain = subject.after.is_some() || subject.conf.get("plugins").is_some();
+        if is_chain && version < Version::V0_3_0 {
             continue; // there were no chains
         }
         let host = subject.host();
@@ -121,6 +122,13 @@ pub fn results_are_true(subject: &Subject) {
     let interfaces = result["interfaces"].as_array().cloned().unwrap_or_default();
     for (n, interface) in interfaces.iter().enumerate() {
         let name = interface["name"].as_str().unwrap_or_default();
+        if interface["socketPath"].is_string() {
+            continue; // it is no link of the kernel's
+        }
+        if name.is_empty() || !name.chars().all(|c| c.is_ascii_alphanumeric() || "._-@".contains(c)) {
+            found.push(format!("the result has an interface with the name {name:?}"));
+            continue;
+        }
         let is_inside = interface["sandbox"].as_str().is_some_and(|sandbox| !sandbox.is_empty());
         let line = format!("ip -o link show dev {name} && ip -o address show dev {name}");
         let (exists, shown) = if is_inside { container.try_sh(&line) } else { host.try_sh(&line) };
@@ -158,8 +166,8 @@ struct BadRequest {
     ifname: &'static str,
     netns: BadNetns,
     stdin: fn(&Value) -> Vec<u8>,
-    /// The code that the specification has for it; 0: it leaves the code open.
-    code: u32,
+    /// The codes that the specification has for it; none: it leaves the code open.
+    codes: &'static [u32],
     /// The variable that the message has to name, because it is missing.
     names: &'static str,
 }
@@ -178,9 +186,12 @@ const CORRECT: BadRequest = BadRequest {
     ifname: "eth0",
     netns: BadNetns::Correct,
     stdin: |conf| conf.to_string().into_bytes(),
-    code: code::INVALID_ENVIRONMENT,
+    codes: &[code::INVALID_ENVIRONMENT],
     names: "",
 };
+
+/// The configuration is JSON, and not one of a network.
+const MALFORMED: &[u32] = &[code::DECODE, code::INVALID_CONFIG];
 
 /// Without `CNI_COMMAND` a person runs the plugin, and many describe themselves then, with exit status 0.
 const BAD_REQUESTS: [BadRequest; 11] = [
@@ -190,11 +201,16 @@ const BAD_REQUESTS: [BadRequest; 11] = [
     BadRequest { what: "without CNI_IFNAME", ifname: "", names: "CNI_IFNAME", ..CORRECT },
     BadRequest { what: "with the interface name a/b", ifname: "a/b", ..CORRECT },
     BadRequest { what: "without CNI_NETNS", netns: BadNetns::Empty, names: "CNI_NETNS", ..CORRECT },
-    BadRequest { what: "with a namespace that does not exist", netns: BadNetns::Nowhere, code: 0, ..CORRECT },
-    BadRequest { what: "without a configuration", stdin: |_| Vec::new(), code: code::DECODE, ..CORRECT },
-    BadRequest { what: "with text that is not JSON", stdin: |_| b"{\"name\":".to_vec(), code: code::DECODE, ..CORRECT },
-    BadRequest { what: "with a list for the configuration", stdin: |_| b"[]".to_vec(), code: code::DECODE, ..CORRECT },
-    BadRequest { what: "without the network's name", stdin: without_name, code: code::INVALID_CONFIG, ..CORRECT },
+    BadRequest { what: "with a namespace that does not exist", netns: BadNetns::Nowhere, codes: &[], ..CORRECT },
+    BadRequest { what: "without a configuration", stdin: |_| Vec::new(), codes: &[code::IO, code::DECODE], ..CORRECT },
+    BadRequest {
+        what: "with text that is not JSON",
+        stdin: |_| b"{\"name\":".to_vec(),
+        codes: &[code::DECODE],
+        ..CORRECT
+    },
+    BadRequest { what: "with a list for the configuration", stdin: |_| b"[]".to_vec(), codes: MALFORMED, ..CORRECT },
+    BadRequest { what: "without the network's name", stdin: without_name, codes: MALFORMED, ..CORRECT },
 ];
 
 fn without_name(conf: &Value) -> Vec<u8> {
@@ -210,36 +226,51 @@ pub fn refuses_bad_requests(subject: &Subject, enters: bool) {
     let host = subject.host();
     let subject = subject.at(host.dir());
     let container = subject.container(&host);
-    let before = HostSnapshot::of(&host);
     for bad in BAD_REQUESTS.iter().filter(|bad| enters || bad.netns != BadNetns::Nowhere) {
         let netns = match bad.netns {
             BadNetns::Correct => container.path(),
             BadNetns::Empty => String::new(),
             BadNetns::Nowhere => host.dir().join("nowhere").display().to_string(),
         };
+        let before = HostSnapshot::of(&host);
         let stdin = (bad.stdin)(&subject.conf_of("ADD", &container.path()));
         let output = subject.call_raw(&host, bad.verb, bad.id, &netns, &stdin, &[("CNI_IFNAME", bad.ifname)]);
         let mut faults = faults_of_error(&output);
         if faults.is_empty() {
-            let (code, text) = output.refused();
-            if bad.code != 0 && code != u64::from(bad.code) {
-                faults.push(format!("wanted code {}, found {code}: {text}", bad.code));
+            let error = output.json();
+            let text = format!("{} {}", error["msg"], error["details"]);
+            if !bad.codes.is_empty() && !bad.codes.iter().any(|code| error["code"] == *code) {
+                faults.push(format!("wanted code {:?}, found {}: {text}", bad.codes, error["code"]));
             }
             if !text.contains(bad.names) {
                 faults.push(format!("the message does not name {}: {text}", bad.names));
             }
         }
-        found.extend(faults.iter().map(|fault| format!("ADD {}: {fault}", bad.what)));
+        found.extend(faults.iter().map(|fault| format!("a call {}: {fault}", bad.what)));
+        // A runtime calls DEL after an ADD that failed.
+        subject.call(&host, "DEL", "c-one", &container.path(), &[]);
         let left = HostSnapshot::of(&host).added_since(&before, &subject.shared);
         if !left.is_empty() {
-            found.push(format!("ADD {} leaves {left:?}", bad.what));
+            found.push(format!("a call {} leaves after DEL {left:?}", bad.what));
         }
     }
     assert_no_findings(&found);
 }
 
-/// ADD fails if the container has an interface of this name already, which stays as it is, and nothing is left on the host.
+/// ADD fails if the container has an interface of this name already, which stays as it is.
 pub fn refuses_an_existing_interface(subject: &Subject) {
+    add_to_an_existing_interface(subject, |_| ());
+}
+
+/// An ADD that fails because the interface exists leaves nothing on the host, also without DEL.
+pub fn rolls_back(subject: &Subject) {
+    add_to_an_existing_interface(subject, |left| {
+        assert!(left.is_empty(), "left on the host by an ADD that failed because eth0 exists: {left:#?}");
+    });
+}
+
+/// Calls ADD for an interface that exists, and passes on what that leaves on the host.
+fn add_to_an_existing_interface(subject: &Subject, look: impl FnOnce(Vec<String>)) {
     let host = subject.host();
     let subject = subject.at(host.dir());
     let container = subject.container(&host);
@@ -249,10 +280,9 @@ pub fn refuses_an_existing_interface(subject: &Subject) {
     let output = subject.call(&host, "ADD", "c-one", &container.path(), &[]);
     let faults = faults_of_error(&output);
     assert!(faults.is_empty(), "ADD of eth0, which exists: {}", faults.join("; "));
-    let when = "after an ADD that failed because eth0 exists";
-    let left = HostSnapshot::of(&host).added_since(&before, &subject.shared);
-    assert!(left.is_empty(), "{when}: left on the host: {left:#?}");
+    let when = "in the container after an ADD that failed because eth0 exists";
     HostSnapshot::inside(&container).assert_unchanged_since(&inside, &[], when);
+    look(HostSnapshot::of(&host).added_since(&before, &subject.shared));
 }
 
 /// CHECK passes at once after ADD; DEL succeeds, also when it is repeated; and neither prints anything.
@@ -278,7 +308,9 @@ pub fn reports_its_status(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir());
     subject.call(&host, "STATUS", "", "", &[]).silent("STATUS where ADD succeeds");
-    subject.add(&host, "c-one", &subject.container(&host));
+    let container = subject.container(&host);
+    let result = subject.add(&host, "c-one", &container);
+    subject.del(&host, "c-one", &container, &result);
 }
 
 /// GC with all running attachments in its list changes nothing. It needs version 1.1.0.
@@ -304,11 +336,14 @@ pub fn keeps_valid_attachments(subject: &Subject) {
 pub fn notices_losses(subject: &Subject) {
     let mut found = Vec::new();
     let mut lines = vec!["ip link del eth0".to_owned(), "ip link set eth0 down".to_owned()];
-    let (host, _, result) = attached(subject);
-    drop(host);
+    let result = attached(subject, "c-first", |_, _, result| result.clone());
     for (key, change) in [("ips", "address"), ("routes", "dst")] {
         for one in result[key].as_array().into_iter().flatten() {
-            let Some(what) = one[change].as_str() else { continue };
+            let Some(what) =
+                one[change].as_str().filter(|what| what.chars().all(|c| c.is_ascii_hexdigit() || "./:".contains(c)))
+            else {
+                continue;
+            };
             let family = if what.contains(':') { "-6" } else { "-4" };
             lines.push(match key {
                 "ips" => format!("ip {family} address del {what} dev eth0"),
@@ -316,38 +351,40 @@ pub fn notices_losses(subject: &Subject) {
             });
         }
     }
-    for line in &lines {
-        let (host, container, result) = attached(subject);
-        let subject = subject.at(host.dir());
-        let (changed, said) = container.try_sh(line);
-        if !changed {
-            found.push(format!("`{line}` fails in the container, so the result is not true: {said}"));
-            continue;
-        }
-        let output = subject.check(&host, "c-one", &container, &result);
-        if output.exit == 0 {
-            found.push(format!("CHECK passes after `{line}` in the container"));
-        } else {
+    for (n, line) in lines.iter().enumerate() {
+        let id = format!("c-{n}");
+        attached(subject, &id, |subject, (host, container), result| {
+            let (changed, printed) = container.try_sh(line);
+            if !changed {
+                return found.push(format!("`{line}` fails in the container, so the result is not true: {printed}"));
+            }
+            let output = subject.check(host, &id, container, result);
+            if output.exit == 0 {
+                return found.push(format!("CHECK passes after `{line}` in the container"));
+            }
             let faults = faults_of_error(&output);
             found.extend(faults.iter().map(|fault| format!("CHECK after `{line}` in the container: {fault}")));
-        }
+        });
     }
     assert_no_findings(&found);
 }
 
-/// A host with one attachment, and its result.
-fn attached(subject: &Subject) -> (Host, Container, Value) {
+/// Runs `work` on a host with one attachment, given its result, and calls DEL after it.
+fn attached<T>(subject: &Subject, id: &str, work: impl FnOnce(&Subject, (&Host, &Container), &Value) -> T) -> T {
     let host = subject.host();
     let container = subject.container(&host);
-    let result = subject.at(host.dir()).add(&host, "c-one", &container);
-    (host, container, result)
+    let subject = subject.at(host.dir());
+    let result = subject.add(&host, id, &container);
+    let done = work(&subject, (&host, &container), &result);
+    subject.call(&host, "DEL", id, &container.path(), &[("prevResult", result)]);
+    done
 }
 
-/// A chain with one plugin more passes on the result: it has at least the interfaces, addresses and routes of the shorter chain.
+/// A chain with one plugin more does not ignore the result of the plugins before: of its interfaces and addresses some are in it.
 pub fn passes_on_results(shorter: &Subject, longer: &Subject) {
-    let [before, after] = [shorter, longer].map(|subject| attached(subject).2);
-    for key in ["interfaces", "ips", "routes"] {
-        let [few, many] = [&before, &after].map(|result| result[key].as_array().map_or(0, Vec::len));
-        assert!(many >= few, "{key}: the result of the plugins before has {few}, the plugin passes on {many}: {after}");
-    }
+    let [before, after] = [shorter, longer].map(|subject| attached(subject, "c-one", |_, _, result| result.clone()));
+    let count = |result: &Value| {
+        ["interfaces", "ips"].map(|key| result[key].as_array().map_or(0, Vec::len)).iter().sum::<usize>()
+    };
+    assert!(count(&before) == 0 || count(&after) > 0, "the result of the plugins before is ignored: {before}; {after}");
 }

@@ -36,6 +36,8 @@ pub struct Subject {
     pub state: Vec<PathBuf>,
     /// Whether the gateways of its results answer a ping, so that campaigns may require it.
     pub gateways_answer: bool,
+    /// Whether recorded calls have the recorded keys of other plugins, which a plugin may refuse.
+    pub takes_foreign_keys: bool,
 }
 
 /// Simulates the plugins before a chained one. See [`Subject::after`].
@@ -144,6 +146,7 @@ impl Subject {
             shared: SHARED.to_vec(),
             state: Vec::new(),
             gateways_answer: true,
+            takes_foreign_keys: true,
         }
     }
 
@@ -312,7 +315,13 @@ impl Subject {
         ];
         let owned = |(key, value): &(&str, &str)| ((*key).to_owned(), (*value).to_owned());
         let own = self.env.iter().map(|(key, value)| (key.clone(), filled(value, netns)));
-        usual.iter().map(owned).chain(own).chain(more.iter().map(owned)).collect()
+        let mut variables: Vec<(String, String)> = Vec::new();
+        for (key, value) in usual.iter().map(owned).chain(own).chain(more.iter().map(owned)) {
+            // A program sees the first of two variables with one name.
+            variables.retain(|(earlier, _)| *earlier != key);
+            variables.push((key, value));
+        }
+        variables
     }
 
     /// Runs ADD and returns the result. Panics if it fails.
