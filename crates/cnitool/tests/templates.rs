@@ -1,5 +1,5 @@
-//! The libraries that `cnitool new plugin` writes are compiled here too, with their tests, so that a change of an API that they use is
-//! seen at once. `scripts/supply-chain` builds and runs the whole crates.
+//! The libraries that `cnitool new plugin` writes are compiled here too, with their tests, so that a change of an API that they use
+//! is seen at once. `scripts/supply-chain` builds and runs the whole crates.
 
 #[rustfmt::skip]
 #[path = "../templates/chained/lib.rs.in"]
