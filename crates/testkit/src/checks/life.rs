@@ -12,7 +12,7 @@ use crate::env::host::{Container, Host};
 pub use crate::env::shared_state::SHARED;
 use crate::env::shared_state::names_attachment;
 use crate::env::snapshot::{HINTS, HostSnapshot};
-use crate::env::subject::{Subject, attachments};
+use crate::env::subject::{Subject, attachments, filled};
 use crate::parallel::catch_panic;
 
 /// Runs ADD, CHECK and DEL: nothing of the attachment is left, and a second cycle adds nothing, not even to shared state.
@@ -403,15 +403,31 @@ fn named(subject: &Subject, tampering: &Tampering) -> String {
     log
 }
 
-/// Returns the log of a CHECK, with `DIR` for the host's directory.
+/// Returns the log of a CHECK, with `DIR` for the host's directory, and with the placeholders of the configuration, because their
+/// values differ between containers.
 fn logged(subject: &Subject, host: &Host, container: &Container, result: &Value) -> String {
     let mut conf = subject.conf_of("CHECK", &container.path());
     conf["prevResult"] = result.clone();
     let env = [("CNI_LOG", "debug")];
-    subject
-        .call_raw(host, "CHECK", "c-one", &container.path(), conf.to_string().as_bytes(), &env)
-        .stderr
-        .replace(&host.dir().display().to_string(), "DIR")
+    let output = subject.call_raw(host, "CHECK", "c-one", &container.path(), conf.to_string().as_bytes(), &env);
+    let mut log = output.stderr.replace(&host.dir().display().to_string(), "DIR");
+    for text in texts(&subject.conf) {
+        let value = filled(text, &container.path());
+        if value != *text {
+            log = log.replace(&value, text);
+        }
+    }
+    log
+}
+
+/// All texts in a configuration.
+fn texts(value: &Value) -> Vec<&str> {
+    match value {
+        Value::String(text) => vec![text],
+        Value::Array(elements) => elements.iter().flat_map(texts).collect(),
+        Value::Object(members) => members.values().flat_map(texts).collect(),
+        _ => Vec::new(),
+    }
 }
 
 /// The resources that CHECK compares, as its log names them: `KIND: RESOURCE`.
