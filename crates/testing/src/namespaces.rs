@@ -144,6 +144,7 @@ const STATE: [&str; 2] = ["/var/lib/cni", "/var/lib/cnikit"];
 pub fn settle_in(state: &[PathBuf]) {
     mount_tmpfs(Path::new("/run"));
     let real = Path::new("/run/cnikit-testing");
+    fs::create_dir(real).unwrap();
     let usual = STATE.iter().map(Path::new);
     usual.chain(state.iter().map(PathBuf::as_path)).for_each(|directory| make_private(directory, real));
     // As the first `ip netns add` makes it, which would otherwise change the snapshots of a test.

@@ -36,7 +36,10 @@ fn the_machine_is_not_seen_and_not_changed() {
         let mut entries: Vec<_> = fs::read_dir("/run").unwrap().map(|entry| entry.unwrap().file_name()).collect();
         entries.sort();
         assert_eq!(entries, ["cnikit-testing", "netns"]);
-        assert!(!Path::new("/var/lib/cni").exists() && Path::new("/var/lib").read_dir().unwrap().count() > 0);
+        for state in ["/var/lib/cni", "/var/lib/cnikit"] {
+            assert_eq!(Path::new(state).read_dir().unwrap().count(), 0, "{state}");
+        }
+        assert!(Path::new("/var/lib").read_dir().unwrap().count() > 2, "the rest is seen");
         fs::create_dir_all("/var/lib/cni/networks").unwrap();
         fs::write(format!("/run/{}", inside.display()), "").unwrap();
         Host::machine().sh("ip netns add mine && ping -c 1 127.0.0.1");
