@@ -15,7 +15,7 @@ use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use tempfile::TempDir;
 
-use crate::mounts::hide_entries;
+use crate::mounts::{bind, hide_entries};
 
 /// A network namespace that is the host of a test, and a directory for its state. Both are removed with the value, and with the
 /// process: nothing is mounted.
@@ -238,12 +238,6 @@ impl Container {
 fn mount_boot_id(file: &Path) {
     enter_mount_namespace();
     bind(file, Path::new(BOOT_ID));
-}
-
-/// Mounts a file or directory over another one.
-fn bind(from: &Path, to: &Path) {
-    mount(Some(from), to, None::<&str>, MsFlags::MS_BIND, None::<&str>)
-        .unwrap_or_else(|error| panic!("mount {} over {}: {error}", from.display(), to.display()));
 }
 
 /// Mounts an `/etc` with this policy, for the calling thread only. The files of the real one, which `etc` shows, are linked.

@@ -94,7 +94,7 @@ fn find_flags() -> Result<Vec<OsString>, String> {
     if !nix::unistd::geteuid().is_root() || attempt(&words).is_err() {
         words.push(AS_ROOT_OF_ITS_OWN.into());
         if let Err(why) = attempt(&words) {
-            let setting = hint(|path| fs::read_to_string(path).ok());
+            let setting = namespaces_hint();
             return Err(format!("failed to make namespaces for the test: {why}\nhint: {setting}"));
         }
     }
@@ -126,6 +126,11 @@ const SETTINGS: [(&str, &str, &str); 3] = [
         "AppArmor allows user namespaces to few programs: `sysctl -w kernel.apparmor_restrict_unprivileged_userns=0`, or run the tests as root",
     ),
 ];
+
+/// What to do on a machine that refuses user namespaces.
+pub fn namespaces_hint() -> &'static str {
+    hint(|path| fs::read_to_string(path).ok())
+}
 
 fn hint(read: impl Fn(&str) -> Option<String>) -> &'static str {
     for (path, forbids, what) in SETTINGS {

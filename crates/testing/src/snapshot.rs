@@ -128,6 +128,18 @@ impl HostSnapshot {
         panic!("the host does not come to rest within {CLEARED:?}: {changes}")
     }
 
+    /// The lines that were added on a host and stay, except those that contain one of these texts. The kernel gets time to remove
+    /// what belonged to a removed namespace.
+    pub fn staying(host: &Host, before: &HostSnapshot, but: &[&str]) -> Vec<String> {
+        let deadline = Deadline::after(CLEARED);
+        loop {
+            let came = HostSnapshot::of(host).added_since(before, but);
+            if came.is_empty() || !deadline.pause(TICK) {
+                return came;
+            }
+        }
+    }
+
     /// Lines that were added or removed on a host, except those that contain one of these texts. The kernel gets time to remove
     /// what belonged to a removed namespace. `None` if there is no difference.
     pub fn leftovers(host: &Host, before: &HostSnapshot, but: &[&str]) -> Option<String> {

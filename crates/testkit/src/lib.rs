@@ -85,9 +85,9 @@ pub mod syscall_trace;
 pub mod transcripts;
 
 pub use checks::{crash, errno, fault, flood, kill, life, mixed, protocol, soak};
-#[doc(hidden)]
-pub use cnikit_testing::settle_in;
 pub use cnikit_testing::{Container, Host, HostSnapshot, in_own_namespaces, need};
+#[doc(hidden)]
+pub use cnikit_testing::{namespaces_hint, settle_in};
 pub use env::subject::{CallOutput, Subject};
 pub use env::{firewalld, subject};
 pub use model_node::Tally;

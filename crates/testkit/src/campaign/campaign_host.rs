@@ -386,6 +386,13 @@ fn verdict(
             if sent.swap(true, Ordering::Relaxed) { SyscallVerdict::GoOn } else { SyscallVerdict::Signal(signal) }
         }
         _ if at(call) != disturbed.at => SyscallVerdict::GoOn,
+        disturbance => disturb(disturbance, call, later),
+    }
+}
+
+/// Disturbs this system call.
+fn disturb(disturbance: Disturbance, call: &Syscall, later: impl FnOnce(Pid, Signal, Duration)) -> SyscallVerdict {
+    match disturbance {
         Disturbance::Errno(errno) => SyscallVerdict::Fail(errno),
         Disturbance::Signal(signal, Duration::ZERO) => SyscallVerdict::Signal(signal),
         Disturbance::Signal(signal, after) => {
@@ -425,22 +432,15 @@ impl UnorderedCalls {
             self.before -= 1;
             return SyscallVerdict::GoOn;
         }
-        match disturbed.disturbance {
-            Disturbance::Errno(_) if reports_exec_to_parent(call) || makes_no_descriptor(call) => SyscallVerdict::GoOn,
-            Disturbance::Errno(errno) => {
-                sent.store(true, Ordering::Relaxed);
-                SyscallVerdict::Fail(errno)
-            }
-            Disturbance::Signal(signal, Duration::ZERO) => {
-                sent.store(true, Ordering::Relaxed);
-                SyscallVerdict::Signal(signal)
-            }
-            Disturbance::Signal(signal, after) => {
-                later(call.pid, signal, after);
-                SyscallVerdict::GoOn
-            }
-            Disturbance::Limit(_) => SyscallVerdict::GoOn,
+        let is_infallible = reports_exec_to_parent(call) || makes_no_descriptor(call);
+        if is_infallible && matches!(disturbed.disturbance, Disturbance::Errno(_)) {
+            return SyscallVerdict::GoOn;
         }
+        let verdict = disturb(disturbed.disturbance, call, later);
+        if verdict != SyscallVerdict::GoOn {
+            sent.store(true, Ordering::Relaxed);
+        }
+        verdict
     }
 }
 

@@ -1,10 +1,8 @@
 //! The life of an attachment: ADD, CHECK and DEL with complete and with incomplete input.
 
 use std::collections::BTreeSet;
-use std::time::Duration;
 
 use cnikit::Version;
-use cnikit_process::Deadline;
 use serde_json::{Value, json};
 
 use crate::campaign::{SummaryLine, assert_no_findings};
@@ -12,7 +10,7 @@ use crate::env::host::{Container, Host};
 pub use crate::env::shared_state::SHARED;
 use crate::env::shared_state::names_attachment;
 use crate::env::snapshot::{HINTS, HostSnapshot};
-use crate::env::subject::{Subject, attachments, filled};
+use crate::env::subject::{Subject, filled};
 use crate::parallel::catch_panic;
 
 /// Runs ADD, CHECK and DEL: nothing of the attachment is left, and a second cycle adds nothing, not even to shared state.
@@ -42,10 +40,11 @@ fn cycle(subject: &Subject, host: &Host, container: &Container) {
     subject.del(host, "c-one", container, &result);
 }
 
-/// A DEL with incomplete input: its name in messages, the value of `CNI_NETNS`, and the keys that the runtime adds to a
-/// configuration.
+/// A DEL with incomplete or wrong input: its name in messages, which of both it is, the value of `CNI_NETNS`, and the keys that the
+/// runtime adds to a configuration.
 struct IncompleteDel {
     what: &'static str,
+    input: DelInput,
     netns: NetnsValue,
     more: fn(&Value, &Value) -> Vec<(String, Value)>,
 }
@@ -60,21 +59,6 @@ pub enum DelInput {
     /// Both.
     Any,
 }
-
-impl DelInput {
-    fn has(self, incomplete: &IncompleteDel) -> bool {
-        self == DelInput::Any || (self == DelInput::Wrong) == incomplete.is_wrong()
-    }
-}
-
-impl IncompleteDel {
-    fn is_wrong(&self) -> bool {
-        matches!(self.netns, NetnsValue::AnothersContainer) || [GARBAGE, INVALID].contains(&self.what)
-    }
-}
-
-const GARBAGE: &str = "with garbage for runtimeConfig";
-const INVALID: &str = "with keys that became invalid";
 
 /// The key with the result of ADD.
 fn prev_result(value: Value) -> Vec<(String, Value)> {
@@ -99,39 +83,46 @@ enum NetnsValue {
     TheHosts,
 }
 
+const SAME: IncompleteDel =
+    IncompleteDel { what: "", input: DelInput::Incomplete, netns: NetnsValue::Same, more: |_, _| vec![] };
+
 const INCOMPLETE_DELS: [IncompleteDel; 12] = [
-    IncompleteDel { what: "as it should be", netns: NetnsValue::Same, more: |_, result| prev_result(result.clone()) },
-    IncompleteDel { what: "without prevResult", netns: NetnsValue::Same, more: |_, _| vec![] },
-    IncompleteDel { what: "with an empty CNI_NETNS", netns: NetnsValue::Empty, more: |_, _| vec![] },
+    IncompleteDel { what: "as it should be", more: |_, result| prev_result(result.clone()), ..SAME },
+    IncompleteDel { what: "without prevResult", ..SAME },
+    IncompleteDel { what: "with an empty CNI_NETNS", netns: NetnsValue::Empty, ..SAME },
     IncompleteDel {
         what: "with a path that is gone, of a namespace that is not",
         netns: NetnsValue::Gone,
         more: |_, result| prev_result(result.clone()),
+        ..SAME
     },
-    IncompleteDel { what: "with a file for a namespace", netns: NetnsValue::AFile, more: |_, _| vec![] },
-    IncompleteDel { what: "with a directory for a namespace", netns: NetnsValue::ADirectory, more: |_, _| vec![] },
+    IncompleteDel { what: "with a file for a namespace", netns: NetnsValue::AFile, ..SAME },
+    IncompleteDel { what: "with a directory for a namespace", netns: NetnsValue::ADirectory, ..SAME },
     IncompleteDel {
         what: "with another container's namespace",
+        input: DelInput::Wrong,
         netns: NetnsValue::AnothersContainer,
-        more: |_, _| vec![],
+        ..SAME
     },
-    IncompleteDel { what: "with the host's namespace", netns: NetnsValue::TheHosts, more: |_, _| vec![] },
-    IncompleteDel {
-        what: "with garbage for prevResult",
-        netns: NetnsValue::Same,
-        more: |_, _| prev_result(json!("garbage")),
-    },
+    IncompleteDel { what: "with the host's namespace", netns: NetnsValue::TheHosts, ..SAME },
+    IncompleteDel { what: "with garbage for prevResult", more: |_, _| prev_result(json!("garbage")), ..SAME },
     IncompleteDel {
         what: "with a prevResult of no shape",
-        netns: NetnsValue::Same,
         more: |_, _| prev_result(json!({"ips": [{"address": 7}]})),
+        ..SAME
     },
     IncompleteDel {
-        what: GARBAGE,
+        what: "with garbage for runtimeConfig",
+        input: DelInput::Wrong,
         netns: NetnsValue::Empty,
         more: |_, _| vec![("runtimeConfig".to_owned(), json!([1])), ("args".to_owned(), json!(5))],
     },
-    IncompleteDel { what: INVALID, netns: NetnsValue::Same, more: |conf, _| invalid_keys(conf) },
+    IncompleteDel {
+        what: "with keys that became invalid",
+        input: DelInput::Wrong,
+        more: |conf, _| invalid_keys(conf),
+        ..SAME
+    },
 ];
 
 /// Checks that DEL succeeds and leaves nothing of the attachment with each kind of incomplete input, when it is repeated, and
@@ -157,7 +148,8 @@ pub fn survives_dels(subject: &Subject, input: DelInput) {
     let is_of_loopback = names(&running).eq(["lo"]);
     for (n, incomplete) in INCOMPLETE_DELS.iter().enumerate() {
         let has_no_owner = is_of_loopback && matches!(incomplete.netns, NetnsValue::AnothersContainer);
-        if has_no_owner || !input.has(incomplete) {
+        let is_chosen = input == DelInput::Any || input == incomplete.input;
+        if has_no_owner || !is_chosen {
             continue;
         }
         let container = subject.container(&host);
@@ -245,7 +237,7 @@ pub fn leaves_foreign_objects(subject: &Subject) {
     went("after DEL");
     if subject.speaks(Version::V1_1_0) {
         subject.add(&host, "c-one", &container);
-        subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+        subject.gc(&host, &[]).ok();
         went("after GC");
     }
 }
@@ -266,20 +258,17 @@ pub fn removes_invalid(subject: &Subject) {
     host.with_mounted(&containers, || {
         let [lost, lost_too, valid] = &containers;
         let inside = || containers.each_ref().map(HostSnapshot::inside);
-        let collect = |valid: &[&str]| {
-            subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", attachments(valid))]).ok();
-        };
         let (empty, empty_inside) = (HostSnapshot::of(&host), inside());
         let running = subject.add(&host, VALID, valid);
         let (before, before_inside) = (HostSnapshot::of(&host), inside());
         subject.add(&host, LOST, lost);
         subject.add(&host, LOST_TOO, lost_too);
-        collect(&[VALID]);
+        subject.gc(&host, &[VALID]).ok();
         let when = format!("after the GC of {}, with {VALID} valid", subject.title);
         HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, &when);
         assert_unchanged(&inside(), &before_inside, &when);
         subject.check(&host, VALID, valid, &running).ok();
-        collect(&[]);
+        subject.gc(&host, &[]).ok();
         let when = format!("after the GC of {}, with none valid", subject.title);
         let left = HostSnapshot::of(&host).added_since(&empty, &subject.shared);
         assert!(left.is_empty(), "{when}: left on the host: {left:#?}");
@@ -292,35 +281,27 @@ pub fn removes_invalid(subject: &Subject) {
 pub fn removes_gone(subject: &Subject) {
     let host = subject.host();
     let subject = subject.at(host.dir()).with("cniVersion", json!("1.1.0"));
-    let (valid, lost) = (subject.container(&host), subject.container(&host));
-    let collect =
-        |valid: &[&str]| subject.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", attachments(valid))]).ok();
+    let valid = subject.container(&host);
+    let lost = subject.container(&host);
     let empty = HostSnapshot::of(&host);
     let running = subject.add(&host, VALID, &valid);
     let before = HostSnapshot::of(&host);
     subject.add(&host, LOST, &lost);
     drop(lost);
-    collect(&[VALID]);
+    subject.gc(&host, &[VALID]).ok();
     let when = format!("after the GC of {}, with {VALID} valid and the other container gone", subject.title);
     assert_nothing_stays(&subject, &host, &before, &when);
     subject.check(&host, VALID, &valid, &running).ok();
     drop(valid);
-    collect(&[]);
+    subject.gc(&host, &[]).ok();
     assert_nothing_stays(&subject, &host, &empty, &format!("after the GC of {}, with none valid", subject.title));
 }
 
 /// Panics if something of an attachment stays, when the kernel has had time to remove its links with the namespace.
 fn assert_nothing_stays(subject: &Subject, host: &Host, before: &HostSnapshot, when: &str) {
-    let deadline = Deadline::after(CLEARED);
-    let mut left = HostSnapshot::of(host).added_since(before, &subject.shared);
-    while !left.is_empty() && deadline.pause(Duration::from_millis(100)) {
-        left = HostSnapshot::of(host).added_since(before, &subject.shared);
-    }
+    let left = HostSnapshot::staying(host, before, &subject.shared);
     assert!(left.is_empty(), "{when}: left on the host: {left:#?}");
 }
-
-/// Time for the kernel to remove a namespace that no process holds.
-const CLEARED: Duration = Duration::from_secs(10);
 
 fn assert_unchanged(inside: &[HostSnapshot; 3], before: &[HostSnapshot; 3], when: &str) {
     for (place, id) in [LOST, LOST_TOO, VALID].iter().enumerate() {

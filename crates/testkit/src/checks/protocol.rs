@@ -13,7 +13,7 @@ use serde_json::{Value, json};
 use crate::campaign::assert_no_findings;
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::{HINTS, HostSnapshot};
-use crate::env::subject::{Subject, attachments};
+use crate::env::subject::Subject;
 use crate::parallel::catch_panic;
 
 /// The versions that VERSION lists.
@@ -322,8 +322,7 @@ pub fn keeps_valid_attachments(subject: &Subject) {
     let results = [0, 1].map(|n| subject.add(&host, ids[n], &containers[n]));
     let before = HostSnapshot::of(&host);
     let inside = containers.each_ref().map(HostSnapshot::inside);
-    let list = [("cni.dev/valid-attachments", attachments(ids))];
-    subject.call(&host, "GC", "", "", &list).silent("GC with all attachments valid");
+    subject.gc(&host, &ids).silent("GC with all attachments valid");
     HostSnapshot::of(&host).assert_unchanged_since(&before, &HINTS, "after a GC with all attachments valid");
     for n in [0, 1] {
         HostSnapshot::inside(&containers[n]).assert_unchanged_since(&inside[n], &[], "in a container after such a GC");
@@ -336,7 +335,7 @@ pub fn keeps_valid_attachments(subject: &Subject) {
 pub fn notices_losses(subject: &Subject) {
     let mut found = Vec::new();
     let mut lines = vec!["ip link del eth0".to_owned(), "ip link set eth0 down".to_owned()];
-    let result = attached(subject, "c-first", |_, _, result| result.clone());
+    let result = result_of_add(subject);
     for (key, change) in [("ips", "address"), ("routes", "dst")] {
         for one in result[key].as_array().into_iter().flatten() {
             let Some(what) =
@@ -369,8 +368,13 @@ pub fn notices_losses(subject: &Subject) {
     assert_no_findings(&found);
 }
 
-/// Runs `work` on a host with one attachment, given its result, and calls DEL after it.
-fn attached<T>(subject: &Subject, id: &str, work: impl FnOnce(&Subject, (&Host, &Container), &Value) -> T) -> T {
+/// The result of one ADD on a new host. Panics if it fails.
+pub fn result_of_add(subject: &Subject) -> Value {
+    attached(subject, "c-first", |_, _, result| result.clone())
+}
+
+/// Runs `work` on a new host with one attachment, given its result, and calls DEL after it. Panics if ADD fails.
+pub fn attached<T>(subject: &Subject, id: &str, work: impl FnOnce(&Subject, (&Host, &Container), &Value) -> T) -> T {
     let host = subject.host();
     let container = subject.container(&host);
     let subject = subject.at(host.dir());
@@ -382,7 +386,7 @@ fn attached<T>(subject: &Subject, id: &str, work: impl FnOnce(&Subject, (&Host, 
 
 /// A chain with one plugin more does not ignore the result of the plugins before: of its interfaces and addresses some are in it.
 pub fn passes_on_results(shorter: &Subject, longer: &Subject) {
-    let [before, after] = [shorter, longer].map(|subject| attached(subject, "c-one", |_, _, result| result.clone()));
+    let [before, after] = [shorter, longer].map(result_of_add);
     let count = |result: &Value| {
         ["interfaces", "ips"].map(|key| result[key].as_array().map_or(0, Vec::len)).iter().sum::<usize>()
     };

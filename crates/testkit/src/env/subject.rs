@@ -263,7 +263,7 @@ impl Subject {
     }
 
     /// Whether it is called in at least this version of the specification.
-    pub(crate) fn speaks(&self, version: Version) -> bool {
+    pub fn speaks(&self, version: Version) -> bool {
         let text = self.conf["cniVersion"].as_str().unwrap_or_default();
         Version::exact(text).is_some_and(|own| own >= version)
     }
@@ -332,6 +332,11 @@ impl Subject {
     /// Runs DEL with the result of the ADD. Panics if it fails.
     pub fn del(&self, host: &Host, id: &str, container: &Container, result: &Value) {
         self.call(host, "DEL", id, &container.path(), &[("prevResult", result.clone())]).ok();
+    }
+
+    /// Runs GC with the attachments of these containers as the valid ones.
+    pub fn gc(&self, host: &Host, valid: &[&str]) -> CallOutput {
+        self.call(host, "GC", "", "", &[("cni.dev/valid-attachments", attachments(valid))])
     }
 
     /// Runs CHECK with the result of the ADD.
