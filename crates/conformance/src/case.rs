@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::rc::Rc;
 
 use cnikit_testkit::parallel::catch_panic;
 use cnikit_testkit::transcripts::{self, Transcript};
@@ -53,7 +54,10 @@ impl Inputs {
             return Err(format!("the program {missing} is not in PATH; hint: install it, or add /usr/sbin to PATH"));
         }
         let plugin = line.plugin.as_ref().map(|path| absolute(path)).transpose()?;
-        let conf = line.conf.as_ref().map_or(Ok(json!({})), |path| read_json(path))?;
+        let conf = match &line.conf {
+            Some(path) => read_json(path)?,
+            None => json!({}),
+        };
         let mut dirs: Vec<String> = Vec::new();
         dirs.extend(plugin.as_ref().and_then(|path| path.parent()).map(|dir| dir.display().to_string()));
         for dir in line.cni_path.iter().flat_map(|path| path.split(':')) {
@@ -95,6 +99,8 @@ impl Inputs {
     }
 }
 
+/// Whether the shells of the tests find a program: they have the PATH of this process, without the standard directories that
+/// [`cnikit_process::find_program`] adds.
 fn is_in_path(name: &str) -> bool {
     #[expect(clippy::disallowed_methods, reason = "it runs programs of the PATH")]
     let path = std::env::var_os("PATH").unwrap_or_default();
@@ -136,7 +142,21 @@ pub(crate) enum Kind {
     Ipam,
 }
 
+impl Kind {
+    /// The kind of a plugin with this result of ADD.
+    fn of(result: &Value) -> Kind {
+        let names: Vec<&Value> =
+            result["interfaces"].as_array().into_iter().flatten().map(|one| &one["name"]).collect();
+        match names.iter().any(|name| **name == "eth0") {
+            true => Kind::Interface,
+            false if names.is_empty() => Kind::Ipam,
+            false => Kind::OtherInterface,
+        }
+    }
+}
+
 /// A plugin under test, and what is known of it.
+#[derive(Clone)]
 pub(crate) struct Case {
     /// The plugin, or the chain.
     pub subject: Subject,
@@ -144,8 +164,6 @@ pub(crate) struct Case {
     pub shorter: Option<Subject>,
     /// The plugin under test alone, with the result of the plugins before it in its configuration.
     pub(crate) last: Option<Subject>,
-    /// Whether a list is tested as a whole, without a plugin of its own.
-    pub(crate) is_list: bool,
     /// The kind of the plugin; `Err` has the reason why its ADD fails.
     pub kind: Result<Kind, String>,
     /// How many cases of a campaign are tried.
@@ -154,7 +172,7 @@ pub(crate) struct Case {
     pub transcripts: Vec<Transcript>,
     /// The directory with the plugin that calls a chain, which ends with this value.
     #[expect(dead_code, reason = "it is dropped")]
-    bin: Option<TempDir>,
+    bin: Option<Rc<TempDir>>,
 }
 
 impl Case {
@@ -169,7 +187,7 @@ impl Case {
         } else {
             let dir = chain_directory()?;
             let chains = chained(&inputs, dir.path());
-            bin = Some(dir);
+            bin = Some(Rc::new(dir));
             chains
         };
         for subject in std::iter::once(&mut subject).chain(&mut shorter) {
@@ -185,36 +203,23 @@ impl Case {
             let mut plugin = single(&inputs)?;
             add_options(&mut plugin, line, &inputs)?;
             choose_version(&mut plugin, &inputs.conf, &versions);
-            plugin.conf["prevResult"] = catch_panic(|| first_result(shorter)).unwrap_or_default();
+            plugin.conf["prevResult"] = catch_panic(|| protocol::result_of_add(shorter)).unwrap_or_default();
             shorter.gateways_answer = subject.gateways_answer;
             last = Some(plugin);
         }
-        let is_list = inputs.plugin.is_none();
         let transcripts = inputs.transcripts;
-        Ok(Case { subject, shorter, last, is_list, kind, cases: line.cases, transcripts, bin })
+        Ok(Case { subject, shorter, last, kind, cases: line.cases, transcripts, bin })
     }
 
     /// The chain without its last plugin, which is the one under test.
     pub(crate) fn without_last(&self) -> Option<Case> {
-        let shorter = self.shorter.clone()?;
-        let transcripts = self.transcripts.clone();
-        let kind = self.kind.clone();
-        Some(Case {
-            subject: shorter,
-            shorter: None,
-            last: None,
-            is_list: true,
-            kind,
-            cases: self.cases,
-            transcripts,
-            bin: None,
-        })
+        let subject = self.shorter.clone()?;
+        Some(Case { subject, shorter: None, last: None, ..self.clone() })
     }
 
-    /// Whether the configuration has this version or a newer one.
-    pub(crate) fn speaks(&self, version: &str) -> bool {
-        // The published versions compare as texts.
-        self.subject.conf["cniVersion"].as_str().is_some_and(|own| own >= version)
+    /// Whether a list is tested as a whole, without a plugin of its own.
+    pub(crate) fn is_list(&self) -> bool {
+        self.subject.plugin == chain::NAME && self.last.is_none()
     }
 }
 
@@ -292,30 +297,14 @@ fn choose_version(subject: &mut Subject, conf: &Value, supported: &BTreeSet<Stri
 
 /// Calls ADD and DEL once. Returns the kind of the plugin, and notes whether its gateways answer. Panics if ADD fails.
 fn learn(subject: &mut Subject) -> Kind {
-    let host = subject.host();
-    let here = subject.at(host.dir());
-    let container = here.container(&host);
-    let result = here.add(&host, FIRST, &container);
-    let ips = result["ips"].as_array().into_iter().flatten();
-    subject.gateways_answer = ips.filter_map(|ip| ip["gateway"].as_str()).all(|gateway| container.reaches(gateway));
-    here.call(&host, "DEL", FIRST, &container.path(), &[("prevResult", result.clone())]);
-    let names: Vec<&Value> = result["interfaces"].as_array().into_iter().flatten().map(|one| &one["name"]).collect();
-    match names.iter().any(|name| **name == "eth0") {
-        true => Kind::Interface,
-        false if names.is_empty() => Kind::Ipam,
-        false => Kind::OtherInterface,
-    }
+    let (kind, gateways_answer) = protocol::attached(subject, FIRST, |_, (_, container), result| {
+        let mut ips = result["ips"].as_array().into_iter().flatten();
+        let answer = ips.all(|ip| ip["gateway"].as_str().is_none_or(|gateway| container.reaches(gateway)));
+        (Kind::of(result), answer)
+    });
+    subject.gateways_answer = gateways_answer;
+    kind
 }
 
-/// The result of one ADD, which is followed by a DEL.
-fn first_result(subject: &Subject) -> Value {
-    let host = subject.host();
-    let here = subject.at(host.dir());
-    let container = here.container(&host);
-    let result = here.add(&host, FIRST, &container);
-    here.call(&host, "DEL", FIRST, &container.path(), &[("prevResult", result.clone())]);
-    result
-}
-
-/// The container of the calls before the tests.
+/// The container of the call before the tests.
 const FIRST: &str = "c-first";

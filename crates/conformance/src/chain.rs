@@ -5,7 +5,6 @@
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -87,7 +86,10 @@ fn all<'a>(list: &Map<String, Value>, plugins: impl Iterator<Item = &'a Value>) 
             failure.get_or_insert(failed);
         }
     }
-    failure.map_or(Ok(Vec::new()), Err)
+    match failure {
+        Some(failure) => Err(failure),
+        None => Ok(Vec::new()),
+    }
 }
 
 /// Calls one plugin with its keys and those of the list that a runtime adds. Returns its stdout.
@@ -108,12 +110,7 @@ fn call(list: &Map<String, Value>, plugin: &Value, before: Option<&[u8]>) -> Res
 
 /// Runs a plugin of `CNI_PATH` with this process's variables.
 fn exec(kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
-    let paths = variable("CNI_PATH");
-    let path: Option<PathBuf> =
-        std::env::split_paths(&paths).map(|dir| dir.join(kind)).find(|path| path.is_absolute() && path.is_file());
-    let Some(path) = path.filter(|_| !kind.is_empty() && !kind.contains('/')) else {
-        return Err(refusal(103, &format!("failed to find plugin {kind:?} in path [{paths}]")));
-    };
+    let path = cnikit_invoke::find(kind, &variable("CNI_PATH")).map_err(|error| refusal(103, &error.to_string()))?;
     let program = Program {
         path,
         args: Vec::new(),

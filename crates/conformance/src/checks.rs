@@ -4,6 +4,7 @@ use std::fmt;
 use std::time::Instant;
 
 use clap::ValueEnum;
+use cnikit::Version;
 use cnikit_testkit::life::DelInput;
 use cnikit_testkit::parallel::catch_panic;
 use cnikit_testkit::{errno, flood, kill, life, protocol, transcripts};
@@ -68,11 +69,9 @@ impl Check {
     /// What the test finds. A finding of a chain is the plugin's only if the plugins before it do not have it without it.
     fn outcome(&self, case: &Case) -> Outcome {
         let found = |case: &Case| catch_panic(|| (self.work)(case)).err();
-        match (found(case), case.without_last()) {
-            (None, _) => Outcome::Passed,
-            (Some(_), Some(shorter)) if self.is_of_chain && found(&shorter).is_some() => Outcome::Skipped(OF_OTHERS),
-            (Some(text), _) => Outcome::Failed(text),
-        }
+        let Some(text) = found(case) else { return Outcome::Passed };
+        let is_of_others = self.is_of_chain && case.without_last().is_some_and(|shorter| found(&shorter).is_some());
+        if is_of_others { Outcome::Skipped(OF_OTHERS) } else { Outcome::Failed(text) }
     }
 }
 
@@ -92,17 +91,16 @@ fn always(_: &Case) -> Option<&'static str> {
     None
 }
 
-fn needs_interface(case: &Case) -> Option<&'static str> {
-    (case.kind != Ok(Kind::Interface)).then_some("its result does not have the interface of the call")
-}
-
 fn needs_own_interface(case: &Case) -> Option<&'static str> {
-    if case.shorter.is_some() { Some("another plugin of the chain makes the interface") } else { needs_interface(case) }
+    if case.shorter.is_some() {
+        return Some("another plugin of the chain makes the interface");
+    }
+    (case.kind != Ok(Kind::Interface)).then_some("its result does not have the interface of the call")
 }
 
 /// A list is not a plugin: its runtime refuses bad requests.
 fn needs_plugin(case: &Case) -> Option<&'static str> {
-    case.is_list.then_some("a list without --plugin has no errors of its own")
+    case.is_list().then_some("a list without --plugin has no errors of its own")
 }
 
 fn needs_chain(case: &Case) -> Option<&'static str> {
@@ -110,11 +108,11 @@ fn needs_chain(case: &Case) -> Option<&'static str> {
 }
 
 fn needs_check(case: &Case) -> Option<&'static str> {
-    (!case.speaks("0.4.0")).then_some("CHECK needs version 0.4.0")
+    (!case.subject.speaks(Version::V0_4_0)).then_some("CHECK needs version 0.4.0")
 }
 
 fn needs_gc(case: &Case) -> Option<&'static str> {
-    (!case.speaks("1.1.0")).then_some("GC and STATUS need version 1.1.0")
+    (!case.subject.speaks(Version::V1_1_0)).then_some("GC and STATUS need version 1.1.0")
 }
 
 /// What GC finds by the interface, it cannot find of `lo`.

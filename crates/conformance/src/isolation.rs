@@ -3,7 +3,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use cnikit_testkit::settle_in;
+use cnikit_testkit::{namespaces_hint, settle_in};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use nix::unistd::{getegid, geteuid};
@@ -14,7 +14,8 @@ use nix::unistd::{getegid, geteuid};
 /// # Errors
 /// The machine does not allow it.
 pub(crate) fn enter(state: &[PathBuf]) -> Result<(), String> {
-    let (uid, gid) = (geteuid(), getegid());
+    let uid = geteuid();
+    let gid = getegid();
     let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
     if !uid.is_root() {
         flags |= CloneFlags::CLONE_NEWUSER;
@@ -23,11 +24,7 @@ pub(crate) fn enter(state: &[PathBuf]) -> Result<(), String> {
         clippy::disallowed_methods,
         reason = "it is no plugin: it makes the namespaces that plugins are tested in"
     )]
-    nix::sched::unshare(flags).map_err(|error| {
-        let hint = "run it as root, or allow user namespaces: the sysctls user.max_user_namespaces, \
-                    kernel.unprivileged_userns_clone and kernel.apparmor_restrict_unprivileged_userns";
-        format!("new namespaces: {error}; hint: {hint}")
-    })?;
+    nix::sched::unshare(flags).map_err(|error| format!("new namespaces: {error}; hint: {}", namespaces_hint()))?;
     if !uid.is_root() {
         let maps = [("uid_map", format!("0 {uid} 1")), ("gid_map", format!("0 {gid} 1"))];
         for (file, text) in [("setgroups", "deny".to_owned())].into_iter().chain(maps) {
