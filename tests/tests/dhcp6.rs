@@ -11,7 +11,7 @@ use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP6_OPTIONS, DHCP6_SERVER, Dnsmasq, d
 use cnikit_tests::lease_daemon::{LeaseDaemon, lease_records};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::subject;
-use cnikit_tests::world::ping;
+use cnikit_tests::world::{UNTIL_DETECTED, ping};
 use serde_json::{Value, json};
 
 const RANGE: &str = "10.99.0.10,10.99.0.50";
@@ -181,6 +181,8 @@ fn a_rogue_server_of_ipv6_keeps_no_container_from_its_lease_and_writes_nowhere_e
     let other = host.container();
     let bridge = on_bridge(&host, &["v6"]);
     bridge.add(&host, "c-other", &other);
+    host.sh(UNTIL_DETECTED);
+    other.sh(UNTIL_DETECTED);
     let before = (host.sh("ip -6 -o address show"), other.sh("ip -6 -o address show; ip -6 route"));
     let container = host.container();
     let result = bridge.add(&host, "c-one", &container);
