@@ -101,7 +101,7 @@ pub fn leased() -> Subject {
 /// flannel over a bridge, which is another process or is not.
 pub fn delegating(how: &str) -> Subject {
     let bin = if how == "delegate apart" { apart() } else { installed() };
-    Subject { bin: bin.to_owned(), ..flannel() }.called(&format!("flannel, {how}"))
+    flannel().in_directory(bin).called(&format!("flannel, {how}"))
 }
 
 /// tuning with every key, and the settings that DEL has to restore.
@@ -322,14 +322,14 @@ pub fn spoof_checking_bridge() -> Subject {
 
 /// A macvlan with both families.
 pub fn on_master() -> Subject {
-    Subject { bin: installed().into(), ..macvlan() }
+    macvlan().in_directory(installed())
 }
 
 /// A TAP device with both families. There is no gateway: the campaigns have another container talk to it, which no device without
 /// a guest can.
 pub fn without_a_guest() -> Subject {
     let addresses = json!([{"address": "10.77.0.5/24"}, {"address": "fd00:77::5/64"}]);
-    let subject = Subject { bin: installed().into(), ..tap() };
+    let subject = tap().in_directory(installed());
     subject.with("ipam", json!({"type": "static", "addresses": addresses}))
 }
 

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use cnikit_libcni::{Attachment, Cache, Runtime, load};
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::dnsmasq::{DHCP_BRIDGE, DHCP6_OPTIONS, Dnsmasq, dhcp_bridge, dhcp6_address};
 use crate::lease_daemon::LeaseDaemon;
@@ -139,13 +139,7 @@ impl Example {
         assert_eq!(list.warnings, [""; 0], "{}", self.place);
         let path = crate::bin().display().to_string();
         let runtime = Runtime::new(path, Cache::below(&host.dir().join("kept")));
-        let at = Attachment {
-            container_id: "docs-one".into(),
-            netns: container.path(),
-            ifname: "eth0".into(),
-            args: Vec::new(),
-            capabilities: Map::new(),
-        };
+        let at = Attachment::new("docs-one", container.path());
         let result = host.enter(|| runtime.add(&list, &at))?;
         host.enter(|| runtime.check(&list, &at))?;
         if self.master().is_some() && !self.has_dhcp() {

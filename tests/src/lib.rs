@@ -300,7 +300,7 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (campaign_subjects::on_master(), 2),
         (campaign_subjects::tuning(), 2),
         (campaign_subjects::limited(), 1),
-        (Subject { bin: installed().to_owned(), ..tap() }, 1),
+        (tap().in_directory(installed()), 1),
         (crowded_host_device(installed()), 1),
         (campaign_subjects::crowded_source_routing(installed()), 2),
         (campaign_subjects::delegating("in one process"), 2),

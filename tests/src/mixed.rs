@@ -116,7 +116,7 @@ impl Node<'_> {
         let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
         let conf = self.row.conf(self.host.dir(), self.release.speaks());
         let bin = if self.blind { self.blinded(&bin) } else { bin };
-        let subject = Subject { env, ..Subject::new(&bin, self.row.plugin, conf) };
+        let subject = Subject::new(&bin, self.row.plugin, conf).with_env(env);
         let before = self.row.before(netns).filter(|_| verb == "ADD");
         let more: Vec<_> = prev.cloned().or(before).map(|prev| ("prevResult", prev)).into_iter().collect();
         subject.call(&self.host, verb, ID, netns, &more)

@@ -61,7 +61,7 @@ impl Way {
 /// A subject with these programs first in its search path.
 pub fn on_path(subject: &Subject, dir: &Path) -> Subject {
     let path = format!("{}:/usr/sbin:/usr/bin:/sbin:/bin", dir.display());
-    Subject { env: vec![("PATH".into(), path)], ..subject.clone() }
+    subject.with_env(vec![("PATH".into(), path)])
 }
 
 /// Makes a program that is a line of shell.

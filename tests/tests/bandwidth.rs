@@ -690,7 +690,7 @@ fn del_without_anything_removes_the_limits_of_both_namespaces_of_a_container() {
 /// The same configuration for upstream's plugin.
 fn upstreams(subject: &Subject, release: UpstreamRelease) -> Subject {
     let subject = subject.with("cniVersion", json!(release.speaks()));
-    Subject { bin: release.bin(), ..subject }
+    subject.in_directory(release.bin())
 }
 
 #[test]

@@ -118,7 +118,7 @@ fn broken(original: &Subject, lines: &str, dir: &Path) -> Subject {
     let place = dir.join(&original.plugin);
     std::fs::write(dir.join("script"), script).unwrap();
     Host::new().sh(&format!("install -m 755 {} {}", dir.join("script").display(), place.display()));
-    Subject { bin: dir.to_owned(), ..original.clone() }
+    original.in_directory(dir)
 }
 
 /// The text of a panic; `None` if there was none.

@@ -48,7 +48,7 @@ fn tuning_survives_a_power_cut() {
 fn flannel_survives_a_power_cut() {
     let env = subnet_env(["10.77.0.1/29", "fd00:77::1/125"], 1450);
     let few = json!(subnet_file("few.env", &env));
-    crash::survives(&Subject { bin: installed().to_owned(), ..flannel().with("subnetFile", few) }, 4);
+    crash::survives(&flannel().with("subnetFile", few).in_directory(installed()), 4);
 }
 
 /// If the file lost its content, its address is never freed.

@@ -42,7 +42,7 @@ fn over_script(host: &Host, script: &str) -> Subject {
     fs::write(&path, text).unwrap();
     fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
     let subject = flannel().with("delegate", json!({"type": "mine", "mine": 7})).at(host.dir());
-    Subject { bin: dir, ..subject }
+    subject.in_directory(dir)
 }
 
 fn called(subject: &Subject) -> Vec<String> {
@@ -86,9 +86,9 @@ fn a_delegate_of_the_same_binary_is_no_process_of_its_own() {
     let host = Host::new();
     let subject = flannel().at(host.dir());
     for (apart, processes) in [(false, 1), (true, 3)] {
-        let plugins = Subject { bin: if apart { cnikit_tests::apart() } else { bin() }.to_owned(), ..subject.clone() };
+        let plugins = subject.in_directory(if apart { cnikit_tests::apart() } else { bin() }.to_owned());
         let (dir, calls) = traced(&plugins, "execve,clone,clone3,fork,vfork");
-        let traced = Subject { bin: dir.path().to_owned(), ..plugins };
+        let traced = plugins.in_directory(dir.path());
         let container = host.container();
         let result = traced.add(&host, "c-one", &container);
         // A call that strace shows in two lines ends in the second: `<... execve resumed>) = 0`.
@@ -267,7 +267,7 @@ fn gc_deletes_only_invalid_attachments() {
     unmark(&file);
     assert_eq!(stored_files(&host).len(), 4);
     let valid = ("cni.dev/valid-attachments", json!([{"containerID": "c-kept", "ifname": "eth0"}]));
-    let logging = Subject { env: vec![("CNI_LOG".into(), "info".into())], ..subject.clone() };
+    let logging = subject.with_env(vec![("CNI_LOG".into(), "info".into())]);
     let output = logging.call(&host, "GC", "", "", &[valid]);
     assert!(output.stderr.contains("flannel/c-worse stays: it does not name the interface"), "{output:?}");
     output.ok();
@@ -361,8 +361,7 @@ fn upstream_and_ours_delete_by_each_others_stored_files() {
     for release in [UpstreamRelease::Packaged, UpstreamRelease::Newest] {
         let host = Host::new();
         let version = json!(release.speaks());
-        let subject =
-            Subject { bin: both(&host, &release.bin()), ..flannel() }.with("cniVersion", version).at(host.dir());
+        let subject = flannel().in_directory(both(&host, &release.bin())).with("cniVersion", version).at(host.dir());
         let delegate = json!({"isDefaultGateway": true});
         let subject = subject.with("delegate", delegate);
         let container = host.container();
@@ -370,7 +369,8 @@ fn upstream_and_ours_delete_by_each_others_stored_files() {
         let file = host.dir().join("flannel/c-one");
         let content = fs::read(&file).unwrap();
         // As upstream's flannel does: the whole content of the file on stdin, and nothing else.
-        let of_bridge = Subject { bin: release.bin(), plugin: "bridge".into(), ..subject.clone() };
+        let mut of_bridge = subject.in_directory(release.bin());
+        "bridge".clone_into(&mut of_bridge.plugin);
         of_bridge.call_raw(&host, "DEL", "c-one", &container.path(), &content, &[]).ok();
         assert!(!host.sh("ip -o link").contains("veth"));
         fs::remove_file(&file).unwrap();

@@ -590,7 +590,7 @@ fn upstreams_plugin_and_daemon_serve_beside_ours_and_each_deletes_what_the_other
             assert!(deadline.pause(Duration::from_millis(10)), "upstream's daemon does not serve");
         }
         let ours = on_bridge(&host).with("cniVersion", json!("1.0.0"));
-        let mut upstream = Subject { bin: bin.clone(), ..ours.clone() };
+        let mut upstream = ours.in_directory(bin.clone());
         upstream.conf["ipam"] = json!({"type": "dhcp", "daemonSocketPath": socket});
         let [one, two] = [host.container(), host.container()];
         let first = upstream.add(&host, "c-one", &one);

@@ -610,7 +610,7 @@ fn upstream_and_ours_check_and_remove_each_others_rules() {
         let mut net = Net::new(&host, way, 77, json!({"cniVersion": "1.0.0"}));
         net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
         let ours = net.firewall.clone();
-        let theirs = Subject { bin: bin.clone(), ..ours.clone() };
+        let theirs = ours.in_directory(bin.clone());
         for (adds, deletes) in [(&ours, &theirs), (&theirs, &ours)] {
             net.firewall = adds.clone();
             let one = net.attach("c-one");
@@ -636,7 +636,7 @@ fn a_bridge_isolated_by_upstream_stays_isolated() {
         let mut net = Net::new(&host, way, 77, json!({"cniVersion": "1.0.0", "ingressPolicy": "isolated"}));
         net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
         let ours = net.firewall.clone();
-        net.firewall = Subject { bin: UpstreamRelease::Newest.bin(), ..ours.clone() };
+        net.firewall = ours.in_directory(UpstreamRelease::Newest.bin());
         net.attach("c-theirs");
         let of_bridge = || net.rules().lines().filter(|line| line.contains("cni0")).count();
         let before = of_bridge();
@@ -656,7 +656,7 @@ fn rules_removed_by_upstream_are_named_and_leave_no_marker() {
     let host = Host::new();
     let mut net = Net::new(&host, IptablesNft, 77, json!({"cniVersion": "1.0.0"}));
     net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
-    let theirs = Subject { bin: UpstreamRelease::Newest.bin(), ..net.firewall.clone() };
+    let theirs = net.firewall.in_directory(UpstreamRelease::Newest.bin());
     let old = net.attach("c-old");
     theirs.del(&host, "c-old", &old.container, &old.result);
     net.check(&old).refused();
@@ -743,7 +743,7 @@ fn del_reaches_the_half_that_is_not_chosen_any_more_and_succeeds_without_program
         script(&bare, "firewall", &format!("exec unshare -m sh -c '{line}'"));
         let env = [("CNI_PATH", bin().to_str().unwrap()), ("PATH", "/usr/bin:/bin")];
         let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
-        Subject { bin: bare, env, ..net.firewall.clone() }.del(&host, "c-one", &one.container, &one.result);
+        net.firewall.in_directory(bare).with_env(env).del(&host, "c-one", &one.container, &one.result);
         assert!(net.names(&one), "no program could remove it");
         let dir = other.directory();
         on_path(&net.firewall, dir.path()).call(&host, "DEL", "c-one", "", &[]).ok();
@@ -876,7 +876,7 @@ fn upstream_and_ours_check_and_remove_each_others_firewalld_sources() {
         let mut net = Net::new(&host, Nftables, 77, json!({"cniVersion": "1.0.0"})).on_bus(&bus, "firewalld");
         net.bridge = net.bridge.with("cniVersion", json!("1.0.0"));
         let ours = net.firewall.clone();
-        let theirs = Subject { bin, ..ours.clone() };
+        let theirs = ours.in_directory(bin);
         for (adds, deletes) in [(&ours, &theirs), (&theirs, &ours)] {
             net.firewall = adds.clone();
             let one = net.attach("c-one");
@@ -1047,7 +1047,7 @@ fn a_del_that_is_killed_before_firewalld_did_its_work_leaves_that_to_the_next() 
     host.sh(&format!("kill -STOP {firewalld}"));
     let dir = tempfile::tempdir().unwrap();
     script(dir.path(), "firewall", &format!("exec timeout -s KILL 3 {}", bin().join("firewall").display()));
-    let killed = Subject { bin: dir.path().to_owned(), ..net.firewall.clone() };
+    let killed = net.firewall.in_directory(dir.path());
     drop(killed.call(&host, "DEL", "c-one", "", &[]));
     host.sh(&format!("kill -CONT {firewalld}"));
     net.firewall.call(&host, "DEL", "c-one", "", &[]).ok();
@@ -1107,7 +1107,7 @@ fn an_add_that_cannot_write_its_result_opens_no_running_container() {
     let one = net.attach("c-one");
     let dir = tempfile::tempdir().unwrap();
     script(dir.path(), "firewall", &format!("exec {} > /dev/full", bin().join("firewall").display()));
-    let lost = Subject { bin: dir.path().to_owned(), ..net.firewall.with("ingressPolicy", json!("open")) };
+    let lost = net.firewall.with("ingressPolicy", json!("open")).in_directory(dir.path());
     let prev = ("prevResult", one.result.clone());
     let output = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev]);
     assert_ne!(output.exit, 0, "{output:?}");

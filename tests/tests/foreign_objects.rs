@@ -256,8 +256,8 @@ fn is_deleted_by_the_other(subject: &Subject, plugins: Maker, ipam: Maker, with_
     let container = Host::new().container();
     let adds = directory(plugins, ipam);
     let deletes = directory(plugins.other(), ipam.other());
-    let adding = Subject { bin: adds.path().into(), ..subject.at(host.dir()) };
-    let deleting = Subject { bin: deletes.path().into(), ..adding.clone() };
+    let adding = subject.at(host.dir()).in_directory(adds.path());
+    let deleting = adding.in_directory(deletes.path());
     let before = HostSnapshot::of(&host);
     let inside = HostSnapshot::inside(&container);
     let result = adding.add(&host, "c-one", &container);
@@ -289,10 +289,10 @@ fn del_sets_loopback_down_after_an_add_of_ours_or_upstream() {
     for maker in [We, TheReference] {
         let host = Host::new();
         let container = Host::new().container();
-        let adding = Subject { bin: maker.directory().into(), ..subject("loopback", json!({"cniVersion": "1.0.0"})) };
+        let adding = subject("loopback", json!({"cniVersion": "1.0.0"})).in_directory(maker.directory());
         let result = adding.add(&host, "c-one", &container);
         container.sh(&ping("127.0.0.1"));
-        Subject { bin: maker.other().directory().into(), ..adding }.del(&host, "c-one", &container, &result);
+        adding.in_directory(maker.other().directory()).del(&host, "c-one", &container, &result);
         assert!(!container.sh("ip link show lo").contains("UP"));
     }
 }
@@ -311,7 +311,7 @@ fn del_with_the_namespace_of_an_upstream_container_leaves_it_running() {
     for subject in [bridge, ptp] {
         let host = Host::new();
         let ours = subject.at(host.dir());
-        let running = Running::on(&host, &Subject { bin: TheReference.directory().into(), ..subject });
+        let running = Running::on(&host, &subject.in_directory(TheReference.directory()));
         host.sh(UNTIL_DETECTED); // of the gateway's address, because upstream does not wait
         let index = [&HINTS[..], &["directory: leases/.idx"]].concat(); // which upstream does not make
         running.stays_undisturbed(&index, "DEL with the namespace of what the reference made", || {
@@ -349,7 +349,7 @@ fn after_a_reboot_del_frees_the_address_and_the_container_can_be_added_again() {
 fn an_upstream_bridge_without_ports_is_adopted_and_its_mac_is_fixed() {
     let host = Host::new();
     let [_, layer2, _] = understood_by_both();
-    let theirs = Subject { bin: TheReference.directory().into(), ..layer2 }.with("name", json!("theirs"));
+    let theirs = layer2.in_directory(TheReference.directory()).with("name", json!("theirs"));
     let before = host.container();
     let one = host.container();
     let two = host.container();
@@ -572,7 +572,7 @@ impl Neighbours<'_> {
         let dir = tempfile::tempdir().unwrap();
         let plugin = subject.bin.join(&subject.plugin);
         script(dir.path(), &subject.plugin, &format!("exec {} >/dev/full", plugin.display()));
-        let lost = Subject { bin: dir.path().to_owned(), ..subject.clone() };
+        let lost = subject.in_directory(dir.path());
         assert_ne!(lost.call(self.host, "ADD", "c-lost", &container.path(), &[]).exit, 0);
     }
 }

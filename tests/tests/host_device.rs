@@ -388,7 +388,7 @@ fn upstreams_plugin_and_ours_give_back_each_others_devices() {
         let scene = Scene::new();
         let ipam = json!({"type": "static", "addresses": [{"address": "10.77.0.5/24"}]});
         let ours = scene.named().with("cniVersion", json!("1.0.0")).with("ipam", ipam);
-        let theirs = Subject { bin: bin.clone(), ..ours.clone() };
+        let theirs = ours.in_directory(bin.clone());
         let result = theirs.add(&scene.host, "c-one", &scene.container);
         scene.assert_absent();
         ours.check(&scene.host, "c-one", &scene.container, &result).ok();

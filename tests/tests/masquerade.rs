@@ -362,7 +362,7 @@ fn upstream_and_ours_remove_each_others_rules() {
         for plugin in ["bridge", "ptp"] {
             let host = Host::new();
             let ours = on_path(&understood(plugin, way).at(host.dir()), dir.path());
-            let theirs = Subject { bin: reference.clone(), ..ours.clone() };
+            let theirs = ours.in_directory(reference.clone());
             for (adds, deletes) in [(&ours, &theirs), (&theirs, &ours)] {
                 for with_result in [true, false] {
                     let container = host.container();
@@ -401,7 +401,7 @@ fn check_accepts_upstreams_rules_and_names_tampered_ones() {
             let host = Host::new();
             let container = Host::new().container();
             let ours = on_path(&understood(plugin, way).at(host.dir()), dir.path());
-            let theirs = Subject { bin: reference.clone(), ..ours.clone() };
+            let theirs = ours.in_directory(reference.clone());
             let result = theirs.add(&host, "c-one", &container);
             ours.check(&host, "c-one", &container, &result).ok();
             host.sh(tampering.line);
@@ -421,7 +421,7 @@ fn deleting_one_of_two_upstream_interfaces_leaves_the_other_masqueraded() {
             let host = Host::new();
             let _world = world(&host);
             let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
-            let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
+            let theirs = ours.in_directory(references()[0].clone());
             let default = theirs.with("isDefaultGateway", json!(true));
             let (container, [first, second]) = two_interfaces(&host, &theirs, &default);
             let check =
@@ -453,7 +453,7 @@ fn an_interface_of_ours_beside_one_of_upstream_is_deleted_alone() {
         for ours_goes_first in [true, false] {
             let host = Host::new();
             let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
-            let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
+            let theirs = ours.in_directory(references()[0].clone());
             let (container, [first, second]) = two_interfaces(&host, &theirs, &ours);
             let jumps = || lines(way, &host).iter().filter(|line| line.contains("POSTROUTING")).count();
             assert_eq!(jumps(), 4);
@@ -622,7 +622,7 @@ fn ten_thousand_foreign_rules_slow_no_call_down() {
         ));
         assert!(way.rules(&host, "nat").lines().count() > 10_000);
         let ours = on_path(&understood("bridge", way).at(host.dir()), dir.path());
-        let theirs = Subject { bin: references()[0].clone(), ..ours.clone() };
+        let theirs = ours.in_directory(references()[0].clone());
         let container = host.container();
         let time = |subject: &Subject| {
             let began = Instant::now();
@@ -653,7 +653,7 @@ fn without_programs(host: &Host, subject: &Subject) -> Subject {
     );
     let env = [("CNI_PATH", bin().to_str().unwrap()), ("PATH", "/usr/bin:/bin")];
     let env = env.iter().chain(&[]).map(|(key, value)| ((*key).to_owned(), (*value).to_owned())).collect();
-    Subject { bin: dir, env, ..subject.clone() }
+    subject.in_directory(dir).with_env(env)
 }
 
 #[test]
@@ -718,7 +718,7 @@ fn a_network_of_ipv4_needs_no_ip6tables() {
 fn an_empty_path_does_not_hide_iptables() {
     let host = Host::new();
     let container = Host::new().container();
-    let subject = Subject { env: vec![("PATH".into(), String::new())], ..bridge().at(host.dir()) };
+    let subject = bridge().at(host.dir()).with_env(vec![("PATH".into(), String::new())]);
     let result = subject.add(&host, "c-one", &container);
     assert!(IptablesNft.rules(&host, "nat").contains("c-one"));
     subject.del(&host, "c-one", &container, &result);

@@ -96,7 +96,7 @@ fn live_side_by_side(release: UpstreamRelease, plugin: &str, ours_first: bool) {
                       "ipam": ipam});
     let host = subject(plugin, json!({})).on(ground(plugin)).host();
     let ours = subject(plugin, keys).at(host.dir());
-    let theirs = Subject { bin: release.bin(), ..ours.clone() };
+    let theirs = ours.in_directory(release.bin());
     let [old, new] = if ours_first { [&ours, &theirs] } else { [&theirs, &ours] };
     let one = host.container();
     let two = host.container();

@@ -466,7 +466,7 @@ fn reached_in_either_order(release: &Path, backend: &str) {
     serves(pods[1].container.netns(), 80, "two");
     serves(pods[2].container.netns(), 80, "three");
     let conf = |port| portmap(backend, &[mapping(port, 80, "tcp")]).with("cniVersion", json!("1.0.0"));
-    let theirs = |port| Subject { bin: release.to_owned(), ..conf(port) };
+    let theirs = |port| conf(port).in_directory(release);
     let reached = |expected: &[(u16, &str)]| {
         for (family, (port, name)) in (0..2).flat_map(|family| expected.iter().map(move |one| (family, one))) {
             reaches(node.world.netns(), UPLINK[family], *port, name);
@@ -748,7 +748,7 @@ fn a_container_of_upstream_is_checked_and_adopted_after_our_add() {
     let one = node.pod("c-one");
     let two = node.pod("c-two");
     let conf = |port| portmap("nftables", &[mapping(port, 80, "tcp")]).with("cniVersion", json!("1.0.0"));
-    node.call(&Subject { bin: newest, ..conf(8001) }, "ADD", &one).ok();
+    node.call(&conf(8001).in_directory(newest), "ADD", &one).ok();
     let rules = || node.ruleset().lines().filter(|line| line.contains("comment \"c-one\"")).count();
     assert_eq!(rules(), 5);
     node.publish(&conf(8002), &two);

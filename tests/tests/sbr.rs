@@ -71,7 +71,7 @@ fn bridge(host: &Host, name: &str, number: u8, routes: &Value) -> Subject {
 }
 
 fn on(subject: &Subject, ifname: &str) -> Subject {
-    Subject { env: vec![("CNI_IFNAME".into(), ifname.into())], ..subject.clone() }
+    subject.with_env(vec![("CNI_IFNAME".into(), ifname.into())])
 }
 
 /// A container on two bridges, of which the first has its default routes. The host drops what leaves by the wrong one. A third

@@ -301,7 +301,7 @@ mod beside_the_reference {
 
     fn pairs() -> impl Iterator<Item = (Subject, Subject)> {
         let ours = layer2().with("cniVersion", json!("1.0.0"));
-        references().into_iter().map(move |bin| (ours.clone(), Subject { bin, ..ours.clone() }))
+        references().into_iter().map(move |bin| (ours.clone(), ours.in_directory(bin)))
     }
 
     /// A short id, and one of the length that container runtimes use.

@@ -103,7 +103,7 @@ fn ptp_serves_whole_addresses_with_a_gateway_that_is_in_no_network() {
     let addresses = json!([{"address": "10.77.0.2/32", "gateway": "169.254.1.1"}, {"address": "fd00:77::2/128", "gateway": "fd00::1"}]);
     let routes = json!([{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]);
     let ipam = json!({"type": "static", "addresses": addresses, "routes": routes});
-    let subject = Subject { bin: plugins.path().into(), ..ptp().with("ipam", ipam).with("cniVersion", json!("1.0.0")) };
+    let subject = ptp().with("ipam", ipam).with("cniVersion", json!("1.0.0")).in_directory(plugins.path());
     let result = subject.add(&host, "c-one", &container);
     ["169.254.1.1", "fd00::1"].iter().chain(&WORLD).for_each(|address| drop(container.sh(&ping(address))));
     subject.check(&host, "c-one", &container, &result).ok();

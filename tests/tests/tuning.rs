@@ -489,7 +489,7 @@ fn the_record_lasts_before_anything_is_changed_and_the_link_takes_all_at_once() 
         "sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
     let subject = scene.tuning(keys.clone());
     let (bin, calls) = traced(&subject, "linkat,renameat,fsync,pwrite64,sendto");
-    Subject { bin: bin.path().to_owned(), ..subject }.add(&scene.host, "c-one", &scene.container);
+    subject.in_directory(bin.path()).add(&scene.host, "c-one", &scene.container);
     let calls = calls();
     let is_change = |call: &str| call.contains("nlmsg_type=0x10 ") || call.contains("nlmsg_type=RTM_NEWLINK");
     let kinds = calls.iter().filter_map(|call| match call.split('(').next()? {
@@ -515,7 +515,7 @@ fn on_a_node_with(scene: &Scene, list: &str) -> Subject {
     fs::set_permissions(dir.join("tuning"), PermissionsExt::from_mode(0o755)).unwrap();
     let env = vec![("PATH".to_owned(), "/usr/sbin:/usr/bin:/sbin:/bin".to_owned())];
     let keys = json!({"sysctl": {"net.ipv4.conf.IFNAME.arp_notify": "1", "net.core.somaxconn": "100"}});
-    Subject { bin: dir, env, ..scene.tuning(keys) }
+    scene.tuning(keys).in_directory(dir).with_env(env)
 }
 
 #[test]

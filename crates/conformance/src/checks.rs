@@ -45,6 +45,8 @@ pub(crate) struct Check {
     pub source: &'static str,
     /// Whether a chain is tested as a whole, so that a finding may be another plugin's.
     is_of_chain: bool,
+    /// Whether it disturbs a sample of calls, which takes minutes.
+    is_campaign: bool,
     /// The reason why it does not apply to a plugin.
     skip: fn(&Case) -> Option<&'static str>,
     /// Panics with what it finds.
@@ -52,11 +54,12 @@ pub(crate) struct Check {
 }
 
 impl Check {
-    /// Runs the test, unless it does not apply.
-    pub(crate) fn run(&'static self, case: &Case) -> CheckResult {
+    /// Runs the test, unless it does not apply, or is a campaign that is not wanted.
+    pub(crate) fn run(&'static self, case: &Case, runs_campaigns: bool) -> CheckResult {
         let started = Instant::now();
         let reason = match &case.kind {
             Err(_) if self.id != ADD && self.id != VERSION => Some(NO_ADD),
+            _ if self.is_campaign && !runs_campaigns => Some(NOT_WANTED),
             _ => (self.skip)(case),
         };
         let outcome = match reason {
@@ -77,6 +80,10 @@ impl Check {
 
 /// The reason to skip all but two tests.
 pub(crate) const NO_ADD: &str = "ADD fails";
+/// The reason to skip a campaign.
+const NOT_WANTED: &str = "the campaigns are not run (--campaigns)";
+/// The reasons after which it is not known whether the plugin passes the test.
+pub(crate) const UNKNOWN: [&str; 2] = [NO_ADD, NOT_WANTED];
 /// The reason if the finding is not about the plugin.
 const OF_OTHERS: &str = "the plugins before it alone fail it too";
 
@@ -133,6 +140,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "VERSION lists the supported versions, with that of the configuration",
         source: "CNI 1.0.0, section 2, VERSION: \"The plugin should output via standard-out a json-serialized version result object\"",
         is_of_chain: false,
+        is_campaign: false,
         skip: always,
         work: |case| protocol::reports_versions(&case.subject),
     },
@@ -142,6 +150,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "ADD succeeds, and its result says what is in the container",
         source: "CNI 1.0.0, section 2, ADD: \"If the CNI plugin is successful, it must output a result structure (see below) on standard out.\"",
         is_of_chain: false,
+        is_campaign: false,
         skip: always,
         work: |case| match &case.kind {
             Ok(_) => protocol::results_are_true(&case.subject),
@@ -154,6 +163,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "CHECK passes after ADD, DEL succeeds twice, and neither prints anything",
         source: "CNI 1.0.0, section 2, DEL: \"Plugins MUST accept multiple DEL calls for the same (CNI_CONTAINERID, CNI_IFNAME) pair, and return success if the interface in question, or any modifications added, are missing.\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: always,
         work: |case| protocol::prints_nothing_but_results(&case.subject),
     },
@@ -163,6 +173,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "in every supported version the result has the form of that version, and others are refused",
         source: "CNI 1.0.0, section 5: cniVersion is \"The same version supplied on input\"; code 1: \"Incompatible CNI version\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: always,
         work: |case| protocol::converts_results(&case.subject),
     },
@@ -172,6 +183,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "a bad request is refused with one error object and the code of the specification",
         source: "CNI 1.0.0, section 2, Errors: \"A plugin must exit with a return code of 0 on success, and non-zero on failure.\"; section 5 has the object and the codes",
         is_of_chain: false,
+        is_campaign: false,
         skip: needs_plugin,
         work: |case| {
             protocol::refuses_bad_requests(case.last.as_ref().unwrap_or(&case.subject), case.kind != Ok(Kind::Ipam));
@@ -183,6 +195,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "ADD fails if the interface exists, and leaves it as it is",
         source: "CNI 1.0.0, section 2, ADD: \"If an interface of the requested name already exists in the container, the CNI plugin MUST return with an error.\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_own_interface,
         work: |case| protocol::refuses_an_existing_interface(&case.subject),
     },
@@ -192,6 +205,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "the result of the plugins before is passed on",
         source: "CNI 1.0.0, section 2, ADD: \"If the plugin was supplied a prevResult as part of its input configuration, it MUST handle prevResult by either passing it through, or modifying it appropriately.\"",
         is_of_chain: false,
+        is_campaign: false,
         skip: needs_chain,
         work: |case| case.shorter.iter().for_each(|shorter| protocol::passes_on_results(shorter, &case.subject)),
     },
@@ -201,6 +215,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "STATUS succeeds where ADD succeeds",
         source: "CNI 1.1.0, section 2, STATUS: a plugin that is ready to serve ADD exits with 0",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_gc,
         work: |case| protocol::reports_its_status(&case.subject),
     },
@@ -210,6 +225,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "GC changes nothing of attachments that are valid",
         source: "CNI 1.1.0, section 2, GC: only what belongs to attachments that are not in cni.dev/valid-attachments may be removed",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_gc,
         work: |case| protocol::keeps_valid_attachments(&case.subject),
     },
@@ -219,6 +235,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "64 containers at once: no address twice, every CHECK passes, nothing is left",
         source: "CNI 1.0.0, section 3: \"Plugins must handle being executed concurrently across different containers. If necessary, they must implement locking on shared resources (e.g. IPAM databases).\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_check,
         work: |case| flood::survives(&case.subject, AT_ONCE),
     },
@@ -228,6 +245,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "ADD, CHECK and DEL leave nothing, and a second cycle adds nothing",
         source: "CNI 1.0.0, section 2, DEL: a plugin deletes the interface, or undoes \"any modifications applied in the plugin's ADD functionality\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_check,
         work: |case| life::leaves_no_trace(&case.subject),
     },
@@ -237,6 +255,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "links, addresses, rules and files of other programs are not changed",
         source: "a node has other users than this plugin",
         is_of_chain: true,
+        is_campaign: false,
         skip: always,
         work: |case| life::leaves_foreign_objects(&case.subject),
     },
@@ -246,6 +265,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "DEL succeeds and leaves nothing with incomplete input, twice, and without ADD",
         source: "CNI 1.0.0, section 2, DEL: \"Plugins should generally complete a DEL action without error even if some resources are missing.\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_check,
         work: |case| life::survives_dels(&case.subject, DelInput::Incomplete),
     },
@@ -255,6 +275,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "CHECK fails after the loss of the interface, an address or a route of the result",
         source: "CNI 1.0.0, section 2, CHECK: \"The plugin should return an error if a resource included in the CNI Result type (interface, address or route) was created by the plugin, and is listed in prevResult, but is missing or in an invalid state.\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: notices,
         work: |case| protocol::notices_losses(&case.subject),
     },
@@ -264,6 +285,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "GC removes what is left on the host of containers that have gone",
         source: "CNI 1.1.0, section 2, GC: \"Plugins should generally complete a GC action without error. If an error is encountered, a plugin should continue; removing as many resources as possible\"",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_gc_of_own,
         work: |case| life::removes_gone(&case.subject),
     },
@@ -273,6 +295,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "killed before any system call of ADD, DEL or GC: DEL leaves nothing, and the next ADD works",
         source: "CNI 1.0.0, section 3: \"A delete must still be executed even if the add fails.\"",
         is_of_chain: true,
+        is_campaign: true,
         skip: needs_check,
         work: |case| drop(kill::at_every_call(&case.subject, case.cases)),
     },
@@ -282,6 +305,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "recorded calls of containerd and Podman: as they were, truncated, repeated, in another order, killed",
         source: "runtimes repeat, reorder and lose calls when they or the machine fail",
         is_of_chain: true,
+        is_campaign: true,
         skip: needs_check,
         work: |case| drop(transcripts::survives(&case.subject, &case.transcripts, case.transcripts.len().min(2))),
     },
@@ -291,6 +315,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "an ADD that fails because the interface exists leaves nothing, also without DEL",
         source: "a runtime may fail before it calls DEL",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_own_interface,
         work: |case| protocol::rolls_back(&case.subject),
     },
@@ -300,6 +325,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "DEL with the namespace of another container, or with values of another type, does its work and no harm",
         source: "a path of a process leads to another container when the number of the process is used again",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_check,
         work: |case| life::survives_dels(&case.subject, DelInput::Wrong),
     },
@@ -309,6 +335,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "GC removes attachments that are not valid, although their containers run",
         source: "a container may outlive what its runtime knows of it",
         is_of_chain: true,
+        is_campaign: false,
         skip: needs_gc_of_own,
         work: |case| life::removes_invalid(&case.subject),
     },
@@ -318,6 +345,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "if any system call fails once, ADD succeeds or says why and leaves nothing; DEL and GC can be repeated",
         source: "CNI 1.0.0, section 2, Errors: \"If the plugin encounters an error, it should output an \\\"error\\\" result structure\"",
         is_of_chain: true,
+        is_campaign: true,
         skip: needs_check,
         work: |case| drop(errno::at_every_call(&case.subject, case.cases)),
     },
@@ -327,6 +355,7 @@ pub(crate) const CHECKS: &[Check] = &[
         title: "SIGTERM at any moment: DEL leaves nothing, and the next ADD works",
         source: "a runtime ends a plugin that takes too long",
         is_of_chain: true,
+        is_campaign: true,
         skip: needs_check,
         work: |case| drop(kill::at_moments(&case.subject, case.cases)),
     },

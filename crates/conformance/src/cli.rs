@@ -54,6 +54,9 @@ pub(crate) struct CommandLine {
     /// How many calls of each verb are killed, and how many made to fail; `CNIKIT_CAMPAIGNS=whole` tries each system call
     #[arg(long, value_name = "NUMBER", default_value_t = 20)]
     pub cases: usize,
+    /// When the campaigns run, which take minutes: `kill`, `recorded`, `fault` and `terminate`
+    #[arg(long, value_enum, default_value_t = Campaigns::Always)]
+    pub campaigns: Campaigns,
     /// A directory of recorded calls to replay, in place of those of containerd and Podman that this program has
     #[arg(long, value_name = "DIR")]
     pub transcripts: Option<PathBuf>,
@@ -66,6 +69,17 @@ pub(crate) struct CommandLine {
     /// List the tests, and run none
     #[arg(long)]
     pub list: bool,
+}
+
+/// When the campaigns run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Campaigns {
+    /// With all other tests.
+    Always,
+    /// A campaign is skipped once a test of its level, or of one below, has failed.
+    IfPassed,
+    /// Not at all.
+    Never,
 }
 
 /// The form of the report.

@@ -25,7 +25,7 @@ use std::process::ExitCode;
 use clap::Parser;
 
 use crate::case::Case;
-use crate::cli::CommandLine;
+use crate::cli::{Campaigns, CommandLine};
 use crate::report::Report;
 
 /// The exit status if a test of a required level failed.
@@ -67,7 +67,12 @@ fn run(line: &CommandLine) -> Result<Report, String> {
     let mut report = Report::new(line, &case);
     report.begin();
     for check in chosen {
-        report.add(check.run(&case));
+        let runs_campaigns = match line.campaigns {
+            Campaigns::Always => true,
+            Campaigns::IfPassed => report.is_met(check.level),
+            Campaigns::Never => false,
+        };
+        report.add(check.run(&case, runs_campaigns));
     }
     report.finish()?;
     Ok(report)

@@ -9,7 +9,7 @@ use std::path::PathBuf;
 use cnikit_testkit::campaign;
 
 use crate::case::Case;
-use crate::checks::{CHECKS, Check, Level, NO_ADD};
+use crate::checks::{CHECKS, Check, Level, UNKNOWN};
 use crate::cli::{CommandLine, Format};
 
 /// What a test found.
@@ -103,7 +103,7 @@ impl Report {
     fn level(&self) -> Option<Level> {
         let is_known = |check: &Check| {
             let result = self.results.iter().find(|result| result.check.id == check.id);
-            result.is_some_and(|result| result.outcome != Outcome::Skipped(NO_ADD))
+            result.is_some_and(|result| !UNKNOWN.iter().any(|reason| result.outcome == Outcome::Skipped(reason)))
         };
         let is_complete = |level: Level| CHECKS.iter().filter(|check| check.level == level).all(is_known);
         let levels = [Level::Specification, Level::Robust, Level::Excellent];

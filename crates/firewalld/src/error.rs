@@ -14,6 +14,7 @@ pub struct Error {
 
 /// The cause of an [`Error`].
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Cause {
     /// An operation on the socket of the bus failed; `TimedOut` if no answer arrived before the deadline.
     Socket(io::Error),

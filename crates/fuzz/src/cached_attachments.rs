@@ -23,7 +23,7 @@ pub(crate) fn run(data: &[u8]) {
     assert_eq!(summaries.len(), 1, "a summary has the same attachments");
     assert_same_summary(&summaries[0], &whole);
     let list = network(&dir, version);
-    let at = Attachment { container_id: "c".into(), ifname: "eth0".into(), ..Attachment::default() };
+    let at = Attachment::new("c", "");
     match cache.result(&list, &at) {
         Ok(None) => {}
         Ok(Some(result)) => {

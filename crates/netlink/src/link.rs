@@ -49,6 +49,7 @@ const LINK_HEADER: usize = 16;
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "interface")]
 #[doc(alias = "ifinfomsg")]
+#[non_exhaustive]
 pub struct Link {
     /// The interface index. The kernel never assigns one twice in the life of a namespace, unless it is requested.
     #[doc(alias = "ifindex")]
@@ -142,6 +143,7 @@ pub struct Link {
 
 /// A device on a bus.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct ParentDevice {
     /// The bus, such as `pci` or `virtio`. Empty if the kernel does not tell it.
     #[doc(alias = "IFLA_PARENT_DEV_BUS_NAME")]
@@ -153,6 +155,7 @@ pub struct ParentDevice {
 /// A link's settings as a port of a bridge. See bridge(8).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[doc(alias = "bridge_slave")]
+#[non_exhaustive]
 pub struct Port {
     /// Whether the bridge may send a packet out of the port on which it received it (hairpin mode).
     #[doc(alias = "IFLA_BRPORT_MODE")]

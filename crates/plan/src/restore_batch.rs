@@ -25,6 +25,7 @@ pub trait BatchPart: Any {
 
 /// The outcome of one entry of a batch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum RestoreOutcome {
     /// It exists already.
     Unchanged,

@@ -75,6 +75,7 @@ impl Error {
 
 /// One of the two output streams of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Stream {
     /// File descriptor 1.
     Stdout,

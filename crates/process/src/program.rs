@@ -42,6 +42,7 @@ pub struct Labelled<'a> {
 
 /// The end of a program that ended by itself, and its output.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Ended {
     /// Its exit status, or the signal that ended it.
     pub how: How,

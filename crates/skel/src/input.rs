@@ -61,6 +61,7 @@ pub struct Observe {
 
 /// How much is logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+#[non_exhaustive]
 pub enum LogLevel {
     /// Nothing, at no cost.
     #[default]

@@ -27,6 +27,7 @@ use crate::traits::Traits;
 
 /// A valid request.
 #[derive(Debug)]
+#[non_exhaustive]
 pub enum Request {
     /// Attach a container.
     Add(Add),
@@ -50,6 +51,7 @@ pub enum Request {
 
 /// One attachment of a RESTORE of many. It is validated alone: an invalid one does not fail the others.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct RestoreEntry {
     /// The input of a RESTORE of this attachment alone.
     pub input: Input,
@@ -129,6 +131,7 @@ impl AttachmentSpec {
 
 /// A valid ADD.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Add {
     /// The part that every verb has.
     pub call: Call,
@@ -142,6 +145,7 @@ pub struct Add {
 
 /// A valid CHECK, or RESTORE.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Check {
     /// The part that every verb has.
     pub call: Call,
@@ -155,6 +159,7 @@ pub struct Check {
 
 /// A DEL. Everything except the tag may be missing or useless.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Del {
     /// The part that every verb has.
     pub call: Call,
@@ -168,6 +173,7 @@ pub struct Del {
 
 /// A valid GC.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Gc {
     /// The part that every verb has.
     pub call: Call,
@@ -179,6 +185,7 @@ pub struct Gc {
 
 /// A STATUS.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Status {
     /// The part that every verb has.
     pub call: Call,
@@ -186,6 +193,7 @@ pub struct Status {
 
 /// A dry run.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct DryRun {
     /// The part that every verb has.
     pub call: Call,

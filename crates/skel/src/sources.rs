@@ -9,6 +9,7 @@ use crate::error::Error;
 
 /// One place where a key may be set.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum KeySource {
     /// `runtimeConfig.NAME`: a capability.
     Runtime(&'static str),

@@ -18,6 +18,7 @@ use crate::syscall_trace::SyscallTrace;
 
 /// The result of a campaign.
 #[derive(Clone, Debug, Default)]
+#[non_exhaustive]
 pub struct CampaignReport {
     /// The name of the campaign: `kill bridge ADD`.
     pub what: String,

@@ -24,6 +24,7 @@ use call::KILLED;
 
 /// Counts of operations, and findings.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Tally {
     /// Calls of plugins, including those of audits.
     pub operations: usize,

@@ -34,6 +34,7 @@ use crate::env::subject::CallOutput;
 
 /// A system call before its execution.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Syscall {
     /// The index of the process: 0 is the program, 1 is its first child.
     pub process: usize,

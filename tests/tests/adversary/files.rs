@@ -138,7 +138,7 @@ fn a_lock_of_the_upstream_host_local_is_closed_to_other_users() {
     let host = Host::new();
     let place = tempfile::tempdir().unwrap();
     let plugin = host_local(place.path());
-    let theirs = Subject { bin: cnikit_tests::references()[1].clone(), ..plugin.clone() };
+    let theirs = plugin.in_directory(cnikit_tests::references()[1].clone());
     theirs.call(&host, "ADD", "c-one", "/run/netns/any", &[]).ok();
     let lock = place.path().join("testnet/lock");
     assert_ne!(fs::metadata(&lock).unwrap().mode() & 0o077, 0);
@@ -161,7 +161,7 @@ fn no_file_that_a_configuration_names_is_waited_for() {
         ("flannel", json!({"subnetFile": fifo, "dataDir": "$DIR/flannel"})),
         ("flannel", json!({"dataDir": "$DIR/flannel-kept"})),
     ] {
-        let plugin = Subject { env: env.clone(), ..subject(plugin, keys).at(host.dir()) };
+        let plugin = subject(plugin, keys).at(host.dir()).with_env(env.clone());
         let began = Instant::now();
         plugin.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
         assert!(began.elapsed() < SOON, "{:?}", began.elapsed());

@@ -203,13 +203,8 @@ fn a_port_that_the_upstream_plugin_published_keeps_the_setting() {
             let own = portmap(backend);
             let one = node.pod("c-one");
             let two = node.pod("c-two");
-            let theirs = Subject {
-                bin: bin.clone(),
-                ..portmap(backend).with(
-                    "runtimeConfig",
-                    json!({"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]}),
-                )
-            };
+            let mapping = json!({"portMappings": [{"hostPort": 8081, "containerPort": 80, "protocol": "tcp"}]});
+            let theirs = portmap(backend).with("runtimeConfig", mapping).in_directory(bin.clone());
             node.call(&own, "ADD", &one).ok();
             let output = node.call(&theirs, "ADD", &two);
             if output.exit != 0 {

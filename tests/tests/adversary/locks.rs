@@ -51,7 +51,7 @@ impl Chain {
     }
 
     fn run_by(self, bin: &Path) -> Chain {
-        let by = |subject: Subject| Subject { bin: bin.to_owned(), ..subject };
+        let by = |subject: Subject| subject.in_directory(bin);
         Chain { bridge: by(self.bridge), chained: self.chained.into_iter().map(by).collect() }
     }
 
@@ -187,7 +187,7 @@ fn seeing(mounts: &str) -> TempDir {
 /// The plugins log to this file, which shows what they locked.
 fn logging(chain: Chain, log: &Path) -> Chain {
     let env = vec![("CNI_LOG".to_owned(), "info".to_owned()), ("CNI_LOG_FILE".to_owned(), log.display().to_string())];
-    let of = |subject: Subject| Subject { env: env.clone(), ..subject };
+    let of = |subject: Subject| subject.with_env(env.clone());
     Chain { bridge: of(chain.bridge), chained: chain.chained.into_iter().map(of).collect() }
 }
 

@@ -15,7 +15,8 @@ use serde_json::{Value, json};
 fn call_from(directory: &Path, subject: &Subject, host: &Host, verb: &str, netns: &str) -> CallOutput {
     let plugin = subject.bin.join(&subject.plugin);
     script(host.dir(), "from", &format!("cd {} && exec {}", directory.display(), plugin.display()));
-    let moved = Subject { bin: host.dir().to_owned(), plugin: "from".into(), ..subject.clone() };
+    let mut moved = subject.in_directory(host.dir());
+    "from".clone_into(&mut moved.plugin);
     let path = subject.bin.to_string_lossy().into_owned();
     let of_subject = subject.env.iter().map(|(name, value)| (name.as_str(), value.as_str()));
     let env: Vec<_> = [("CNI_PATH", path.as_str())].into_iter().chain(of_subject).collect();
@@ -505,7 +506,7 @@ fn a_node_without_a_policy_pays_one_open() {
     let ours = subject("bridge", json!({"bridge": "cni0", "ipam": {"type": "host-local", "subnet": "10.77.0.0/24"}}));
     let ours = ours.at(host.dir());
     let (directory, calls) = traced(&ours, "%file");
-    let traced = Subject { bin: directory.path().to_owned(), ..ours.clone() };
+    let traced = ours.in_directory(directory.path());
     let result = traced.add(&host, "c-one", &container);
     let about: Vec<String> = calls().into_iter().filter(|call| call.contains("/etc/cnikit")).collect();
     assert!(about.len() == 1 && about[0].starts_with("open"), "{about:?}");
@@ -631,7 +632,7 @@ fn three_capabilities_are_all_that_plugins_need_with_nftables() {
         script(&restricted, name, &format!("{setpriv} {}", bin().join(name).display()));
     }
     let of = |plugin: &str, conf: Value| {
-        let mut subject = Subject { bin: restricted.clone(), ..subject(plugin, conf).at(host.dir()) };
+        let mut subject = subject(plugin, conf).at(host.dir()).in_directory(restricted.clone());
         subject.env.push(("CNI_PATH".into(), bin().display().to_string()));
         subject
     };

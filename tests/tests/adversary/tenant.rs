@@ -372,7 +372,7 @@ mod requested_macs {
         for bin in references() {
             let host = Host::new();
             let container = host.container();
-            let theirs = Subject { bin, ..layer2().with("cniVersion", json!("1.0.0")) };
+            let theirs = layer2().with("cniVersion", json!("1.0.0")).in_directory(bin);
             theirs.add(&host, "c-theirs", &container);
             let mac = address_of(&container.sh("ip -o link show eth0"));
             is_held(&host, &mac, "a machine behind veth");

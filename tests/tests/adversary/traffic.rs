@@ -152,7 +152,7 @@ fn a_host_port_takes_nothing_from_a_service_of_kubernetes_cve_2019_9946() {
 fn with_nftables_the_chains_made_last_run_first_as_upstream_cve_2019_9946() {
     let mapping = json!({"hostPort": 8080, "containerPort": 80, "protocol": "tcp"});
     let ours = subject("portmap", json!({"backend": "nftables", "runtimeConfig": {"portMappings": [mapping]}}));
-    let theirs = Subject { bin: references()[1].clone(), ..ours.with("cniVersion", json!("1.0.0")) };
+    let theirs = ours.with("cniVersion", json!("1.0.0")).in_directory(references()[1].clone());
     for (portmap, whose) in [(&ours, "ours"), (&theirs, "theirs")] {
         for (program, service_is_last, answers) in [
             ("iptables-nft", false, "pod"),

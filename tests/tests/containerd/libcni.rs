@@ -38,13 +38,9 @@ pub(crate) fn carry_out(verb: Verb) -> ExitCode {
     let text = |key: &str| asked[key].as_str().unwrap().to_owned();
     let mapping = json!([{"hostPort": 8080, "containerPort": 80, "protocol": "tcp"}]);
     let args = [("IgnoreUnknown", "1"), ("K8S_POD_NAMESPACE", "cnikit"), ("K8S_POD_NAME", "one")];
-    let at = Attachment {
-        container_id: text("id"),
-        netns: text("netns"),
-        ifname: "eth0".into(),
-        args: args.map(|(key, value)| (key.to_owned(), value.to_owned())).into(),
-        capabilities: Map::from_iter([("portMappings".to_owned(), mapping)]),
-    };
+    let mut at = Attachment::new(text("id"), text("netns"));
+    at.args = args.map(|(key, value)| (key.to_owned(), value.to_owned())).into();
+    at.capabilities = Map::from_iter([("portMappings".to_owned(), mapping)]);
     let runtime = Runtime::new("/opt/cni/bin", Cache::below(Path::new("/var/lib/cni")));
     let list = load(Path::new("/etc/cni/net.d"), "cnikit").unwrap();
     match verb {

@@ -140,7 +140,7 @@ impl Manager<'_> {
         script(&entering, "bridge", &format!("exec {} {plugins}/bridge", self.enter()));
         let ipam = json!({"type": "dhcp", "daemonSocketPath": self.host.dir().join("cni/dhcp.sock")});
         let env = vec![("CNI_PATH".to_owned(), plugins.to_string())];
-        Subject { env, ..Subject::new(&entering, "bridge", json!({"bridge": DHCP_BRIDGE, "ipam": ipam})) }
+        Subject::new(&entering, "bridge", json!({"bridge": DHCP_BRIDGE, "ipam": ipam})).with_env(env)
     }
 
     /// systemctl(1), in the manager's namespaces.

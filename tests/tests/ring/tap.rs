@@ -243,7 +243,7 @@ fn no_program_is_started() {
         let (bin, calls) = traced(&subject, "execve");
         let host = Host::new();
         let container = host.container();
-        let traced = Subject { bin: bin.path().to_owned(), ..subject };
+        let traced = subject.in_directory(bin.path());
         traced.add(&host, "c-one", &container);
         let programs: Vec<String> = calls().into_iter().filter(|call| call.contains("execve(")).collect();
         assert!(programs.len() == 1 && programs[0].contains("/tap\""), "{keys}: the plugin alone: {programs:?}");

@@ -94,7 +94,7 @@ fn check_one(runtime: &Runtime, cached: &CachedAttachment) -> Outcome {
             }
         }
     }
-    let context = ErrorContext { what: name(cached), error };
+    let context = ErrorContext::new(name(cached), error);
     Outcome::Failed(Failure::from(Error::Several(vec![context])))
 }
 

@@ -47,7 +47,7 @@ pub(crate) fn explain(common: &Common, out: Output, dir: Option<&Path>, runtime:
 }
 
 fn document(dir: &Path, selection: &Selection) -> Value {
-    let default = selection.default_network().map(|NetworkFile { file, list }| {
+    let default = selection.default_network().map(|NetworkFile { file, list, .. }| {
         json!({"file": file.display().to_string(), "network": list.name, "version": list.version})
     });
     let skipped: Vec<Value> = selection.skipped.iter().map(skipped_document).collect();
@@ -60,7 +60,7 @@ fn skipped_document(skipped: &SkippedFile) -> Value {
 
 fn text(out: Output, dir: &Path, selection: &Selection) -> String {
     let first = match selection.default_network() {
-        Some(NetworkFile { file, list }) => {
+        Some(NetworkFile { file, list, .. }) => {
             out.paint(&format!("{}: network {} is the default", file.display(), list.name), Tone::Good)
         }
         None => out.paint(&format!("{}: no file can be the default network", dir.display()), Tone::Bad),

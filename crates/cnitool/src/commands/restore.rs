@@ -39,7 +39,7 @@ pub(crate) fn restore(common: &Common, out: Output, args: &Restore) -> Result {
         for (cached, done) in to_restore.iter().zip(runtime.restore_all(&to_restore)) {
             warn(&done.report.warnings);
             if let Err(error) = done.outcome {
-                let context = ErrorContext { what: name(cached), error };
+                let context = ErrorContext::new(name(cached), error);
                 failures.push(Failure::from(Error::Several(vec![context])));
             }
         }

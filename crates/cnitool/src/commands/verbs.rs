@@ -43,9 +43,9 @@ impl Call {
         Call::with(list, common, at)
     }
 
-    fn with(list: NetworkList, common: &Common, at: Attachment) -> Result<Call> {
-        let capabilities = environment::capabilities()?;
-        let at = Attachment { args: environment::args()?, capabilities, ..at };
+    fn with(list: NetworkList, common: &Common, mut at: Attachment) -> Result<Call> {
+        at.capabilities = environment::capabilities()?;
+        at.args = environment::args()?;
         Ok(Call { runtime: environment::runtime(common), list, at })
     }
 

@@ -162,7 +162,7 @@ fn escaped(text: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::checks::{CHECKS, Level, NO_ADD};
+    use crate::checks::{CHECKS, Level, UNKNOWN};
 
     /// A test of each outcome; the second is of the second level.
     fn report() -> Report {
@@ -226,7 +226,7 @@ mod tests {
             Some(Level::Specification)
         );
         assert_eq!(
-            all(|check| if check.id == "add" { Outcome::Failed(String::new()) } else { Outcome::Skipped(NO_ADD) }),
+            all(|check| if check.id == "add" { Outcome::Failed(String::new()) } else { Outcome::Skipped(UNKNOWN[0]) }),
             None
         );
         assert_eq!(all(|_| Outcome::Skipped("it does not apply")), Some(Level::Excellent));

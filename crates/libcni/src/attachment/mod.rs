@@ -10,6 +10,7 @@ use crate::Error;
 /// The container of a call, and the parameters for its plugins.
 #[doc(alias = "RuntimeConf")]
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Attachment {
     /// `CNI_CONTAINERID`.
     pub container_id: String,

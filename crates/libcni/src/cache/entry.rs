@@ -45,6 +45,7 @@ pub(crate) struct Entry {
 
 /// The time, the boot and the network namespace of an ADD. Upstream does not record them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct CacheMetadata {
     /// The time, in whole seconds.
     pub time: Option<SystemTime>,

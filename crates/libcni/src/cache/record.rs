@@ -30,6 +30,7 @@ pub enum State {
 
 /// One attachment in the cache.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct CachedAttachment {
     /// The network's name; empty if the file does not have it.
     pub network: String,

@@ -23,6 +23,7 @@ use crate::{Cache, CachedAttachment, Error, State};
 
 /// The most important data of one attachment; [`Cache::attachment`] returns all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct AttachmentSummary {
     /// The network's name; empty if the file does not have it.
     pub network: String,

@@ -37,6 +37,7 @@ pub struct NetworkList {
 
 /// One plugin of a list.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct ListedPlugin {
     /// Its `type`.
     pub plugin: String,

@@ -27,6 +27,7 @@ pub(crate) struct Candidate {
 
 /// A network list and its file.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct NetworkFile {
     /// The file.
     pub file: PathBuf,

@@ -69,6 +69,7 @@ pub struct Selection {
 
 /// A file that is not used.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct SkippedFile {
     /// The file.
     pub file: PathBuf,

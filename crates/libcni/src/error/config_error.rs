@@ -10,6 +10,7 @@ pub(crate) const CUT: &str = "unexpected end of file";
 
 /// An error in a configuration file: the file, the position in it, the cause, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct ConfigError {
     /// The file; empty for a document that is not from a file.
     pub file: PathBuf,
@@ -28,6 +29,7 @@ pub struct ConfigError {
 
 /// A position in a file, as editors count.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
 pub struct SourceLocation {
     /// From 1.
     pub line: u32,

@@ -63,6 +63,7 @@ pub enum Error {
 
 /// An error and its context.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct ErrorContext {
     /// What was being done, such as `failed to delete stale attachment c1 eth0`.
     pub what: String,
@@ -70,8 +71,16 @@ pub struct ErrorContext {
     pub error: Error,
 }
 
+impl ErrorContext {
+    /// What was being done, and why it failed.
+    pub fn new(what: impl Into<String>, error: Error) -> ErrorContext {
+        ErrorContext { what: what.into(), error }
+    }
+}
+
 /// The failure of one plugin, and its position in the list.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Failure {
     /// `ADD`, `CHECK`, `DEL`, `GC`, `STATUS`, `VERSION`, `RESTORE` or `PLAN`.
     pub verb: &'static str,

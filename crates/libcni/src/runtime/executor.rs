@@ -28,6 +28,7 @@ pub trait Executor: fmt::Debug + Send + Sync {
 
 /// One call of one plugin.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct PluginCall<'a> {
     /// The variables of the protocol.
     pub environment: &'a Environment,

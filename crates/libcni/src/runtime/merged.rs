@@ -5,6 +5,7 @@ use serde_json::Value;
 
 /// The interfaces, addresses, routes and DNS settings of a container after its ADDs.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct Merged {
     /// Its interfaces, and those on the host, in the order of the networks.
     pub interfaces: Vec<MergedInterface>,
@@ -18,6 +19,7 @@ pub struct Merged {
 
 /// One interface of one network, with its addresses.
 #[derive(Clone, Debug, Default, PartialEq)]
+#[non_exhaustive]
 pub struct MergedInterface {
     /// The network.
     pub network: String,

@@ -31,6 +31,7 @@ pub struct Networks {
 
 /// One network, with the name of its interface.
 #[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
 pub struct Network {
     /// The network.
     pub list: NetworkList,

@@ -28,6 +28,7 @@ const WORKERS: usize = 8;
 
 /// The outcome for one attachment of several.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct Restored {
     /// Warnings, also in case of an error.
     pub report: Warnings,

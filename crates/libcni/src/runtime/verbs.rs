@@ -10,6 +10,7 @@ use crate::{Attachment, CachedAttachment, Error, ErrorContext, Failure, NetworkL
 
 /// The steps that one plugin of a list would take.
 #[derive(Debug)]
+#[non_exhaustive]
 pub struct PlannedSteps {
     /// The plugin's type.
     pub plugin: String,

@@ -138,7 +138,11 @@ mod tests {
         let mac = Mac([2, 0, 0, 0, 0, 7]);
         for network in ["n".to_owned(), "n".repeat(300)] {
             let tag = AttachmentId { network, container: "c".into(), ifname: "eth0".into() };
-            let port = |alias| Link { alias: Some(alias), ..Link::default() };
+            let port = |alias| {
+                let mut port = Link::default();
+                port.alias = Some(alias);
+                port
+            };
             let ours = port(of_port(&tag, mac));
             assert!(ours.alias.as_ref().is_some_and(|alias| alias.len() <= LONGEST));
             assert_eq!(owner(&ours, &tag), AliasOwner::This);

@@ -85,7 +85,8 @@ mod tests {
             let made = |name: &str| host.create_bridge(&NewBridge::new(name)).unwrap();
             let links = ["one", "two", "three", "four"].map(made);
             host.change(links[2].index, &LinkChange::default().group(GROUP)).unwrap();
-            let gone = Link { index: 999, ..links[0].clone() };
+            let mut gone = links[0].clone();
+            gone.index = 999;
             let meant: Vec<Link> = links.iter().filter(|link| meant.contains(&&*link.name)).cloned().collect();
             delete_group(&host, &[meant, vec![gone]].concat(), GROUP, is_meant).unwrap();
             host.links().unwrap().into_iter().map(|link| link.name).filter(|name| name != "lo").collect()

@@ -10,6 +10,7 @@ use crate::env::shared_state::SHARED;
 
 /// A plugin binary and the configuration it is tested with.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Subject {
     /// The directory of plugins: `CNI_PATH`.
     pub bin: PathBuf,
@@ -42,6 +43,7 @@ pub struct Subject {
 
 /// Simulates the plugins before a chained one. See [`Subject::after`].
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct EarlierPlugins {
     /// A shell line that makes in the container what these plugins make there.
     pub made: String,
@@ -98,7 +100,7 @@ impl CallOutput {
 
     /// Code and message of a call that has to fail with exactly one error object.
     pub fn refused(&self) -> (u64, String) {
-        assert_eq!(self.exit, 1, "it should have failed: {self:?}");
+        assert!(self.exit > 0, "it should have failed: {self:?}");
         let error = self.json();
         let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
         (error["code"].as_u64().unwrap(), format!("{}; {}", text("msg"), text("details")))
@@ -154,6 +156,18 @@ impl Subject {
     #[must_use]
     pub fn called(&self, title: &str) -> Subject {
         Subject { title: title.to_owned(), ..self.clone() }
+    }
+
+    /// Returns the plugin of the same name in another directory.
+    #[must_use]
+    pub fn in_directory(&self, bin: impl Into<PathBuf>) -> Subject {
+        Subject { bin: bin.into(), ..self.clone() }
+    }
+
+    /// Returns the subject with these environment variables for each call, in place of its own ones.
+    #[must_use]
+    pub fn with_env(&self, env: Vec<(String, String)>) -> Subject {
+        Subject { env, ..self.clone() }
     }
 
     /// Returns the subject with a shell line that prepares each host: see [`Subject::host_setup`].

@@ -10,6 +10,7 @@ use crate::env::snapshot::line_contains;
 
 /// A recorded call.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct RecordedCall {
     /// The number of the call in the transcript.
     pub seq: u64,
@@ -80,6 +81,7 @@ impl RecordedCall {
 
 /// The recorded calls of one file.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Transcript {
     /// The file's name.
     pub name: String,

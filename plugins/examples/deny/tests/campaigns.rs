@@ -84,7 +84,8 @@ fn the_denied_network_is_out_of_reach_and_the_others_are_not() {
         "interfaces": [{"name": "eth0", "sandbox": container.path()}],
         "ips": [{"address": "10.77.0.2/24", "interface": 0}]
     });
-    let alone = Subject { after: None, ..subject() };
+    let mut alone = subject();
+    alone.after = None;
     let result = alone.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", prev)]).ok();
     assert!(container.reaches("10.8.0.1"));
     assert!(!container.try_sh("ping -n -q -c 1 -W 1 169.254.169.254").0, "it is reached");
@@ -96,14 +97,14 @@ fn the_denied_network_is_out_of_reach_and_the_others_are_not() {
 #[test]
 fn a_misspelled_key_and_a_missing_address_are_refused() {
     let host = Host::new();
-    let subject = subject();
+    let mut subject = subject();
     let container = subject.container(&host);
     let (_, text) =
         subject.with("too", json!(["10.0.0.0/8"])).call(&host, "ADD", "c-one", &container.path(), &[]).refused();
     assert!(text.contains("too"), "{text}");
     let none = json!({"cniVersion": "1.1.0", "interfaces": [{"name": "eth0", "sandbox": container.path()}]});
-    let alone = Subject { after: None, ..subject };
-    let (_, text) = alone.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", none)]).refused();
+    subject.after = None;
+    let (_, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[("prevResult", none)]).refused();
     assert!(
         text.contains("gave eth0 no address") && text.contains("put this plugin after one that has `ipam`"),
         "{text}"

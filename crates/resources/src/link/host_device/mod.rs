@@ -159,12 +159,10 @@ impl HostDevice {
     }
 
     fn is_selected(&self, DeviceState { identity, before }: &DeviceState) -> bool {
-        let link = Link {
-            mac: before.settings.mac,
-            permanent_address: identity.permanent.clone(),
-            parent: identity.parent.clone(),
-            ..Link::default()
-        };
+        let mut link = Link::default();
+        link.mac = before.settings.mac;
+        link.permanent_address.clone_from(&identity.permanent);
+        link.parent.clone_from(&identity.parent);
         self.device.is_about(&before.name, before.altnames.as_deref().unwrap_or_default(), &link)
     }
 
