@@ -4,12 +4,19 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use serde_json::Value;
 use tempfile::TempDir;
 
 use super::recording::RecordedCall;
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::HostSnapshot;
 use crate::env::subject::{EarlierPlugins, Subject, filled};
+
+/// host-local's directory on the host.
+const LEASES: &str = "leases";
+
+/// The plugins with the key `dataDir`, and their directories on the host.
+const STORING: [(&str, &str); 3] = [("host-local", LEASES), ("tuning", "tuning"), ("sbr", "sbr")];
 
 /// A host for one transcript, with the values of its placeholders.
 #[derive(Debug)]
@@ -97,26 +104,21 @@ impl ReplayHost {
         container.sh(&format!("[ -e /proc/sys/net/ipv4/conf/{ifname} ] || {{ {make}; }}"));
     }
 
-    /// Replaces the placeholders in a text of a call: those of transcripts, and those of a [`Subject`]. Only the `dataDir` of a
-    /// plugin is added; the rest of the configuration is not reformatted.
+    /// Replaces the placeholders in a text of a call: those of transcripts, and those of a [`Subject`]. A plugin that stores files
+    /// gets a `dataDir` on this host, unless it has one; the rest of the configuration is not reformatted.
     pub fn fill_placeholders(&self, call: &RecordedCall, text: &str) -> String {
         let container = call.namespace().and_then(|name| self.containers.get(name));
-        let text = filled(text, &container.map(Container::path).unwrap_or_default());
-        let leases = format!(r#""dataDir":"{}","type":"host-local""#, self.leases().display());
-        let lent = format!(r#""dataDir":"{}","type":"tuning""#, self.host.dir().join("tuning").display());
-        let moved = format!(r#""dataDir":"{}","type":"sbr""#, self.host.dir().join("sbr").display());
-        text.replace("$DIR", &self.host.dir().to_string_lossy())
+        let text = filled(text, &container.map(Container::path).unwrap_or_default())
+            .replace("$DIR", &self.host.dir().to_string_lossy())
             .replace("@NETNS@", &self.run.path().join("netns").to_string_lossy())
             .replace("@BIN@", &self.bin.to_string_lossy())
-            .replace("@STATE@/bin", &self.bin.to_string_lossy())
-            .replace(r#""type":"host-local""#, &leases)
-            .replace(r#""type":"tuning""#, &lent)
-            .replace(r#""type":"sbr""#, &moved)
+            .replace("@STATE@/bin", &self.bin.to_string_lossy());
+        with_data_directories(text, self.host.dir())
     }
 
     /// The directory of host-local's reservations.
     pub fn leases(&self) -> PathBuf {
-        self.host.dir().join("leases")
+        self.host.dir().join(LEASES)
     }
 
     /// Removes a namespace.
@@ -132,5 +134,35 @@ impl ReplayHost {
 
     fn path(&self, name: &str) -> PathBuf {
         self.run.path().join("netns").join(name)
+    }
+}
+
+/// A configuration with a directory below this one for each plugin in it that stores files, unless it has one.
+fn with_data_directories(mut text: String, below: &Path) -> String {
+    let conf: Value = serde_json::from_str(&text).unwrap_or_default();
+    for (plugin, directory) in STORING {
+        let has_own = |keys: &Value| keys["type"] == plugin && keys.get("dataDir").is_some();
+        if !has_own(&conf) && !has_own(&conf["ipam"]) {
+            let directory = below.join(directory);
+            let with_directory = format!(r#""dataDir":"{}","type":"{plugin}""#, directory.display());
+            text = text.replace(&format!(r#""type":"{plugin}""#), &with_directory);
+        }
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_plugin_gets_a_directory_unless_its_configuration_has_one() {
+        let filled = |text: &str| with_data_directories(text.to_owned(), Path::new("/d"));
+        let bridge = r#"{"ipam":{"type":"host-local"},"type":"bridge"}"#;
+        assert_eq!(filled(bridge), r#"{"ipam":{"dataDir":"/d/leases","type":"host-local"},"type":"bridge"}"#);
+        assert_eq!(filled(r#"{"mtu":1400,"type":"tuning"}"#), r#"{"mtu":1400,"dataDir":"/d/tuning","type":"tuning"}"#);
+        for own in [r#"{"dataDir":"/x","type":"sbr"}"#, r#"{"ipam":{"dataDir":"/x","type":"host-local"}}"#, "/a/path"] {
+            assert_eq!(filled(own), own);
+        }
     }
 }
