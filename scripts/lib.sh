@@ -370,11 +370,12 @@ need_firewalld() {
 }
 unpack_firewalld() { unpack_deb bookworm "firewalld python3-firewall" "$CACHE/firewalld"; }
 
-# build_to_measure DIR: the plugins as they are installed, in DIR/bin, and in $bench what measures them. That is built by itself,
-# for what is built together has the features of all, and is not what is installed.
+# build_to_measure DIR: the plugins as they are installed, in DIR/bin, those of the floor in DIR/floor, and in $bench what measures
+# them. That is built by itself, for what is built together has the features of all, and is not what is installed.
 build_to_measure() {
-    local built=${CNIKIT_BUILT:-}
+    local built=${CNIKIT_BUILT:-} floor
     bench=$built/cnikit-bench
+    floor=$built/cnikit-floor
     if [ -z "$built" ]; then
         need_cargo
         say "building"
@@ -383,10 +384,16 @@ build_to_measure() {
         of_target=${built%/*}
         cargo build --profile harness --locked --target "${of_target##*/}" -p cnikit-bench
         bench=$of_target/harness/cnikit-bench
+        cargo build --release --locked --target "${of_target##*/}" -p cnikit-bench --bin cnikit-floor
+        floor=$of_target/release/cnikit-floor
         # A launcher is known by its size, so it has no symbols.
         if [ "${CARGO_PROFILE_RELEASE_STRIP:-}" = none ]; then strip "$built/cni-launcher"; fi
     fi
     CNIKIT_BUILT=$built scripts/install "$1/bin" "$1/tool" >/dev/null
+    mkdir "$1/floor"
+    cp "$floor" "$1/floor/bridge"
+    local name
+    for name in ptp macvlan host-local; do ln "$1/floor/bridge" "$1/floor/$name"; done
     # The installer writes each file at once, so the kernel caches it in large pieces and maps more of it than is used, which counts as
     # resident memory. Those of upstream were written in small pieces, by dpkg: so are these.
     local file

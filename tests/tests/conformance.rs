@@ -171,6 +171,54 @@ fn without_root_it_runs_in_a_user_namespace() {
 }
 
 #[test]
+fn a_directory_of_state_may_be_anywhere_and_need_not_exist() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet"}))]);
+    let plugin = ours("loopback");
+    let states = ["--state", "/run/containers", "--state", "/var/absent/state", "--state", "/var/lib/cni/deeper"];
+    let output = run.run(&[&["--plugin", &plugin, "--conf", "net.json", "--only", "add"], &states[..]].concat());
+    assert_eq!((output.exit, output.stderr.as_str()), (0, ""), "{output:?}");
+    assert!(!Path::new("/var/absent").exists(), "it is not made on the machine");
+    let output = run.run(&["--plugin", &plugin, "--conf", "net.json", "--state", "/nowhere/state"]);
+    assert!(output.exit == 2 && output.stderr.contains("--state /nowhere/state: it does not exist"), "{output:?}");
+}
+
+#[test]
+fn a_campaign_is_left_out_after_a_test_of_its_level_has_failed() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet"}))]);
+    let outcomes = |plugin: &str, campaigns: &str| {
+        let options = [
+            "--plugin",
+            plugin,
+            "--conf",
+            "net.json",
+            "--only",
+            "version,del,kill",
+            "--cases",
+            "1",
+            "--format",
+            "json",
+        ];
+        let report = run.run(&[&options[..], &["--campaigns", campaigns]].concat()).json();
+        let of = |test: &Value| format!("{} {}", test["id"].as_str().unwrap(), test["outcome"].as_str().unwrap());
+        report["tests"].as_array().unwrap().iter().map(of).collect::<Vec<_>>().join(", ")
+    };
+    let shell = Path::new(env!("CARGO_MANIFEST_DIR")).join("plugins/lo.sh").display().to_string();
+    assert_eq!(outcomes(&shell, "if-passed"), "version passed, del failed, kill skipped");
+    assert_eq!(outcomes(&ours("loopback"), "if-passed"), "version passed, del passed, kill passed");
+    assert_eq!(outcomes(&ours("loopback"), "never"), "version passed, del passed, kill skipped");
+}
+
+#[test]
+fn a_master_that_gets_frames_for_a_macvlan_is_as_it_was() {
+    let conf = json!({"name": "testnet", "master": "master0",
+        "ipam": {"type": "static", "addresses": [{"address": "10.88.$PLACE/16"}]}});
+    let run = Run::with(&[("net.json", conf)]);
+    let setup = "ip link add master0 type veth peer name outer0 && ip link set master0 up && ip link set outer0 up";
+    let output = run.run(&["--plugin", &ours("macvlan"), "--conf", "net.json", "--only", "foreign", "--setup", setup]);
+    assert_eq!(output.exit, 0, "{output:?}");
+}
+
+#[test]
 fn the_other_forms_have_one_entry_for_each_test() {
     let run = Run::with(&[("net.json", json!({"name": "testnet"}))]);
     let options = ["--plugin", &ours("loopback"), "--conf", "net.json", "--only", "version,add,del"];

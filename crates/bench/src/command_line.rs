@@ -10,7 +10,7 @@ pub(crate) const HELP: &str = "\
 cnikit-bench measures plugins side by side. scripts/bench and scripts/profile start it as it has to be: in namespaces.
 
 Usage:
-  cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE] [--only PLUGIN]]... [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
+  cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE] [--only PLUGIN]]... [--floor DIR] [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
   cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
   cnikit-bench paths --ours DIR
   cnikit-bench scenarios
@@ -22,6 +22,7 @@ scenarios lists the scenarios.
 
   --tool FILE    the cnitool of the side before it; without, that side has none
   --only PLUGIN  the side before it is there for this plugin alone
+  --floor DIR    plugins with nothing in them but what the kernel has to do (cnikit-floor); ours is compared with them too
   --rows WORDS   only scenarios with one of these words, divided by commas, in their names
   --exact NAME   only the scenario of this name; may be said again
   --short        few rounds, and nothing huge
@@ -52,6 +53,8 @@ pub(crate) struct Asked {
     pub(crate) what: What,
     /// Ours first.
     pub(crate) sides: Vec<Side>,
+    /// The floor.
+    pub(crate) floor: Option<Side>,
     pub(crate) out: Option<PathBuf>,
     pub(crate) rows: Vec<String>,
     pub(crate) exact: Vec<String>,
@@ -77,6 +80,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
     let mut asked = Asked {
         what,
         sides: Vec::new(),
+        floor: None,
         out: None,
         rows: Vec::new(),
         exact: Vec::new(),
@@ -105,6 +109,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
                 let side = asked.sides.get_mut(last).ok_or_else(|| usage("--only before a side"))?;
                 side.only = Some(value()?);
             }
+            "--floor" => asked.floor = Some(side("floor", &value()?)),
             "--out" => asked.out = Some(value()?.into()),
             "--rows" => asked.rows.extend(value()?.split(',').map(str::to_owned)),
             "--exact" => asked.exact.push(value()?),

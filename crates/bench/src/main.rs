@@ -74,7 +74,7 @@ fn measure(asked: &Asked) -> Result<bool> {
     has_plugins(asked)?;
     let mut rows: Vec<Row> = Vec::new();
     for scenario in wanted(asked) {
-        let played = measure::play(scenario, sides, rounds(asked, scenario));
+        let played = measure::play(scenario, sides, asked.floor.as_ref(), rounds(asked, scenario));
         played.iter().try_for_each(|row| say(&table::plain(row, sides)))?;
         rows.extend(played);
     }
@@ -101,7 +101,7 @@ fn measure(asked: &Asked) -> Result<bool> {
 /// Each side is to have something that some scenario calls: a directory without was misspelt.
 fn has_plugins(asked: &Asked) -> Result<()> {
     let has = |bin: &Path| SCENARIOS.iter().any(|scenario| bin.join(scenario.plugin).exists());
-    match asked.sides.iter().find(|side| !has(&side.bin)) {
+    match asked.sides.iter().chain(&asked.floor).find(|side| !has(&side.bin)) {
         Some(side) => Err(format!(
             "{}: {} has none of the plugins that are measured; a peer is a directory of plugins",
             side.name,

@@ -12,8 +12,12 @@ use nix::unistd::{getegid, geteuid};
 /// root (`user_namespaces(7)`). `/run` and these directories of state are empty there.
 ///
 /// # Errors
-/// The machine does not allow it.
+/// The machine does not allow it, or a directory of state would have to be made in `/`, which cannot be replaced by a private one.
 pub(crate) fn enter(state: &[PathBuf]) -> Result<(), String> {
+    if let Some(one) = state.iter().find(|one| !is_possible(one)) {
+        let why = "it does not exist, and neither does any directory above it";
+        return Err(format!("--state {}: {why}; hint: create it, or name one below /run or /var", one.display()));
+    }
     let uid = geteuid();
     let gid = getegid();
     let mut flags = CloneFlags::CLONE_NEWNET | CloneFlags::CLONE_NEWNS;
@@ -37,4 +41,8 @@ pub(crate) fn enter(state: &[PathBuf]) -> Result<(), String> {
         .map_err(|error| format!("make / private: {error}"))?;
     settle_in(state);
     Ok(())
+}
+
+fn is_possible(state: &Path) -> bool {
+    state.is_absolute() && (state.is_dir() || state.ancestors().find(|parent| parent.is_dir()) != Some(Path::new("/")))
 }

@@ -33,9 +33,15 @@ pub(crate) fn hide_entries(directory: &Path, real: &Path, hidden: &[&str]) {
     }
 }
 
+/// The directory of running programs, which is empty and in memory before any other is made private.
+pub(crate) const RUN: &str = "/run";
+
 /// Makes a directory empty, and whatever is created in it is in memory. If it does not exist, its closest parent is replaced by a
-/// directory in memory, with the real one mounted below `real`.
+/// directory in memory, with the real one mounted below `real`, which is below [`RUN`].
 pub(crate) fn make_private(directory: &Path, real: &Path) {
+    if directory.starts_with(RUN) {
+        return fs::create_dir_all(directory).unwrap();
+    }
     if directory.is_dir() {
         return mount_tmpfs(directory);
     }

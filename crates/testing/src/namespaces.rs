@@ -11,7 +11,7 @@ use cnikit_process::find_program;
 use nix::mount::{MsFlags, mount};
 
 use crate::Host;
-use crate::mounts::{bind, make_private, mount_tmpfs};
+use crate::mounts::{RUN, bind, make_private, mount_tmpfs};
 use crate::own_process::{is_set, run, run_test_again};
 
 /// The variable that is set in that process: the name of the test.
@@ -147,7 +147,7 @@ const STATE: [&str; 2] = ["/var/lib/cni", "/var/lib/cnikit"];
 /// Prepares new namespaces, for a program that made them itself. Nothing of the machine's is seen in `/run`, and what plugins store
 /// in `/var/lib/cni`, `/var/lib/cnikit` and these directories goes with the namespaces.
 pub fn settle_in(state: &[PathBuf]) {
-    mount_tmpfs(Path::new("/run"));
+    mount_tmpfs(Path::new(RUN));
     let real = Path::new("/run/cnikit-testing");
     fs::create_dir(real).unwrap();
     let usual = STATE.iter().map(Path::new);

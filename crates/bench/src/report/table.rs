@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use crate::figures::{Ratio, Verdict, median, quantile, short};
-use crate::report::verdict::{TargetResult, disk, megabytes, target, verdict};
+use crate::report::verdict::{TargetResult, at_most, disk, megabytes, target, verdict};
 use crate::run::measure::{Outcome, Row, Samples};
 use crate::scenarios::stage::{BINARY, Side};
 
@@ -29,6 +29,9 @@ pub(crate) fn plain(row: &Row, sides: &[Side]) -> String {
         let _ = write!(text, "  {} {cell:16}", side.name);
     }
     let faster = row.ratio().map(|ratio| compared(row, ratio).0.replace('*', "")).unwrap_or_default();
+    if let Some(ratio) = row.over_floor() {
+        let _ = write!(text, "  of the floor {:24}", spanned(row, ratio).replace('*', ""));
+    }
     format!("{text}  {faster:24}  {} calls  {} MB\n", or_dash(calls(row)), memory(row))
 }
 
@@ -48,7 +51,8 @@ pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
 
 const LEGEND: &str = "Times are from the start of the process to its end, in milliseconds: median (95th percentile). \
     *Faster by* is against the faster of the other sides, with the span in which 95 of 100 such measurements would lie; `~` where \
-    the machine was too noisy to judge, or the span is too wide. Memory is the largest resident set of a call, or of anything \
+    the machine was too noisy to judge, or the span is too wide. *Floor* is a program that does only what the kernel and the files \
+    of host-local need, without checks, undoing or a search, and *of the floor* is our time divided by its time. Memory is the largest resident set of a call, or of anything \
     that it started, in MB: ours, and the least of the other sides. System calls are those of one call of \
     ours, with all that it starts; of several at once, their mean. *Kernel* is an estimate: the time of our calls on \
     sockets, mostly of netlink, in three further rounds under strace(1), without what strace adds to each call, as a share of the \
@@ -61,7 +65,8 @@ fn heading(sides: &[Side]) -> String {
     let names = names.join(" | ");
     let lines = " ---: |".repeat(sides.len());
     format!(
-        "| row | {names} | faster by | target | calls | memory | kernel |\n| --- |{lines} ---: | --- | ---: | ---: | ---: |\n"
+        "| row | {names} | faster by | target | floor | of the floor | calls | memory | kernel |\n\
+         | --- |{lines} ---: | --- | ---: | --- | ---: | ---: | ---: |\n"
     )
 }
 
@@ -71,21 +76,34 @@ fn line(row: &Row, sides: &[Side], notes: &mut Vec<String>) -> String {
         let cell = match outcome {
             Outcome::Measured(samples) => match &samples.complaint {
                 None => times(samples),
-                Some(why) => format!("{} [{}]", times(samples), note(notes, side, why)),
+                Some(why) => format!("{} [{}]", times(samples), note(notes, &side.name, why)),
             },
-            Outcome::Absent(why) => format!("— [{}]", note(notes, side, why)),
+            Outcome::Absent(why) => format!("— [{}]", note(notes, &side.name, why)),
         };
         let _ = write!(line, " {cell} |");
     }
     let (faster, wanted) = row.ratio().map(|ratio| compared(row, ratio)).unwrap_or_default();
-    let _ =
-        write!(line, " {faster} | {wanted} | {} | {} | {} |", or_dash(calls(row)), memory(row), or_dash(kernel(row)));
+    let (floor, over) = floor(row, notes);
+    let _ = write!(line, " {faster} | {wanted} | {floor} | {over} |");
+    let _ = write!(line, " {} | {} | {} |", or_dash(calls(row)), memory(row), or_dash(kernel(row)));
     line
 }
 
+/// The time of the floor, and ours as a multiple of it with the verdict.
+fn floor(row: &Row, notes: &mut Vec<String>) -> (String, String) {
+    let Some(floor) = &row.floor else { return (String::new(), String::new()) };
+    let samples = match &floor.outcome {
+        Outcome::Absent(why) => return (format!("— [{}]", note(notes, "floor", why)), String::new()),
+        Outcome::Measured(samples) => samples,
+    };
+    let Some(ratio) = row.over_floor() else { return (times(samples), String::new()) };
+    let wanted = floor.most.map(|most| format!("; {most}: {}", word(at_most(row, ratio, most)))).unwrap_or_default();
+    (times(samples), format!("{}{wanted}", spanned(row, ratio)))
+}
+
 /// The number of a note, which is written once.
-fn note(notes: &mut Vec<String>, side: &Side, why: &str) -> usize {
-    let note = format!("{}: {}", side.name, why.split_whitespace().collect::<Vec<_>>().join(" "));
+fn note(notes: &mut Vec<String>, side: &str, why: &str) -> usize {
+    let note = format!("{side}: {}", why.split_whitespace().collect::<Vec<_>>().join(" "));
     let known = notes.iter().position(|known| *known == note);
     1 + known.unwrap_or_else(|| {
         notes.push(note);
@@ -97,9 +115,14 @@ fn times(samples: &Samples) -> String {
     format!("{} ({})", short(median(&samples.took)), short(quantile(&samples.took, 0.95)))
 }
 
-fn compared(row: &Row, ratio: Ratio) -> (String, String) {
+/// A ratio with its span.
+fn spanned(row: &Row, ratio: Ratio) -> String {
     let doubt = if row.is_noisy() || ratio.is_vague() { "~ " } else { "" };
-    let faster = format!("{doubt}**{}** ({} – {})", short(ratio.is), short(ratio.low), short(ratio.high));
+    format!("{doubt}**{}** ({} – {})", short(ratio.is), short(ratio.low), short(ratio.high))
+}
+
+fn compared(row: &Row, ratio: Ratio) -> (String, String) {
+    let faster = spanned(row, ratio);
     let wanted =
         target(&row.name).map(|target| format!("{}: {}", target.times, word(verdict(row, ratio, target.times))));
     (faster, wanted.unwrap_or_default())
@@ -185,13 +208,14 @@ mod tests {
         };
         let noise = Noise { unrest: 1.0, others: 0.0 };
         let absent = || Outcome::Absent("no such verb".to_owned());
-        let row = Row { name: "bridge GC".to_owned(), sides: vec![Outcome::Measured(samples), absent()], noise };
-        let other = Row { name: "bridge STATUS".to_owned(), sides: vec![absent(), absent()], noise };
+        let row =
+            Row { name: "bridge GC".to_owned(), sides: vec![Outcome::Measured(samples), absent()], floor: None, noise };
+        let other = Row { name: "bridge STATUS".to_owned(), sides: vec![absent(), absent()], floor: None, noise };
         assert!(plain(&row, &sides).ends_with("  107 calls  2.5 / — MB\n"), "{}", plain(&row, &sides));
         let rows = [row, other];
         assert!(super::samples(&rows, &sides).ends_with("\n\"bridge GC\",ours,2,3.000,0.500,7\n"));
         let text = document(&rows, &sides, &[], "A machine.");
-        assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  | 107 | 2.5 / — | 25 % |\n"), "{text}");
+        assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  |  |  | 107 | 2.5 / — | 25 % |\n"), "{text}");
         assert!(text.contains("| bridge STATUS | — [2] | — [1] |"), "{text}");
         assert!(text.contains("\n1. theirs: no such verb\n2. ours: no such verb\n"), "{text}");
     }

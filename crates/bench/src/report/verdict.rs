@@ -39,6 +39,11 @@ pub(crate) fn verdict(row: &Row, ratio: Ratio, target: f64) -> Verdict {
     if row.is_noisy() { Verdict::Unknown } else { ratio.at_least(target) }
 }
 
+/// The verdict on a ratio that may be no greater.
+pub(crate) fn at_most(row: &Row, ratio: Ratio, most: f64) -> Verdict {
+    if row.is_noisy() { Verdict::Unknown } else { ratio.at_most(most) }
+}
+
 impl TargetResult {
     /// The result for a target that should have been measured and was not.
     fn unmeasured(what: impl Into<String>, wanted: impl Into<String>, why: &str) -> TargetResult {
@@ -61,6 +66,7 @@ pub(crate) fn evaluate(rows: &[Row], sides: &[Side]) -> Vec<TargetResult> {
     rows.iter()
         .filter_map(failed)
         .chain(speeds)
+        .chain(rows.iter().filter_map(over_floor))
         .chain(compared(rows))
         .chain(THROUGH.iter().filter_map(|(without, through)| through_the_tool(rows, without, through)))
         .chain(launcher(rows))
@@ -93,6 +99,26 @@ fn speed(row: &Row) -> Option<TargetResult> {
         reached: ratio.is / target.times,
         verdict: verdict(row, ratio, target.times),
         broken: verdict(row, ratio, target.usual * HALF) == Verdict::Missed,
+    })
+}
+
+/// How long ours takes beside the floor.
+fn over_floor(row: &Row) -> Option<TargetResult> {
+    let floor = row.floor.as_ref()?;
+    let most = floor.most?;
+    let what = format!("{} beside the floor", row.name);
+    let wanted = format!("at most {most} times as long");
+    if let Outcome::Absent(why) = &floor.outcome {
+        return Some(TargetResult::unmeasured(what, wanted, why));
+    }
+    let ratio = row.over_floor()?;
+    Some(TargetResult {
+        what,
+        wanted,
+        is: format!("{} times ({} to {})", short(ratio.is), short(ratio.low), short(ratio.high)),
+        reached: most / ratio.is,
+        verdict: at_most(row, ratio, most),
+        broken: at_most(row, ratio, most / HALF) == Verdict::Missed,
     })
 }
 
@@ -239,14 +265,14 @@ pub(crate) fn megabytes(bytes: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::run::measure::{Noise, Outcome, Samples};
+    use crate::run::measure::{Floor, Noise, Outcome, Samples};
     use crate::scenarios::SCENARIOS;
 
     fn row(name: &str, unrest: f64, times: &[f64]) -> Row {
         let one =
             |ms: &f64| Outcome::Measured(Samples { took: vec![*ms; 5], memory: Some(1000), ..Samples::default() });
         let noise = Noise { unrest, others: 0.0 };
-        Row { name: name.to_owned(), sides: times.iter().map(one).collect(), noise }
+        Row { name: name.to_owned(), sides: times.iter().map(one).collect(), floor: None, noise }
     }
 
     fn verdicts(rows: &[Row]) -> Vec<Verdict> {
@@ -267,6 +293,23 @@ mod tests {
         let broken = |noise, times: f64| evaluate(&[row("bridge ADD", noise, &[2.0, 2.0 * times])], &[])[0].broken;
         assert!(broken(1.0, 0.4 * bridge.usual) && !broken(1.0, 0.6 * bridge.usual));
         assert!(!broken(9.0, 0.4 * bridge.usual));
+    }
+
+    #[test]
+    fn more_than_allowed_over_the_floor_is_missed_and_twice_that_is_broken() {
+        let of = |ours: f64| {
+            let mut one = row("bridge DEL", 1.0, &[ours]);
+            let floor = Samples { took: vec![2.0; 5], ..Samples::default() };
+            one.floor = Some(Floor { outcome: Outcome::Measured(floor), most: Some(1.1) });
+            let result = over_floor(&one).unwrap();
+            (result.verdict, result.broken)
+        };
+        assert_eq!(of(2.1), (Verdict::Met, false));
+        assert_eq!(of(3.0), (Verdict::Missed, false));
+        assert_eq!(of(4.5), (Verdict::Missed, true));
+        let mut absent = row("bridge DEL", 1.0, &[2.0]);
+        absent.floor = Some(Floor { outcome: Outcome::Absent("it fails".to_owned()), most: Some(1.1) });
+        assert!(over_floor(&absent).unwrap().broken);
     }
 
     #[test]

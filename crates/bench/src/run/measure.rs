@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use crate::figures::{Ratio, median, quantile};
 use crate::scenarios::stage::{Side, Stage, Step};
-use crate::scenarios::{Scenario, Verb, row, row_together};
+use crate::scenarios::{Scenario, Verb, over_floor, row, row_together};
 use crate::spawn;
 
 /// A line of the table.
@@ -17,7 +17,17 @@ pub(crate) struct Row {
     pub(crate) name: String,
     /// Ours first, then the peers, in the order of the command line.
     pub(crate) sides: Vec<Outcome>,
+    /// The floor, if it plays the scenario.
+    pub(crate) floor: Option<Floor>,
     pub(crate) noise: Noise,
+}
+
+/// The measurements of the floor in a row.
+#[derive(Debug)]
+pub(crate) struct Floor {
+    pub(crate) outcome: Outcome,
+    /// How many times as long ours may take, if that is limited.
+    pub(crate) most: Option<f64>,
 }
 
 /// The load of the machine while a row was measured.
@@ -80,6 +90,14 @@ impl Row {
         let peers = (1..self.sides.len()).filter_map(|side| self.samples(side)).map(|peer| &peer.took);
         let fastest = peers.min_by(|one, other| median(one).total_cmp(&median(other)))?;
         Some(Ratio::of(fastest, ours))
+    }
+
+    /// The ratio of our time to the floor's.
+    pub(crate) fn over_floor(&self) -> Option<Ratio> {
+        match &self.floor.as_ref()?.outcome {
+            Outcome::Measured(samples) => Some(Ratio::of(&self.samples(0)?.took, &samples.took)),
+            Outcome::Absent(_) => None,
+        }
     }
 
     pub(crate) fn is_noisy(&self) -> bool {
@@ -197,8 +215,9 @@ impl<'a> Player<'a> {
 }
 
 /// Plays a scenario for that many rounds, and returns its rows.
-pub(crate) fn play(scenario: &Scenario, sides: &[Side], rounds: usize) -> Vec<Row> {
-    let mut players: Vec<_> = sides.iter().map(|side| Player::new(side, scenario)).collect();
+pub(crate) fn play(scenario: &Scenario, sides: &[Side], floor: Option<&Side>, rounds: usize) -> Vec<Row> {
+    let floor = floor.filter(|_| scenario.has_floor);
+    let mut players: Vec<_> = sides.iter().chain(floor).map(|side| Player::new(side, scenario)).collect();
     let mut works = Vec::new();
     let before = Ticks::now();
     for round in 0..rounds {
@@ -215,10 +234,17 @@ pub(crate) fn play(scenario: &Scenario, sides: &[Side], rounds: usize) -> Vec<Ro
         player.count();
     }
     players[0].trace();
-    let together =
-        row_together(scenario).map(|name| Row { name, sides: players.iter().map(Player::together).collect(), noise });
-    let mut sides = |verb| players.iter_mut().map(|player| player.outcome(verb)).collect();
-    let rows = scenario.rows.iter().map(|verb| Row { name: row(scenario, *verb), sides: sides(*verb), noise });
+    let mut floor = floor.and_then(|_| players.pop());
+    let together = row_together(scenario).map(|name| {
+        let sides = players.iter().map(Player::together).collect();
+        Row { name, sides, floor: None, noise }
+    });
+    let rows = scenario.rows.iter().map(|verb| Row {
+        name: row(scenario, *verb),
+        sides: players.iter_mut().map(|player| player.outcome(*verb)).collect(),
+        floor: floor.as_mut().map(|player| Floor { outcome: player.outcome(*verb), most: over_floor(scenario, *verb) }),
+        noise,
+    });
     rows.chain(together).collect()
 }
 
@@ -346,9 +372,13 @@ mod tests {
     fn the_faster_peer_is_the_one_to_beat() {
         let samples = |ms: f64| Outcome::Measured(Samples { took: vec![ms; 3], ..Samples::default() });
         let noise = Noise { unrest: 1.0, others: 0.0 };
-        let row = |sides| Row { name: String::new(), sides, noise };
-        let ratio = row(vec![samples(2.0), samples(30.0), samples(10.0)]).ratio().unwrap();
-        assert!((ratio.is - 5.0).abs() < 1e-9);
+        let row = |sides| Row { name: String::new(), sides, floor: None, noise };
+        let mut three = row(vec![samples(2.0), samples(30.0), samples(10.0)]);
+        assert!((three.ratio().unwrap().is - 5.0).abs() < 1e-9);
+        assert_eq!(three.over_floor(), None);
+        three.floor = Some(Floor { outcome: samples(1.0), most: None });
+        assert!((three.ratio().unwrap().is - 5.0).abs() < 1e-9, "the floor is no peer");
+        assert!((three.over_floor().unwrap().is - 2.0).abs() < 1e-9);
         assert_eq!(row(vec![samples(2.0), Outcome::Absent("no such verb".into())]).ratio(), None);
         assert_eq!(row(vec![Outcome::Absent("not yet".into()), samples(2.0)]).ratio(), None);
     }
