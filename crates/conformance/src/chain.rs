@@ -1,7 +1,8 @@
 //! A plugin that calls the plugins of a list, as a runtime does, so that a chain is tested as one plugin.
 //!
 //! Its configuration has the plugins in the key `plugins`. ADD and CHECK call them in order, DEL in reverse order; all plugins are
-//! called for DEL, GC and STATUS, and the first error is reported at the end.
+//! called for DEL, GC and STATUS, and the first error is reported at the end. If ADD of a plugin fails, those before it get a DEL;
+//! that plugin gets one only if it was not it that reported the error.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -30,7 +31,7 @@ pub(crate) fn main() -> ExitCode {
         .and_then(|_| serve(&variable("CNI_COMMAND"), &stdin));
     let (status, stdout) = match conf {
         Ok(stdout) => (0, stdout),
-        Err(failure) => failure,
+        Err(failure) => (failure.status, failure.stdout),
     };
     let mut out = std::io::stdout();
     if let Err(error) = out.write_all(&stdout).and_then(|()| out.flush()) {
@@ -40,11 +41,17 @@ pub(crate) fn main() -> ExitCode {
     ExitCode::from(status)
 }
 
-/// The exit status and stdout of a call that failed.
-type Failure = (u8, Vec<u8>);
+/// A call that failed.
+struct Failure {
+    status: u8,
+    stdout: Vec<u8>,
+    /// Whether the plugin reported it, and not this program: then it has undone what it did.
+    is_of_plugin: bool,
+}
 
 fn refusal(code: u32, msg: &str) -> Failure {
-    (1, json!({"cniVersion": "1.1.0", "code": code, "msg": msg}).to_string().into_bytes())
+    let stdout = json!({"cniVersion": "1.1.0", "code": code, "msg": msg}).to_string().into_bytes();
+    Failure { status: 1, stdout, is_of_plugin: false }
 }
 
 #[expect(clippy::disallowed_methods, reason = "it is called as a plugin is")]
@@ -62,27 +69,38 @@ fn serve(verb: &str, stdin: &[u8]) -> Result<Vec<u8>, Failure> {
     let plugins = list.get("plugins").and_then(Value::as_array).cloned().unwrap_or_default();
     match verb {
         "ADD" => add(list, &plugins),
-        "DEL" => all(list, plugins.iter().rev()),
-        "CHECK" => plugins.iter().try_fold(Vec::new(), |_, plugin| call(list, plugin, None)),
-        _ => all(list, plugins.iter()),
+        "DEL" => all(verb, list, plugins.iter().rev()),
+        "CHECK" => plugins.iter().try_fold(Vec::new(), |_, plugin| call(verb, list, plugin, None)),
+        _ => all(verb, list, plugins.iter()),
     }
 }
 
 /// Each plugin gets the result of the one before it.
 fn add(list: &Map<String, Value>, plugins: &[Value]) -> Result<Vec<u8>, Failure> {
     let mut result = Vec::new();
-    for plugin in plugins {
+    for (n, plugin) in plugins.iter().enumerate() {
         let before = if result.is_empty() { None } else { Some(&result[..]) };
-        result = call(list, plugin, before)?;
+        match call("ADD", list, plugin, before) {
+            Ok(answer) => result = answer,
+            Err(failure) => {
+                let added = if failure.is_of_plugin { &plugins[..n] } else { &plugins[..=n] };
+                let _ = all("DEL", list, added.iter().rev()); // the failure of ADD is reported
+                return Err(failure);
+            }
+        }
     }
     Ok(result)
 }
 
 /// Calls all plugins. Returns the first failure.
-fn all<'a>(list: &Map<String, Value>, plugins: impl Iterator<Item = &'a Value>) -> Result<Vec<u8>, Failure> {
+fn all<'a>(
+    verb: &str,
+    list: &Map<String, Value>,
+    plugins: impl Iterator<Item = &'a Value>,
+) -> Result<Vec<u8>, Failure> {
     let mut failure = None;
     for plugin in plugins {
-        if let Err(failed) = call(list, plugin, None) {
+        if let Err(failed) = call(verb, list, plugin, None) {
             failure.get_or_insert(failed);
         }
     }
@@ -93,7 +111,7 @@ fn all<'a>(list: &Map<String, Value>, plugins: impl Iterator<Item = &'a Value>) 
 }
 
 /// Calls one plugin with its keys and those of the list that a runtime adds. Returns its stdout.
-fn call(list: &Map<String, Value>, plugin: &Value, before: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
+fn call(verb: &str, list: &Map<String, Value>, plugin: &Value, before: Option<&[u8]>) -> Result<Vec<u8>, Failure> {
     let mut conf = plugin.as_object().cloned().unwrap_or_default();
     let kept = ["cniVersion", "name"].into_iter().chain(FROM_THE_RUNTIME);
     for key in kept.filter(|key| list.contains_key(*key)) {
@@ -105,16 +123,16 @@ fn call(list: &Map<String, Value>, plugin: &Value, before: Option<&[u8]>) -> Res
         conf.insert("prevResult".to_owned(), result);
     }
     let kind = conf.get("type").and_then(Value::as_str).unwrap_or_default().to_owned();
-    exec(&kind, Value::Object(conf).to_string().into_bytes())
+    exec(verb, &kind, Value::Object(conf).to_string().into_bytes())
 }
 
-/// Runs a plugin of `CNI_PATH` with this process's variables.
-fn exec(kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
+/// Runs a plugin of `CNI_PATH` for a verb, with this process's other variables.
+fn exec(verb: &str, kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let path = cnikit_invoke::find(kind, &variable("CNI_PATH")).map_err(|error| refusal(103, &error.to_string()))?;
     let program = Program {
         path,
         args: Vec::new(),
-        env: Env::inherited(Vec::new()),
+        env: Env::inherited(vec![("CNI_COMMAND".into(), verb.into())]),
         stdin,
         limit: 64 << 20,
         grace: Duration::from_secs(1),
@@ -124,7 +142,10 @@ fn exec(kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let _ = std::io::stderr().write_all(&ended.stderr);
     match ended.how {
         How::Exit(0) => Ok(ended.stdout),
-        How::Exit(status) => Err((u8::try_from(status).unwrap_or(1), ended.stdout)),
+        How::Exit(status) => {
+            let status = u8::try_from(status).unwrap_or(1);
+            Err(Failure { status, stdout: ended.stdout, is_of_plugin: true })
+        }
         How::Signal(signal) => Err(refusal(103, &format!("{kind} died by signal {signal}"))),
     }
 }
@@ -133,7 +154,7 @@ fn exec(kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
 fn versions() -> Result<Vec<u8>, Failure> {
     let mut common: Option<BTreeSet<String>> = None;
     for kind in variable(PLUGINS).split(',') {
-        let answer = exec(kind, br#"{"cniVersion": "1.0.0"}"#.to_vec())?;
+        let answer = exec("VERSION", kind, br#"{"cniVersion": "1.0.0"}"#.to_vec())?;
         let answer: Value = serde_json::from_slice(&answer).unwrap_or_default();
         let listed = answer["supportedVersions"].as_array().into_iter().flatten();
         let own: BTreeSet<String> = listed.filter_map(|one| one.as_str().map(str::to_owned)).collect();

@@ -38,13 +38,14 @@ const NETWORK: &str = "<network>";
 pub struct HostSnapshot(BTreeSet<String>);
 
 /// Title, command, and script of sed(1) for each part of a snapshot. The script sees each line of the output after the title. It
-/// removes counters, times and indexes, and the link-local address and routes that the kernel adds to a link some time after it
-/// came up. Commands are skipped if there is nothing to list, because each program costs more time than its output.
+/// removes counters (that of promiscuity counts the macvlans of a link, whose namespaces may still exist), times and indexes, and
+/// the link-local address and routes that the kernel adds to a link some time after it came up. Commands are skipped if there is
+/// nothing to list, because each program costs more time than its output.
 const QUERIES: [(&str, &str, &str); 11] = [
     (
         "link",
         "ip -o -d link show",
-        "s/: [0-9]+: /: /; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /",
+        "s/: [0-9]+: /: /; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /; s/ promiscuity [0-9]+( +allmulti [0-9]+)?//",
     ),
     (
         "address",

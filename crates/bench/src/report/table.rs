@@ -38,12 +38,16 @@ pub(crate) fn plain(row: &Row, sides: &[Side]) -> String {
 /// Every single measurement, for other evaluations.
 pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
     let mut text = "row,side,round,milliseconds,processor milliseconds,page faults\n".to_owned();
-    for (row, outcome, side) in rows.iter().flat_map(|row| row.sides.iter().zip(sides).map(move |(o, s)| (row, o, s))) {
-        let Outcome::Measured(samples) = outcome else { continue };
-        for (round, took) in samples.took.iter().enumerate() {
-            let processor = samples.processor[round];
-            let faults = samples.faults[round];
-            let _ = writeln!(text, "\"{}\",{},{round},{took:.3},{processor:.3},{faults}", row.name, side.name);
+    for row in rows {
+        let names = sides.iter().map(|side| side.name.as_str());
+        let floor = row.floor.iter().map(|floor| ("floor", &floor.outcome));
+        for (side, outcome) in names.zip(&row.sides).chain(floor) {
+            let Outcome::Measured(samples) = outcome else { continue };
+            for (round, took) in samples.took.iter().enumerate() {
+                let processor = samples.processor[round];
+                let faults = samples.faults[round];
+                let _ = writeln!(text, "\"{}\",{side},{round},{took:.3},{processor:.3},{faults}", row.name);
+            }
         }
     }
     text

@@ -225,14 +225,10 @@ pub fn leaves_foreign_objects(subject: &Subject) {
     host.sh(&FOREIGN_OBJECTS.replace("$DIR", &host.dir().display().to_string()));
     let subject = subject.at(host.dir());
     let container = subject.container(&host);
-    let lines = |snapshot: &HostSnapshot| -> BTreeSet<String> {
-        let all = snapshot.added_since(&HostSnapshot::default(), &subject.shared);
-        all.iter().filter(|line| !line.starts_with("sysctl: ")).map(|line| without_counts(line)).collect()
-    };
-    let before = lines(&HostSnapshot::stable(&host));
+    let before = HostSnapshot::stable(&host);
     let went = |when: &str| {
-        let after = lines(&HostSnapshot::of(&host));
-        let missing: Vec<&String> = before.difference(&after).collect();
+        let missing = before.added_since(&HostSnapshot::of(&host), &subject.shared);
+        let missing: Vec<String> = missing.into_iter().filter(|line| !line.starts_with("sysctl: ")).collect();
         assert!(missing.is_empty(), "{when}: objects of other programs were changed or removed: {missing:#?}");
     };
     let result = subject.add(&host, "c-one", &container);
@@ -244,13 +240,6 @@ pub fn leaves_foreign_objects(subject: &Subject) {
         subject.gc(&host, &[]).ok();
         went("after GC");
     }
-}
-
-/// The line of a snapshot without the counts of a link's users, such as those of a master whose frames a macvlan gets.
-fn without_counts(line: &str) -> String {
-    let Some((before, counts)) = line.split_once(" promiscuity ") else { return line.to_owned() };
-    let rest = counts.find(" minmtu ").map_or("", |at| &counts[at..]);
-    format!("{before}{rest}")
 }
 
 /// The containers of [`removes_invalid`]: two attachments that are not in the list of valid ones, and one that is.

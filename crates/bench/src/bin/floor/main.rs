@@ -1,8 +1,8 @@
-//! A CNI plugin with nothing in it but what the kernel and the files of host-local need: the floor that `scripts/bench` compares with.
+//! A CNI plugin with nothing in it but what the kernel and the files of host-local need: the floor for `scripts/bench`.
 //!
 //! It is `bridge`, `ptp`, `macvlan` or `host-local`, by the name that it is called with, and does ADD, CHECK and DEL of the
-//! configurations of `scenarios/mod.rs`, in IPv4. It validates nothing, undoes nothing, and finds nothing without the result of its
-//! ADD. It sends as few messages as the kernel allows, from one process with one thread.
+//! configurations in `scenarios/mod.rs`, in IPv4. It validates nothing, undoes nothing, and finds nothing without the result of
+//! its ADD. It sends as few messages as the kernel allows, from one process with one thread.
 
 mod addresses;
 mod links;
