@@ -25,16 +25,20 @@ const FROM_THE_RUNTIME: [&str; 5] =
 /// Serves one call.
 pub(crate) fn main() -> ExitCode {
     let mut stdin = Vec::new();
-    let conf = std::io::stdin()
+    let verb = variable("CNI_COMMAND");
+    let served = std::io::stdin()
         .read_to_end(&mut stdin)
         .map_err(|error| refusal(5, &format!("read stdin: {error}")))
-        .and_then(|_| serve(&variable("CNI_COMMAND"), &stdin));
-    let (status, stdout) = match conf {
+        .and_then(|_| serve(&verb, &stdin));
+    let (status, stdout) = match served {
         Ok(stdout) => (0, stdout),
         Err(failure) => (failure.status, failure.stdout),
     };
     let mut out = std::io::stdout();
     if let Err(error) = out.write_all(&stdout).and_then(|()| out.flush()) {
+        if (verb.as_str(), status) == ("ADD", 0) {
+            let _ = serve("DEL", &stdin); // nobody knows of what was added
+        }
         let _ = writeln!(std::io::stderr(), "write the result to stdout: {error}");
         return ExitCode::FAILURE;
     }
