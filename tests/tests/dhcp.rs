@@ -276,7 +276,8 @@ fn a_server_gives_the_host_no_address() {
     let container = host.container();
     let with =
         |ipam: &Value| with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE, "isDefaultGateway": true}), ipam);
-    let own = || host.sh(&format!("ip -o address show dev {DHCP_BRIDGE}"));
+    // Not those of the link itself, which the kernel marks until it has found no duplicate.
+    let own = || host.sh(&format!("ip -o address show dev {DHCP_BRIDGE} scope global"));
     let before = own();
     {
         let server = Dnsmasq::start(&host, RANGE, &["--dhcp-option=option:router,10.99.0.77"]);

@@ -14,11 +14,15 @@ fn bench(out: &Path, scenario: &[&str]) -> Output {
     bench.arg(out).args(scenario).env("TMPDIR", out).output().unwrap()
 }
 
-/// The cells of a row of the table.
+/// The cell of a row of the table below a heading.
 #[expect(clippy::expect_used, reason = "a test panics: that is how it fails")]
-fn cells(table: &str, row: &str) -> Vec<String> {
-    let line = table.lines().find(|line| line.starts_with(&format!("| {row} |"))).expect("the row is there");
-    line.split('|').map(|cell| cell.trim().to_owned()).collect()
+fn cell(table: &str, row: &str, heading: &str) -> String {
+    let cells = |name: &str| -> Vec<String> {
+        let line = table.lines().find(|line| line.starts_with(&format!("| {name} |"))).expect("the row is there");
+        line.split('|').map(|cell| cell.trim().to_owned()).collect()
+    };
+    let column = cells("row").iter().position(|name| name == heading).expect("the column is there");
+    cells(row).swap_remove(column)
 }
 
 #[test]
@@ -27,10 +31,10 @@ fn the_same_plugins_are_as_fast_as_each_other() {
     let ended = bench(out.path(), &["--exact", "host-local, empty"]);
     assert!(ended.status.success(), "{}", String::from_utf8_lossy(&ended.stderr));
     let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
-    let faster = cells(&table, "host-local, empty ADD")[4].replace("~ ", "");
+    let faster = cell(&table, "host-local, empty ADD", "faster by").replace("~ ", "");
     let ratio: f64 = faster.trim_start_matches("**").split("**").next().unwrap().parse().unwrap();
     assert!((0.2..5.0).contains(&ratio), "{table}");
-    let memory = &cells(&table, "host-local, empty ADD")[7];
+    let memory = cell(&table, "host-local, empty ADD", "memory");
     let (ours, theirs) = memory.split_once(" / ").unwrap();
     assert!([ours, theirs].iter().all(|megabytes| megabytes.parse::<f64>().unwrap() > 2.0), "{memory}");
 }
@@ -52,9 +56,30 @@ fn calls_at_once_are_counted_too() {
     let out = tempfile::tempdir().unwrap();
     let ended = bench(out.path(), &["--exact", "bridge, 2 at once", "--rounds", "1"]);
     let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
-    let calls: u32 = cells(&table, "bridge, 2 at once ADD")[6].parse().unwrap();
+    let calls: u32 = cell(&table, "bridge, 2 at once ADD", "calls").parse().unwrap();
     assert!((50..5_000).contains(&calls), "{table}");
     assert!(String::from_utf8_lossy(&ended.stdout).contains(&format!("  {calls} calls  ")), "{table}");
+}
+
+#[test]
+fn the_floor_does_what_the_scenarios_want() {
+    let out = tempfile::tempdir().unwrap();
+    let floor = tempfile::tempdir().unwrap();
+    for name in ["bridge", "ptp", "macvlan", "host-local"] {
+        std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cnikit-floor"), floor.path().join(name)).unwrap();
+    }
+    let scenarios = ["bridge", "bridge, nftables", "ptp", "macvlan", "host-local, empty"];
+    let mut options = vec!["--floor", floor.path().to_str().unwrap(), "--rounds", "2"];
+    scenarios.iter().for_each(|scenario| options.extend(["--exact", scenario]));
+    bench(out.path(), &options);
+    let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
+    for (scenario, verbs) in scenarios.into_iter().zip([3, 3, 2, 2, 2]) {
+        for verb in ["ADD", "DEL", "CHECK"].into_iter().take(verbs) {
+            let floor = cell(&table, &format!("{scenario} {verb}"), "floor");
+            assert!(floor.ends_with(')'), "{scenario} {verb}: {floor}: {table}");
+        }
+    }
+    assert!(table.contains("| host-local, empty ADD beside the floor | at most 1.35 times as long |"), "{table}");
 }
 
 #[test]
