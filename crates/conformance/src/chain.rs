@@ -36,8 +36,8 @@ pub(crate) fn main() -> ExitCode {
     };
     let mut out = std::io::stdout();
     if let Err(error) = out.write_all(&stdout).and_then(|()| out.flush()) {
-        if (verb.as_str(), status) == ("ADD", 0) {
-            let _ = serve("DEL", &stdin); // nobody knows of what was added
+        if verb == "ADD" && status == 0 {
+            let _ = serve("DEL", &stdin); // the caller does not learn of what was added
         }
         let _ = writeln!(std::io::stderr(), "write the result to stdout: {error}");
         return ExitCode::FAILURE;

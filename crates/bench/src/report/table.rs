@@ -56,8 +56,8 @@ pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
 const LEGEND: &str = "Times are from the start of the process to its end, in milliseconds: median (95th percentile). \
     *Faster by* is against the faster of the other sides, with the span in which 95 of 100 such measurements would lie; `~` where \
     the machine was too noisy to judge, or the span is too wide. *Floor* is a program that does only what the kernel and the files \
-    of host-local need, without checks, undoing or a search, and *of the floor* is our time divided by its time. Memory is the largest resident set of a call, or of anything \
-    that it started, in MB: ours, and the least of the other sides. System calls are those of one call of \
+    of host-local need, without checks, undoing or a search, and *of the floor* is our time divided by its time. Memory is the \
+    largest resident set of a call, or of anything that it started, in MB: ours, and the least of the other sides. System calls are those of one call of \
     ours, with all that it starts; of several at once, their mean. *Kernel* is an estimate: the time of our calls on \
     sockets, mostly of netlink, in three further rounds under strace(1), without what strace adds to each call, as a share of the \
     whole call. In rows of cnitool each side's tool calls the plugins of that \

@@ -324,7 +324,7 @@ impl<'a> Attempt<'a> {
         if output.stdout.is_empty() && NOT_LOADED.iter().any(|text| output.stderr.contains(text)) {
             return;
         }
-        let text = if output.stdout.is_empty() { output.stderr.clone() } else { output.refused().1 };
+        let text = if output.stdout.is_empty() { output.stderr.clone() } else { output.error().1 };
         let (process, _, number) = self.disturbed.at;
         if process > 0 || REWORDED.contains(&number.into()) {
             return assert!(!text.is_empty(), "it says nothing: {output:?}");

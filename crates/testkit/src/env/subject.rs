@@ -100,7 +100,12 @@ impl CallOutput {
 
     /// Code and message of a call that has to fail with exactly one error object.
     pub fn refused(&self) -> (u64, String) {
-        assert!(self.exit > 0, "it should have failed: {self:?}");
+        assert_eq!(self.exit, 1, "it should have failed: {self:?}");
+        self.error()
+    }
+
+    /// Code and message of the one error object on stdout, with any exit status.
+    pub(crate) fn error(&self) -> (u64, String) {
         let error = self.json();
         let text = |key: &str| error[key].as_str().unwrap_or_default().to_owned();
         (error["code"].as_u64().unwrap(), format!("{}; {}", text("msg"), text("details")))

@@ -23,7 +23,7 @@ const MACVLAN_BRIDGE: u32 = 4;
 const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
 
-/// What the container's link is connected to.
+/// The other side of the container's link.
 pub(crate) enum Near {
     /// A port of the bridge with this index.
     Bridge(u32),
@@ -136,7 +136,7 @@ impl Inside {
     }
 }
 
-/// What the kernel says about a link.
+/// The kernel's description of a link.
 fn link(socket: &Socket, name: &str) -> Result<Vec<u8>> {
     let ask = Message::new(RTM_GETLINK, ACK, &link_header(0, 0)).text(IFLA_IFNAME, name);
     socket.ask(&[ask])?.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))

@@ -100,7 +100,8 @@ impl Socket {
             let mut rest = &buffer[..read];
             while rest.len() >= HEADER {
                 let length = u32::from_ne_bytes([rest[0], rest[1], rest[2], rest[3]]) as usize;
-                let (kind, body) = (i32::from(u16::from_ne_bytes([rest[4], rest[5]])), &rest[HEADER..length]);
+                let kind = i32::from(u16::from_ne_bytes([rest[4], rest[5]]));
+                let body = &rest[HEADER..length];
                 match kind {
                     libc::NLMSG_DONE => waited -= 1,
                     libc::NLMSG_ERROR => {
