@@ -112,7 +112,7 @@ impl DhcpServer {
         let path =
             find_program(&name).unwrap_or_else(|| panic!("{name} is installed (Debian's kea and isc-dhcp-server)"));
         let grace = Duration::from_secs(2);
-        let program = Program { path, args, env, stdin: Vec::new(), limit: 1 << 22, grace };
+        let program = Program::new(path, env).args(args).limit(1 << 22).grace(grace);
         DhcpServer { maker, running: Some(RunningServer::start(host, program)), dir }
     }
 

@@ -109,14 +109,11 @@ impl Dnsmasq {
             format!("--log-facility={}", dir.join("log").display()),
         ];
         args.extend(options.iter().map(|option| (*option).to_owned()));
-        let program = Program {
-            path: find_program("dnsmasq").expect("dnsmasq is installed (Debian's dnsmasq-base)"),
-            args: args.into_iter().map(Into::into).collect(),
-            env: Env::Clean(&[]),
-            stdin: Vec::new(),
-            limit: 1 << 20,
-            grace: Duration::from_secs(1),
-        };
+        let program = Program::new(
+            find_program("dnsmasq").expect("dnsmasq is installed (Debian's dnsmasq-base)"),
+            Env::Clean(&[]),
+        )
+        .args(args.into_iter().map(Into::into).collect());
         let server = Dnsmasq { running: Some(RunningServer::start(host, program)), dir };
         server.await_file(&pid_file);
         server

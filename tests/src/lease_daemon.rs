@@ -72,14 +72,12 @@ impl LeaseDaemon {
         line.extend(["-pidfile".into(), pid_file.clone().into(), "-socketpath".into(), socket.clone().into()]);
         line.extend(flags.iter().map(Into::into));
         let first = line.remove(0);
-        let program = Program {
-            path: if starter.is_empty() { first.into() } else { find_program(&first.to_string_lossy()).unwrap() },
-            args: line,
-            env: Env::Clean(&[]),
-            stdin: Vec::new(),
-            limit: 1 << 20,
-            grace: Duration::from_secs(10),
-        };
+        let program = Program::new(
+            if starter.is_empty() { first.into() } else { find_program(&first.to_string_lossy()).unwrap() },
+            Env::Clean(&[]),
+        )
+        .args(line)
+        .grace(Duration::from_secs(10));
         LeaseDaemon { running: RunningServer::start(host, program), socket, pid_file }
     }
 

@@ -22,13 +22,8 @@ pub fn udhcpd(host: &Host, seconds: u32) -> RunningServer {
          min_lease 1\noption lease {seconds}\noption subnet 255.255.255.0\noption router {DHCP_SERVER}\n"
     );
     fs::write(dir.join("conf"), configuration).unwrap();
-    let program = Program {
-        path: find_program("busybox").expect("busybox is installed (Debian's busybox-static)"),
-        args: vec!["udhcpd".into(), "-f".into(), "-a".into(), "50".into(), dir.join("conf").into()],
-        env: Env::Clean(&[]),
-        stdin: Vec::new(),
-        limit: 1 << 20,
-        grace: std::time::Duration::from_secs(1),
-    };
+    let program =
+        Program::new(find_program("busybox").expect("busybox is installed (Debian's busybox-static)"), Env::Clean(&[]))
+            .args(vec!["udhcpd".into(), "-f".into(), "-a".into(), "50".into(), dir.join("conf").into()]);
     RunningServer::start(host, program)
 }

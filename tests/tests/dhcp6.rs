@@ -166,14 +166,11 @@ fn a_rogue_server_of_ipv6_keeps_no_container_from_its_lease_and_writes_nowhere_e
     rogue.sh("ip link set rogue0 up");
     let script = host.dir().join("rogue.py");
     std::fs::write(&script, ROGUE6).unwrap();
-    let program = Program {
-        path: find_program("nsenter").unwrap(),
-        args: vec![format!("--net={}", rogue.path()).into(), "python3".into(), script.into()],
-        env: Env::Clean(&[]),
-        stdin: Vec::new(),
-        limit: 1 << 20,
-        grace: Duration::from_secs(1),
-    };
+    let program = Program::new(find_program("nsenter").unwrap(), Env::Clean(&[])).args(vec![
+        format!("--net={}", rogue.path()).into(),
+        "python3".into(),
+        script.into(),
+    ]);
     let rogue_server = RunningServer::start(&host, program);
     rogue.sh("timeout 30 sh -c 'until ss -Hlun | grep -q :547; do sleep 0.05; done'");
     let server = DhcpServer::start6(&host, ServerMaker::Kea, 600, [0x10, 0x20]);

@@ -1082,14 +1082,11 @@ fn rogue(host: &Host, script: &str) -> (Container, RunningServer) {
     rogue.sh("ip address add 10.99.0.66/24 dev rogue0 && ip link set rogue0 up");
     let file = host.dir().join("rogue.py");
     std::fs::write(&file, format!("{ROGUE_SOCKET}{script}")).unwrap();
-    let program = Program {
-        path: find_program("nsenter").unwrap(),
-        args: vec![format!("--net={}", rogue.path()).into(), "python3".into(), file.into()],
-        env: Env::Clean(&[]),
-        stdin: Vec::new(),
-        limit: 1 << 20,
-        grace: Duration::from_secs(1),
-    };
+    let program = Program::new(find_program("nsenter").unwrap(), Env::Clean(&[])).args(vec![
+        format!("--net={}", rogue.path()).into(),
+        "python3".into(),
+        file.into(),
+    ]);
     let server = RunningServer::start(host, program);
     rogue.sh("timeout 30 sh -c 'until ss -Hlun | grep -q :67; do sleep 0.05; done'");
     (rogue, server)

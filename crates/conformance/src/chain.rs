@@ -133,14 +133,8 @@ fn call(verb: &str, list: &Map<String, Value>, plugin: &Value, before: Option<&[
 /// Runs a plugin of `CNI_PATH` for a verb, with this process's other variables.
 fn exec(verb: &str, kind: &str, stdin: Vec<u8>) -> Result<Vec<u8>, Failure> {
     let path = cnikit_invoke::find(kind, &variable("CNI_PATH")).map_err(|error| refusal(103, &error.to_string()))?;
-    let program = Program {
-        path,
-        args: Vec::new(),
-        env: Env::inherited(vec![("CNI_COMMAND".into(), verb.into())]),
-        stdin,
-        limit: 64 << 20,
-        grace: Duration::from_secs(1),
-    };
+    let program =
+        Program::new(path, Env::inherited(vec![("CNI_COMMAND".into(), verb.into())])).stdin(stdin).limit(64 << 20);
     let ended = cnikit_process::run(&program, Deadline::after(TIMEOUT))
         .map_err(|error| refusal(103, &format!("run {kind}: {error}")))?;
     let _ = std::io::stderr().write_all(&ended.stderr);

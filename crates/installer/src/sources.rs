@@ -79,7 +79,7 @@ fn ask_names(path: PathBuf) -> Result<Vec<String>, String> {
     let args = vec![OsString::from("--list")];
     let grace = Duration::from_secs(1);
     let path = std::path::absolute(path).map_err(|error| format!("{shown}: {error}"))?;
-    let program = Program { path, args, env: Env::Clean(&[]), stdin: Vec::new(), limit: 1 << 16, grace };
+    let program = Program::new(path, Env::Clean(&[])).args(args).limit(1 << 16).grace(grace);
     let ended = run(&program, Deadline::after(LISTING)).map_err(|error| format!("{shown}: {error}"))?;
     let text = String::from_utf8_lossy(&ended.stdout).into_owned();
     let names: Vec<String> = text.lines().map(str::to_owned).collect();

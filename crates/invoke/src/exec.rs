@@ -97,14 +97,7 @@ fn exec_by(
     stdin: &[u8],
     run: impl FnOnce(&Program) -> Result<Ended, process::Error>,
 ) -> Result<PluginOutput, Error> {
-    let program = Program {
-        path: plugin.to_owned(),
-        args: Vec::new(),
-        env: environment.env(),
-        stdin: stdin.to_owned(),
-        limit: LIMIT,
-        grace: GRACE,
-    };
+    let program = Program::new(plugin, environment.env()).stdin(stdin.to_owned()).limit(LIMIT).grace(GRACE);
     let outcome = run(&program);
     pass_on(outcome.as_ref().map_or_else(process::Error::stderr, |ended| &ended.stderr));
     match outcome? {

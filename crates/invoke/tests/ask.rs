@@ -120,14 +120,10 @@ fn the_log_of_a_plugin_is_passed_on_also_if_it_fails() {
         return;
     }
     let plugin = script("echo a line of the log >&2; exit 1");
-    let program = Program {
-        path: std::env::current_exe().unwrap(),
-        args: vec!["--exact".into(), "the_log_of_a_plugin_is_passed_on_also_if_it_fails".into()],
-        env: Env::inherited(vec![("PLUGIN".into(), plugin.file().into())]),
-        stdin: Vec::new(),
-        limit: 1 << 20,
-        grace: Duration::ZERO,
-    };
+    let program =
+        Program::new(std::env::current_exe().unwrap(), Env::inherited(vec![("PLUGIN".into(), plugin.file().into())]))
+            .args(vec!["--exact".into(), "the_log_of_a_plugin_is_passed_on_also_if_it_fails".into()])
+            .grace(Duration::ZERO);
     let ended = run(&program, Deadline::after(EXEC_TIMEOUT)).unwrap();
     assert!(ended.how.is_success());
     assert!(String::from_utf8(ended.stderr).unwrap().contains("a line of the log\n"));

@@ -190,14 +190,10 @@ struct RunningProgram {
 
 impl RunningProgram {
     fn start(path: &Path, args: &[&str], stdin: Vec<u8>) -> Result<Self> {
-        let program = Program {
-            path: path.to_owned(),
-            args: args.iter().map(OsString::from).collect(),
-            env: Env::Clean(PASSED_ON),
-            stdin,
-            limit: MAX_OUTPUT,
-            grace: Duration::from_secs(1),
-        };
+        let program = Program::new(path, Env::Clean(PASSED_ON))
+            .args(args.iter().map(OsString::from).collect())
+            .stdin(stdin)
+            .limit(MAX_OUTPUT);
         let running = begin(&program, Deadline::after(TIMEOUT)).map_err(Error::Process)?;
         Ok(Self { running, command: format!("{} {}", path.display(), args.join(" ")) })
     }

@@ -32,14 +32,10 @@ pub fn start_daemon(daemon: &Daemon<'_>) -> Result<(), Error> {
 
 #[expect(clippy::disallowed_methods, reason = "the one place that starts daemons")]
 fn start(daemon: &Daemon<'_>) -> std::io::Result<()> {
-    let program = Program {
-        path: daemon.path.clone(),
-        args: daemon.args.clone(),
-        env: Env::Clean(&[]),
-        stdin: Vec::new(),
-        limit: 0,
-        grace: std::time::Duration::ZERO,
-    };
+    let program = Program::new(daemon.path.clone(), Env::Clean(&[]))
+        .args(daemon.args.clone())
+        .limit(0)
+        .grace(std::time::Duration::ZERO);
     let image = Image::new(&program, daemon.name.as_ref())?;
     let mut command = Command::new(&daemon.path);
     command.stdin(daemon.stdin.try_clone_to_owned()?).stdout(Stdio::null()).stderr(Stdio::null()).current_dir("/");

@@ -21,14 +21,9 @@
 //!
 //! use cnikit_process::{Deadline, Env, Program, find_program, run};
 //!
-//! let sort = Program {
-//!     path: find_program("sort").ok_or("there is no sort")?,
-//!     args: vec!["-n".into()],
-//!     env: Env::Clean(&[]),
-//!     stdin: b"10\n9\n".to_vec(),
-//!     limit: 1 << 20,
-//!     grace: Duration::from_secs(1),
-//! };
+//! let sort = Program::new(find_program("sort").ok_or("there is no sort")?, Env::Clean(&[]))
+//!     .args(vec!["-n".into()])
+//!     .stdin(b"10\n9\n".to_vec());
 //! let ended = run(&sort, Deadline::after(Duration::from_secs(5)))?;
 //! assert!(ended.how.is_success());
 //! assert_eq!(ended.stdout, b"9\n10\n");

@@ -182,14 +182,10 @@ mod tests {
 
     #[test]
     fn an_exit_is_noticed_without_a_pidfd() {
-        let program = Program {
-            path: "/bin/sh".into(),
-            args: ["-c", "exec >&- 2>&-; sleep 0.1; exit 5"].map(Into::into).into(),
-            env: Env::inherited(Vec::new()),
-            stdin: Vec::new(),
-            limit: 10,
-            grace: Duration::ZERO,
-        };
+        let program = Program::new("/bin/sh", Env::inherited(Vec::new()))
+            .args(["-c", "exec >&- 2>&-; sleep 0.1; exit 5"].map(Into::into).into())
+            .limit(10)
+            .grace(Duration::ZERO);
         let (mut child, mut pipes) = start(&program, None, Deadline::never()).unwrap();
         assert!(child.exit_notice.take().is_some(), "this kernel has pidfd_open(2)");
         assert_eq!(pipes.serve(&child, Deadline::after(Duration::from_secs(30)), None).unwrap(), Stop::Ended);

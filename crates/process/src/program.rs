@@ -13,6 +13,7 @@ use crate::Env;
 /// A program and everything that it is given. It inherits our working directory, and of our open descriptors only those that this
 /// process inherited itself.
 #[derive(Clone, Debug)]
+#[non_exhaustive]
 pub struct Program {
     /// The file. It is not searched for, and never interpreted by a shell.
     pub path: PathBuf,
@@ -26,6 +27,42 @@ pub struct Program {
     pub limit: usize,
     /// The time between `SIGTERM` and `SIGKILL` when it has to be ended.
     pub grace: Duration,
+}
+
+impl Program {
+    /// A program without arguments and input, which may write 1 MiB and gets one second to end.
+    pub fn new(path: impl Into<PathBuf>, env: Env) -> Self {
+        let grace = Duration::from_secs(1);
+        Self { path: path.into(), args: Vec::new(), env, stdin: Vec::new(), limit: 1 << 20, grace }
+    }
+
+    /// Sets the field `args`.
+    #[must_use]
+    pub fn args(mut self, args: Vec<OsString>) -> Self {
+        self.args = args;
+        self
+    }
+
+    /// Sets the field `stdin`.
+    #[must_use]
+    pub fn stdin(mut self, stdin: Vec<u8>) -> Self {
+        self.stdin = stdin;
+        self
+    }
+
+    /// Sets the field `limit`.
+    #[must_use]
+    pub fn limit(mut self, limit: usize) -> Self {
+        self.limit = limit;
+        self
+    }
+
+    /// Sets the field `grace`.
+    #[must_use]
+    pub fn grace(mut self, grace: Duration) -> Self {
+        self.grace = grace;
+        self
+    }
 }
 
 /// A program that runs under an SELinux label of its own, with an open file for its stdin.

@@ -22,12 +22,11 @@ const LONG: Duration = Duration::from_secs(30);
 const SHORT: Duration = Duration::from_millis(200);
 
 fn program(path: impl AsRef<Path>) -> Program {
-    let path = path.as_ref().to_owned();
-    Program { path, args: Vec::new(), env: Env::inherited(Vec::new()), stdin: Vec::new(), limit: 1 << 20, grace: SHORT }
+    Program::new(path.as_ref(), Env::inherited(Vec::new())).grace(SHORT)
 }
 
 fn shell(script: &str) -> Program {
-    Program { args: vec!["-c".into(), script.into()], ..program("/bin/sh") }
+    program("/bin/sh").args(vec!["-c".into(), script.into()])
 }
 
 fn ended(program: &Program) -> Ended {
@@ -78,14 +77,14 @@ fn arguments_environment_and_stdin_arrive_and_all_that_it_wrote_comes_back() {
 #[test]
 fn much_in_and_much_out_at_once_do_not_wait_for_each_other() {
     let stdin: Vec<u8> = (0..4_000_000_u32).map(|n| (n % 251) as u8).collect();
-    let program = Program { stdin: stdin.clone(), limit: stdin.len(), ..shell("tee /dev/stderr") };
+    let program = shell("tee /dev/stderr").stdin(stdin.clone()).limit(stdin.len());
     let ended = ended(&program);
     assert!(ended.stdout == stdin && ended.stderr == stdin);
 }
 
 #[test]
 fn a_program_that_does_not_read_its_stdin_has_done_nothing_wrong() {
-    let program = Program { stdin: vec![b'x'; 4_000_000], ..shell("exec <&-; echo done") };
+    let program = shell("exec <&-; echo done").stdin(vec![b'x'; 4_000_000]);
     assert_eq!(stdout_of(&program), "done");
 }
 
@@ -102,7 +101,7 @@ fn an_end_by_a_signal_is_named() {
 fn at_the_deadline_a_program_gets_sigterm_and_its_output_is_read() {
     let script = "trap 'echo tidied up >&2; exit 0' TERM; echo begun >&2; sleep 300 & wait";
     let begin = Instant::now();
-    let program = Program { grace: LONG, ..shell(script) };
+    let program = shell(script).grace(LONG);
     let error = run(&program, Deadline::after(SHORT)).unwrap_err();
     assert!(begin.elapsed() >= SHORT && begin.elapsed() < LONG);
     assert_eq!(error.stderr(), b"begun\ntidied up\n");
@@ -115,8 +114,9 @@ fn a_cancelled_call_ends_the_program_and_its_children_at_once() {
     let dir = tempdir().unwrap();
     let child = dir.path().join("child");
     let script = "trap 'echo tidied up >&2; exit 0' TERM; sleep 300 & echo $! >$CHILD; wait";
-    let program =
-        Program { env: Env::inherited(vec![("CHILD".into(), child.clone().into())]), grace: LONG, ..shell(script) };
+    let program = Program::new("/bin/sh", Env::inherited(vec![("CHILD".into(), child.clone().into())]))
+        .args(shell(script).args)
+        .grace(LONG);
     let cancel = CancellationToken::new().unwrap();
     assert!(!cancel.is_cancelled());
     let begin = Instant::now();
@@ -149,7 +149,7 @@ fn a_program_that_ignores_sigterm_is_killed_with_its_children() {
     let [own, child] = ["own", "child"].map(|name| dir.path().join(name));
     let script = "trap '' TERM; echo $$ >$OWN; sleep 300 & echo $! >$CHILD; wait";
     let env = Env::inherited(vec![("OWN".into(), own.clone().into()), ("CHILD".into(), child.clone().into())]);
-    let error = run(&Program { env, ..shell(script) }, Deadline::after(SHORT)).unwrap_err();
+    let error = run(&Program::new("/bin/sh", env).args(shell(script).args), Deadline::after(SHORT)).unwrap_err();
     assert!(matches!(error, Error::Deadline { after, .. } if after >= 2 * SHORT), "{error}");
     assert_eq!(kill(Pid::from_raw(pid_in(&own)), None), Err(Errno::ESRCH), "it is not reaped");
     let child = pid_in(&child);
@@ -160,7 +160,7 @@ fn a_program_that_ignores_sigterm_is_killed_with_its_children() {
 fn a_program_that_writes_without_end_is_ended_on_either_stream() {
     for (script, wanted) in [("yes", Stream::Stdout), ("echo begin >&2; yes >&2", Stream::Stderr)] {
         let begin = Instant::now();
-        let program = Program { limit: 1000, grace: LONG, ..shell(script) };
+        let program = shell(script).limit(1000).grace(LONG);
         let error = run(&program, Deadline::after(LONG)).unwrap_err();
         assert!(begin.elapsed() < LONG, "its grace was used up");
         assert!(matches!(error, Error::TooMuch { stream, limit: 1000, .. } if stream == wanted), "{error}");
@@ -171,8 +171,8 @@ fn a_program_that_writes_without_end_is_ended_on_either_stream() {
 #[test]
 fn exactly_what_is_allowed_may_be_written() {
     let script = "printf 12345; printf 12345 >&2";
-    assert_eq!(stdout_of(&Program { limit: 5, ..shell(script) }), "12345");
-    let error = run(&Program { limit: 4, ..shell(script) }, Deadline::after(LONG)).unwrap_err();
+    assert_eq!(stdout_of(&shell(script).limit(5)), "12345");
+    let error = run(&shell(script).limit(4), Deadline::after(LONG)).unwrap_err();
     assert_eq!(error.to_string(), "/bin/sh wrote more than 4 bytes to stdout and was ended");
 }
 
@@ -268,7 +268,7 @@ fn fifty_at_once_each_get_their_own_answer() {
         for number in 0..50 {
             scope.spawn(move || {
                 let stdin = format!("{number} ").repeat(20_000).into_bytes();
-                assert!(ended(&Program { stdin: stdin.clone(), ..program("/bin/cat") }).stdout == stdin);
+                assert!(ended(&program("/bin/cat").stdin(stdin.clone())).stdout == stdin);
             });
         }
     });

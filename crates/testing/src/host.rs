@@ -287,14 +287,11 @@ fn try_shell(line: &str) -> (bool, String) {
 
 /// Runs a program in the namespaces of the calling thread.
 fn run_here(path: &Path, args: &[&str], env: &[(String, String)], stdin: &[u8]) -> (i32, Vec<u8>, Vec<u8>) {
-    let program = Program {
-        path: PathBuf::from(path),
-        args: args.iter().map(OsString::from).collect(),
-        env: Env::inherited(env.iter().map(|(key, value)| (key.into(), value.into())).collect()),
-        stdin: stdin.to_vec(),
-        limit: 64 << 20,
-        grace: Duration::from_secs(1),
-    };
+    let program =
+        Program::new(path, Env::inherited(env.iter().map(|(key, value)| (key.into(), value.into())).collect()))
+            .args(args.iter().map(OsString::from).collect())
+            .stdin(stdin.to_vec())
+            .limit(64 << 20);
     let ended = cnikit_process::run(&program, Deadline::after(TIMEOUT));
     let ended = ended.unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     let exit = match ended.how {

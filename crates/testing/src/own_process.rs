@@ -55,7 +55,7 @@ pub(crate) fn run_test_again(name: &str, variable: &str, through: &[OsString]) -
 pub(crate) fn run(mut words: Vec<OsString>, variables: Vec<(OsString, OsString)>) -> Ended {
     let path = PathBuf::from(words.remove(0));
     let env = Env::inherited(variables);
-    let program = Program { path, args: words, env, stdin: Vec::new(), limit: LIMIT, grace: GRACE };
+    let program = Program::new(path, env).args(words).limit(LIMIT).grace(GRACE);
     cnikit_process::run(&program, Deadline::never())
         .unwrap_or_else(|error| panic!("{}: {error}", program.path.display()))
 }

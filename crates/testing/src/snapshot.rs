@@ -202,8 +202,8 @@ fn shown(netns: &Netns) -> BTreeSet<String> {
     run(netns, &script()).lines().map(str::to_owned).collect()
 }
 
-/// The names of host ends that the earlier plugins of a chain made begin with this, in the tests of chained plugins. Such links
-/// come and go with containers, so that of them only limits are compared.
+/// The names of host ends that the earlier plugins of a chain made begin with this, in the tests of chained plugins. Such links,
+/// and devices that are made for a container, come and go with containers: of them only limits are compared.
 const HOST_END: &str = "pairend";
 /// Queueing disciplines that limit a host end.
 const LIMITS: [&str; 2] = ["qdisc tbf", "qdisc ingress"];
@@ -221,14 +221,8 @@ fn script() -> String {
 }
 
 fn run(netns: &Netns, script: &str) -> String {
-    let program = Program {
-        path: "/bin/sh".into(),
-        args: vec!["-c".into(), script.into()],
-        env: Env::inherited(Vec::new()),
-        stdin: Vec::new(),
-        limit: 64 << 20,
-        grace: Duration::from_secs(1),
-    };
+    let program =
+        Program::new("/bin/sh", Env::inherited(Vec::new())).args(vec!["-c".into(), script.into()]).limit(64 << 20);
     let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(Duration::from_mins(1))));
     String::from_utf8_lossy(&ended.unwrap().unwrap().stdout).into_owned()
 }

@@ -120,14 +120,8 @@ fn run_as_ordinary_user(program: &Path, test: &str) -> (bool, String) {
     let user = ORDINARY.to_string();
     let mut args = vec!["--reuid", &user, "--regid", &user, "--clear-groups"];
     args.extend([program.to_str().unwrap(), "--exact", test]);
-    let setpriv = Program {
-        path: cnikit_process::find_program("setpriv").unwrap(),
-        args: args.into_iter().map(Into::into).collect(),
-        env: Env::Clean(&[]),
-        stdin: Vec::new(),
-        limit: 1 << 20,
-        grace: std::time::Duration::from_secs(1),
-    };
+    let setpriv = Program::new(cnikit_process::find_program("setpriv").unwrap(), Env::Clean(&[]))
+        .args(args.into_iter().map(Into::into).collect());
     let ended = cnikit_process::run(&setpriv, Deadline::after(std::time::Duration::from_mins(2))).unwrap();
     let output = [ended.stdout, ended.stderr].concat();
     (ended.how.is_success(), String::from_utf8_lossy(&output).into_owned())

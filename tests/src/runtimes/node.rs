@@ -136,14 +136,10 @@ impl Node {
             "--".into(),
             program.into(),
         ];
-        let nsenter = Program {
-            path: "/usr/bin/nsenter".into(),
-            args: enter.iter().map(String::as_str).chain(args.iter().copied()).map(Into::into).collect(),
-            env: Env::inherited(Vec::new()),
-            stdin: stdin.to_vec(),
-            limit: 64 << 20,
-            grace: Duration::from_secs(1),
-        };
+        let nsenter = Program::new("/usr/bin/nsenter", Env::inherited(Vec::new()))
+            .args(enter.iter().map(String::as_str).chain(args.iter().copied()).map(Into::into).collect())
+            .stdin(stdin.to_vec())
+            .limit(64 << 20);
         let ended = cnikit_process::run(&nsenter, Deadline::after(TIMEOUT));
         let ended = ended.unwrap_or_else(|error| panic!("{program} {args:?}: {error}"));
         (ended.how, ended.stdout, ended.stderr)

@@ -106,14 +106,9 @@ impl Manager<'_> {
                  sh {dir}/inside"
         );
         let args = ["--mount", "--propagation", "slave", "sh", "-c", &line];
-        let program = Program {
-            path: find_program("unshare").unwrap(),
-            args: args.map(Into::into).to_vec(),
-            env: Env::Clean(&[]),
-            stdin: Vec::new(),
-            limit: 1 << 20,
-            grace: Duration::from_secs(10),
-        };
+        let program = Program::new(find_program("unshare").unwrap(), Env::Clean(&[]))
+            .args(args.map(Into::into).to_vec())
+            .grace(Duration::from_secs(10));
         let manager = Manager { host, running: Some(RunningServer::start(host, program)) };
         manager.systemctl("start cni-dhcp.socket");
         manager

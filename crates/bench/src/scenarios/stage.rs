@@ -375,14 +375,11 @@ fn lacking(why: String) -> String {
 
 /// Runs a shell line in a network namespace with an input. It has to succeed. Returns its output.
 pub(crate) fn shell(netns: &Netns, line: &str, input: &str) -> Result<String> {
-    let program = Program {
-        path: "/bin/sh".into(),
-        args: ["-c", line].map(Into::into).into(),
-        env: Env::inherited(vec![("PATH".into(), PATH.into())]),
-        stdin: input.as_bytes().to_vec(),
-        limit: 64 << 20,
-        grace: Duration::ZERO,
-    };
+    let program = Program::new("/bin/sh", Env::inherited(vec![("PATH".into(), PATH.into())]))
+        .args(["-c", line].map(Into::into).into())
+        .stdin(input.as_bytes().to_vec())
+        .limit(64 << 20)
+        .grace(Duration::ZERO);
     let run = |_: &_| cnikit_process::run(&program, Deadline::after(TIMEOUT));
     let ended = netns.enter(run).map_err(|error| error.to_string())?.map_err(|error| error.to_string())?;
     let stderr = String::from_utf8_lossy(&ended.stderr);

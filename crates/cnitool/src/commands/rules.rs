@@ -85,7 +85,7 @@ impl Rules {
 pub(crate) fn program_output(name: &str, args: &[&str]) -> Result<String, String> {
     let path = find_program(name).ok_or("it is not installed")?;
     let args = args.iter().map(OsString::from).collect();
-    let program = Program { path, args, env: Env::Clean(&[]), stdin: Vec::new(), limit: LIMIT, grace: TIMEOUT };
+    let program = Program::new(path, Env::Clean(&[])).args(args).limit(LIMIT).grace(TIMEOUT);
     let ended = run(&program, Deadline::after(TIMEOUT)).map_err(|error| error.to_string())?;
     if ended.how.is_success() {
         Ok(String::from_utf8_lossy(&ended.stdout).into_owned())

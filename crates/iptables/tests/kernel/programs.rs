@@ -23,14 +23,7 @@ impl Host {
 
     /// Runs a shell line, which has to succeed.
     fn sh(&self, line: &str) {
-        let program = Program {
-            path: "/bin/sh".into(),
-            args: vec!["-c".into(), line.into()],
-            env: Env::inherited(Vec::new()),
-            stdin: Vec::new(),
-            limit: 1 << 20,
-            grace: Duration::from_secs(1),
-        };
+        let program = Program::new("/bin/sh", Env::inherited(Vec::new())).args(vec!["-c".into(), line.into()]);
         let ended = self.enter(|| run(&program, Deadline::after(Duration::from_mins(1)))).unwrap();
         assert!(ended.how.is_success(), "{line}: {ended:?}");
     }

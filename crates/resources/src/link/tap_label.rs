@@ -73,14 +73,7 @@ pub(crate) fn create(wanted: &NewTap, tap: &Tap, label: &str) -> Result<Option<c
             args.push(word.into());
         }
     }
-    let program = Program {
-        path: OURSELVES.into(),
-        args,
-        env: Env::Clean(&[]),
-        stdin: Vec::new(),
-        limit: LIMIT,
-        grace: Duration::from_secs(1),
-    };
+    let program = Program::new(OURSELVES, Env::Clean(&[])).args(args).limit(LIMIT);
     let labelled = Labelled { name: PLUGIN, label, stdin: tap.as_fd() };
     let context = || format!("make {} with the SELinux label {label:?}", wanted.name);
     let ended = run_labelled(&program, &labelled, Deadline::after(TIMEOUT));
