@@ -2,6 +2,8 @@
 
 /// Defines, for each field, a method of its name that sets it and returns the value. A field of the second list is an `Option`: its
 /// method takes a value or an `Option`.
+#[doc(hidden)]
+#[macro_export]
 macro_rules! setters {
     ($changed:ident { $($field:ident: $kind:ty),* } { $($option:ident: $inner:ty),* }) => {
         impl $changed {

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use cnikit_netlink::{Link, LinkChange, Mac, Netlink, NewVeth, Peer};
+use cnikit_netlink::{Link, LinkChange, Mac, Netlink, NewVeth, Peer, setters};
 use cnikit_netns::{Inside, Netns};
 use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
 use cnikit_skel::{AttachmentId, Error, Journal, NetnsLookup, Result};
@@ -41,35 +41,9 @@ impl Veth {
     pub fn new(ifname: impl Into<String>, host: HostEnd) -> Veth {
         Veth { ifname: ifname.into(), mac: None, mtu: None, queues: None, host, shut: false }
     }
-
-    /// Sets the field `mac`: a value, or an `Option`.
-    #[must_use]
-    pub fn mac(mut self, mac: impl Into<Option<Mac>>) -> Veth {
-        self.mac = mac.into();
-        self
-    }
-
-    /// Sets the field `mtu`: a value, or an `Option`.
-    #[must_use]
-    pub fn mtu(mut self, mtu: impl Into<Option<u32>>) -> Veth {
-        self.mtu = mtu.into();
-        self
-    }
-
-    /// Sets the field `queues`: a value, or an `Option`.
-    #[must_use]
-    pub fn queues(mut self, queues: impl Into<Option<u32>>) -> Veth {
-        self.queues = queues.into();
-        self
-    }
-
-    /// Sets the field `shut`.
-    #[must_use]
-    pub fn shut(mut self, shut: bool) -> Veth {
-        self.shut = shut;
-        self
-    }
 }
+
+setters!(Veth { shut: bool } { mac: Mac, mtu: u32, queues: u32 });
 
 /// What the host end of a veth pair is part of.
 #[derive(Clone, Debug, PartialEq, Eq)]
