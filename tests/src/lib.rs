@@ -8,6 +8,7 @@
 pub mod attached;
 pub mod campaign_subjects;
 pub mod chain;
+pub mod conformance_run;
 pub mod debian_root;
 pub mod dhcp_servers;
 pub mod dnsmasq;

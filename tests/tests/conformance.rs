@@ -2,9 +2,11 @@
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
 use std::fmt::Write as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 
-use cnikit_testkit::{CallOutput, Host, Subject, protocol};
+use cnikit_testkit::{Subject, protocol};
+use cnikit_tests::conformance_run::Run;
 use cnikit_tests::{bin, dual_stack, each_subject, program, subject};
 use serde_json::{Value, json};
 
@@ -37,58 +39,11 @@ fn bad_requests_and_existing_interfaces_are_refused_and_losses_noticed() {
     protocol::refuses_an_existing_interface(&bridge);
     protocol::keeps_valid_attachments(&bridge);
     protocol::notices_losses(&bridge);
+    // Each container gets another address, also on a new host.
+    let mut hashed = bridge.with("ipam", json!({"type": "hashed", "subnet": "10.77.0.0/24", "dataDir": "$DIR/hashed"}));
+    hashed.env.push(("CNI_PATH".to_owned(), program("hashed").parent().unwrap().display().to_string()));
+    protocol::notices_losses(&hashed);
     protocol::refuses_bad_requests(&subject("host-local", json!({"ipam": dual_stack()})), false);
-}
-
-/// A run of the program in a host's directory, with these files of JSON there.
-struct Run {
-    host: Host,
-}
-
-impl Run {
-    fn with(files: &[(&str, Value)]) -> Run {
-        let host = Host::new();
-        for (name, content) in files {
-            std::fs::write(host.dir().join(name), content.to_string()).unwrap();
-        }
-        Run { host }
-    }
-
-    /// Runs it. An option that names a file of the directory gets its path.
-    fn run(&self, options: &[&str]) -> CallOutput {
-        let mut words = vec!["exec".to_owned(), program("cni-conformance").display().to_string()];
-        for option in options {
-            let file = self.host.dir().join(option);
-            let word = if file.is_file() { file.display().to_string() } else { (*option).to_owned() };
-            words.push(format!("'{word}'"));
-        }
-        let shell = [("LINE".to_owned(), words.join(" "))];
-        CallOutput::from(self.host.run(&self.script(), &shell, b""))
-    }
-
-    /// A program that runs the line in its variable.
-    fn script(&self) -> PathBuf {
-        let path = self.host.dir().join("script");
-        if !path.exists() {
-            self.host.sh(&format!("printf '#!/bin/sh\\neval \"$LINE\"\\n' > {0} && chmod 755 {0}", path.display()));
-        }
-        path
-    }
-
-    /// The outcome of each test of a JSON report.
-    fn outcomes(&self, options: &[&str]) -> Vec<(String, String)> {
-        let output = self.run(&[options, &["--format", "json"]].concat());
-        let report: Value = serde_json::from_str(&output.stdout).unwrap_or_else(|error| panic!("{error}: {output:?}"));
-        let text = |value: &Value| value.as_str().unwrap_or_default().to_owned();
-        report["tests"].as_array().unwrap().iter().map(|test| (text(&test["id"]), text(&test["outcome"]))).collect()
-    }
-
-    /// The names of the tests that fail.
-    fn failed(&self, options: &[&str]) -> Vec<String> {
-        let outcomes = self.outcomes(options);
-        assert!(outcomes.iter().any(|(_, outcome)| outcome == "passed"), "nothing passed: {outcomes:?}");
-        outcomes.into_iter().filter(|(_, outcome)| outcome == "failed").map(|(id, _)| id).collect()
-    }
 }
 
 fn plugin(name: &str) -> String {
@@ -229,6 +184,97 @@ fn the_other_forms_have_one_entry_for_each_test() {
     let output = run.run(&[&options[..], &["--format", "junit", "--output", "report.xml"]].concat());
     assert!(output.exit == 0 && output.stdout.is_empty(), "{output:?}");
     assert_eq!(std::fs::read_to_string(&file).unwrap().matches("<testcase ").count(), 3);
+}
+
+#[test]
+fn a_report_may_be_written_below_run() {
+    let run = Run::with(&[("net.json", json!({"name": "testnet"}))]);
+    let file = Path::new("/run").join(run.host.dir().file_name().unwrap());
+    let path = file.display().to_string();
+    let options = ["--plugin", &ours("loopback"), "--conf", "net.json", "--only", "version"];
+    let output = run.run(&[&options[..], &["--output", &path]].concat());
+    let written = std::fs::read_to_string(&file).unwrap();
+    std::fs::remove_file(&file).unwrap();
+    assert!(output.exit == 0 && output.stdout.is_empty(), "{output:?}");
+    assert!(written.ends_with("1 passed, 0 failed, 0 do not apply; level: none\n"), "{written}");
+}
+
+/// A plugin whose ADD leaves a daemon, its configuration, and a program that counts such daemons, in the directory of a run.
+fn with_daemon(when_started: &str) -> Run {
+    let run = Run::with(&[("net.json", json!({"name": "testnet", "cniVersion": "1.0.0"}))]);
+    let text = format!(
+        "#!/bin/sh
+         case $CNI_COMMAND in
+         VERSION) echo '{{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"1.0.0\"]}}' ;;
+         ADD)
+             setsid tail -f $0 >/dev/null 2>&1 </dev/null &
+             {when_started}
+             echo '{{\"cniVersion\": \"1.0.0\", \"ips\": []}}' ;;
+         esac\n"
+    );
+    let dir = run.host.dir().display();
+    let count = format!(
+        "#!/bin/sh\ncat /proc/[0-9]*/cmdline 2>/dev/null | tr '\\0' ' ' | grep -c 'tail [-]f {dir}/daemonic'\n"
+    );
+    for (name, text) in [("daemonic", text), ("daemons", count)] {
+        let path = run.host.dir().join(name);
+        std::fs::write(&path, text).unwrap();
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(0o755)).unwrap();
+    }
+    run.host.sh(&format!(
+        "chmod 755 {0} && cp {1} {0}",
+        run.host.dir().display(),
+        program("cni-conformance").display()
+    ));
+    run
+}
+
+const TEST_DAEMON: &str = "./cni-conformance --plugin ./daemonic --conf net.json --only version,add";
+
+#[test]
+fn what_a_plugin_leaves_running_ends_with_the_program() {
+    let run = with_daemon("");
+    let dir = run.host.dir().display();
+    let (_, output) = run.host.try_sh(&format!("cd {dir}; {TEST_DAEMON}; ./daemons"));
+    assert!(output.contains("2 passed, 0 failed") && output.ends_with("\n0\n"), "{output}");
+}
+
+/// A user may not mount `/proc` where a part of it is hidden, as in many containers.
+#[test]
+fn it_ends_also_where_no_pid_namespace_can_be_made() {
+    let run = with_daemon("");
+    let dir = run.host.dir().display();
+    let inside = format!(
+        "mount --bind /dev/null /proc/uptime; user='setpriv --reuid 65534 --regid 65534 --clear-groups'
+         ! $user unshare --map-root-user --pid --fork --mount-proc true 2>/dev/null || echo it can be made
+         $user {TEST_DAEMON}"
+    );
+    let (_, output) =
+        run.host.try_sh(&format!("cd {dir}; unshare --mount sh -c '{}'; ./daemons", inside.replace('\'', r"'\''")));
+    assert!(!output.contains("it can be made"), "{output}");
+    assert!(output.contains("2 passed, 0 failed") && output.ends_with("\n0\n"), "{output}");
+}
+
+#[test]
+fn nothing_is_left_of_a_run_that_is_killed() {
+    let run = with_daemon("touch $0.started; wait");
+    let dir = run.host.dir().display();
+    let (_, output) = run.host.try_sh(&format!(
+        "cd {dir}; {TEST_DAEMON} & timeout 60 sh -c 'until [ -e daemonic.started ]; do sleep 0.05; done'
+         ./daemons; kill -KILL $!; timeout 60 sh -c 'until [ $(./daemons) = 0 ]; do sleep 0.05; done' && echo ended"
+    ));
+    assert!(output.ends_with("1\nended\n"), "{output}");
+}
+
+#[test]
+fn the_host_is_prepared_for_each_container() {
+    let conf = json!({"name": "testnet", "device": "pairend$NUMBER",
+        "ipam": {"type": "static", "addresses": [{"address": "10.88.$PLACE/16"}]}});
+    let run = Run::with(&[("net.json", conf)]);
+    let options = ["--plugin", &ours("host-device"), "--conf", "net.json", "--only", "version,add,del"];
+    let line = "ip link show pairend$NUMBER >/dev/null 2>&1 || ip link add pairend$NUMBER type ifb";
+    assert_eq!(run.failed(&[&options[..], &["--setup-container", line]].concat()), [""; 0]);
+    assert_eq!(run.failed(&options), ["add"]);
 }
 
 #[test]

@@ -281,6 +281,7 @@ fn add_options(subject: &mut Subject, line: &CommandLine, inputs: &Inputs) -> Re
     // These live as long as the process does.
     let forever = |text: &str| -> &'static str { Box::leak(text.to_owned().into_boxed_str()) };
     subject.host_setup = forever(&line.setup);
+    subject.container_setup = forever(&line.setup_container);
     subject.shared.extend(line.may_stay.iter().map(|text| forever(text)));
     subject.state.clone_from(&inputs.state);
     Ok(())

@@ -33,6 +33,10 @@ pub(crate) struct CommandLine {
     /// A shell line that prepares each host, for example adds a master. `$DIR` in it is the host's directory
     #[arg(long, value_name = "LINE", default_value = ":")]
     pub setup: String,
+    /// A shell line that prepares the host for each container, for example adds the device that it gets, `pairend$NUMBER`: links
+    /// whose names begin with `pairend` are not compared. `$NUMBER`, `$PLACE` and `$DIR` in it are as in the configuration
+    #[arg(long, value_name = "LINE", default_value = ":")]
+    pub setup_container: String,
     /// A directory in which the plugin has state; each host gets an empty one there. /var/lib/cni always is one
     #[arg(long, value_name = "DIR")]
     pub state: Vec<PathBuf>,
@@ -126,7 +130,9 @@ impl CommandLine {
         option("chain", path(&self.chain));
         option("with-ipam", self.with_ipam.clone());
         option("cni-path", self.cni_path.clone());
-        option("setup", Some(self.setup.clone()).filter(|line| line != ":"));
+        for (name, line) in [("setup", &self.setup), ("setup-container", &self.setup_container)] {
+            option(name, Some(line.clone()).filter(|line| line != ":"));
+        }
         self.state.iter().for_each(|dir| option("state", Some(dir.display().to_string())));
         self.env.iter().for_each(|one| option("env", Some(one.clone())));
         self.may_stay.iter().for_each(|text| option("may-stay", Some(text.clone())));

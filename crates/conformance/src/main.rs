@@ -6,7 +6,7 @@
 //! specification, and reports. Parts, in reading order:
 //!
 //! - `cli`: the command line.
-//! - `isolation`: moves the process into namespaces of its own.
+//! - `isolation`: runs the program in namespaces of its own, and ends what plugins leave there.
 //! - `case`: from the command line to what is tested.
 //! - `checks`: the table of tests.
 //! - `chain`: a plugin that calls the plugins of a list, so that a chain is tested as one plugin.
@@ -19,10 +19,12 @@ mod cli;
 mod isolation;
 mod report;
 
-use std::path::Path;
+use std::ffi::OsStr;
+use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Parser;
+use cnikit_testkit::{can_be_private, settle_in};
 
 use crate::case::Case;
 use crate::cli::{Campaigns, CommandLine};
@@ -34,33 +36,53 @@ const NOT_CONFORMING: u8 = 1;
 const UNUSABLE: u8 = 2;
 
 fn main() -> ExitCode {
-    let name = std::env::args_os().next();
-    if name.as_deref().and_then(|name| Path::new(name).file_name()).is_some_and(|name| name == chain::NAME) {
-        return chain::main();
+    let mut args = std::env::args_os();
+    let name = args.next().map(PathBuf::from).unwrap_or_default();
+    match name.file_name().and_then(OsStr::to_str) {
+        Some(chain::NAME) => return chain::main(),
+        Some(isolation::WORKER) => return work(),
+        _ => {}
     }
+    if args.next().is_some_and(|argument| argument == isolation::INIT) {
+        return isolation::init();
+    }
+    let line = CommandLine::parse();
+    if line.list {
+        report::list_checks();
+        return ExitCode::SUCCESS;
+    }
+    isolation::run_again(line.output.as_deref()).unwrap_or_else(|error| unusable(&error))
+}
+
+/// Runs the tests, in the namespaces.
+fn work() -> ExitCode {
+    isolation::end_with_init();
     let line = CommandLine::parse();
     match run(&line) {
         Ok(report) if report.is_met(line.level) => ExitCode::SUCCESS,
         Ok(_) => ExitCode::from(NOT_CONFORMING),
-        Err(error) => {
-            report::print_to_stderr(&format!("cni-conformance: {error}"));
-            ExitCode::from(UNUSABLE)
-        }
+        Err(error) => unusable(&error),
     }
 }
 
-/// Runs the tests of the command line, and writes the report.
+/// Reports why nothing could be tested.
+fn unusable(error: &str) -> ExitCode {
+    report::print_to_stderr(&format!("cni-conformance: {error}"));
+    ExitCode::from(UNUSABLE)
+}
+
+/// Runs the tests of the command line, and writes the report to stdout.
 ///
 /// # Errors
-/// Why there is nothing to test: a file that cannot be read, a missing program, no namespaces.
+/// Why there is nothing to test: a file that cannot be read, a missing program, a directory of state that cannot be private.
 fn run(line: &CommandLine) -> Result<Report, String> {
-    if line.list {
-        report::list_checks();
-        return Ok(Report::default());
-    }
     let chosen = line.chosen_checks()?;
     let inputs = case::Inputs::read(line)?;
-    isolation::enter(&line.state)?;
+    if let Some(one) = line.state.iter().find(|one| !can_be_private(one)) {
+        let why = "it does not exist, and neither does any directory above it";
+        return Err(format!("--state {}: {why}; hint: create it, or name one below /run or /var", one.display()));
+    }
+    settle_in(&line.state);
     // A test fails by a panic, whose text is the finding.
     std::panic::set_hook(Box::new(|_| {}));
     let case = Case::of(line, inputs)?;
@@ -74,6 +96,6 @@ fn run(line: &CommandLine) -> Result<Report, String> {
         };
         report.add(check.run(&case, runs_campaigns));
     }
-    report.finish()?;
+    report.finish();
     Ok(report)
 }

@@ -2,9 +2,7 @@
 
 mod forms;
 
-use std::fs;
 use std::io::Write;
-use std::path::PathBuf;
 
 use cnikit_testkit::campaign;
 
@@ -49,13 +47,13 @@ impl Report {
         Report { subject: case.subject.title.clone(), version, line: Some(line.clone()), ..Report::default() }
     }
 
-    fn is_text_on_stdout(&self) -> bool {
-        self.line.as_ref().is_some_and(|line| line.format == Format::Text && line.output.is_none())
+    fn is_text(&self) -> bool {
+        self.line.as_ref().is_some_and(|line| line.format == Format::Text)
     }
 
     /// Prints the heading, if the report is for a person who waits for it.
     pub(crate) fn begin(&self) {
-        if self.is_text_on_stdout() {
+        if self.is_text() {
             print(&self.heading());
         }
     }
@@ -65,32 +63,20 @@ impl Report {
         let again = self.line.as_ref().map(|line| line.again(result.check.id, campaign::seed()));
         self.again.push(again.unwrap_or_default());
         self.results.push(result);
-        if self.is_text_on_stdout() {
+        if self.is_text() {
             print(&self.text_of(self.results.len() - 1));
         }
     }
 
-    /// Writes what was not printed yet.
-    ///
-    /// # Errors
-    /// The file cannot be written.
-    pub(crate) fn finish(&self) -> Result<(), String> {
-        let Some(line) = &self.line else { return Ok(()) };
-        if self.is_text_on_stdout() {
-            print(&self.summary());
-            return Ok(());
-        }
-        let text = match line.format {
-            Format::Text => self.text(),
+    /// Prints what was not printed yet.
+    pub(crate) fn finish(&self) {
+        let Some(line) = &self.line else { return };
+        print(&match line.format {
+            Format::Text => self.summary(),
             Format::Tap => self.tap(),
             Format::Junit => self.junit(),
             Format::Json => self.json(),
-        };
-        match &line.output {
-            None => print(&text),
-            Some(path) => write(path, &text)?,
-        }
-        Ok(())
+        });
     }
 
     /// Whether no test up to this level failed.
@@ -109,10 +95,6 @@ impl Report {
         let levels = [Level::Specification, Level::Robust, Level::Excellent];
         levels.into_iter().take_while(|level| is_complete(*level) && self.is_met(*level)).last()
     }
-}
-
-fn write(path: &PathBuf, text: &str) -> Result<(), String> {
-    fs::write(path, text).map_err(|error| format!("write {}: {error}", path.display()))
 }
 
 fn print(text: &str) {

@@ -50,9 +50,11 @@ mod runtime;
 mod snapshot;
 
 pub use host::{Container, Host};
-pub use namespaces::in_own_namespaces;
 #[doc(hidden)] // for cni-conformance
-pub use namespaces::{namespaces_hint, settle_in};
+pub use mounts::can_be_private;
+pub use namespaces::in_own_namespaces;
+#[doc(hidden)]
+pub use namespaces::{settle_in, unshare_command};
 pub use own_process::{in_own_process, processor_time};
 pub use peer::PeerHost;
 pub use runtime::{HostRuntime, PluginDir, link_plugins};

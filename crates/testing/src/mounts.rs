@@ -36,16 +36,27 @@ pub(crate) fn hide_entries(directory: &Path, real: &Path, hidden: &[&str]) {
 /// The directory of running programs, which is empty and in memory before any other is made private.
 pub(crate) const RUN: &str = "/run";
 
-/// Makes a directory empty, and whatever is created in it is in memory. If it does not exist, its closest parent is replaced by a
-/// directory in memory, with the real one mounted below `real`, which is below [`RUN`].
+/// The directory itself, or if it does not exist the closest one above it.
+fn closest(directory: &Path) -> &Path {
+    directory.ancestors().find(|one| one.is_dir()).unwrap_or_else(|| Path::new("/"))
+}
+
+/// Whether [`settle_in`](crate::settle_in) can make a directory private: its path is absolute, and the closest directory above it
+/// that exists is not `/`, which cannot be replaced.
+pub fn can_be_private(directory: &Path) -> bool {
+    directory.is_absolute() && closest(directory) != Path::new("/")
+}
+
+/// Makes a directory empty, and whatever is created in it is in memory. If it does not exist, the closest one above it is replaced
+/// by a directory in memory, with the real one mounted below `real`, which is below [`RUN`].
 pub(crate) fn make_private(directory: &Path, real: &Path) {
     if directory.starts_with(RUN) {
         return fs::create_dir_all(directory).unwrap();
     }
-    if directory.is_dir() {
+    let parent = closest(directory);
+    if parent == directory {
         return mount_tmpfs(directory);
     }
-    let parent = directory.ancestors().find(|parent| parent.is_dir()).unwrap_or_else(|| Path::new("/"));
     let real = real.join(directory.to_string_lossy().replace('/', "-"));
     fs::create_dir_all(&real).unwrap();
     hide_entries(parent, &real, &[]);

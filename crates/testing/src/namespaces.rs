@@ -44,10 +44,7 @@ pub fn in_own_namespaces<F: FnOnce()>(work: F) {
         return work();
     }
     let name = names.first().expect("no test: in_own_namespaces has to be called by a test");
-    let flags = match flags() {
-        Ok(flags) => flags,
-        Err(why) => panic!("{why}"),
-    };
+    let flags = unshare_command().unwrap_or_else(|why| panic!("{why}"));
     let (passed, text) = run_test_again(name, APART, flags);
     assert!(!text.contains("\nrunning 0 tests\n"), "{}", no_such_test(name));
     assert!(passed, "{name}, in its own namespaces: {text}");
@@ -78,10 +75,13 @@ fn no_such_test(name: &str) -> String {
     )
 }
 
-/// unshare(1) with the flags that work on this machine, or why it has no namespaces for a test.
-fn flags() -> &'static Result<Vec<OsString>, String> {
+/// unshare(1) with the flags that work on this machine: the words before a program that is to run in namespaces of its own.
+///
+/// # Errors
+/// Why this machine has no namespaces for it, and a hint.
+pub fn unshare_command() -> Result<&'static [OsString], &'static str> {
     static FLAGS: OnceLock<Result<Vec<OsString>, String>> = OnceLock::new();
-    FLAGS.get_or_init(find_flags)
+    FLAGS.get_or_init(find_flags).as_deref().map_err(String::as_str)
 }
 
 fn find_flags() -> Result<Vec<OsString>, String> {
@@ -95,7 +95,7 @@ fn find_flags() -> Result<Vec<OsString>, String> {
         words.push(AS_ROOT_OF_ITS_OWN.into());
         if let Err(why) = attempt(&words) {
             let setting = namespaces_hint();
-            return Err(format!("failed to make namespaces for the test: {why}\nhint: {setting}"));
+            return Err(format!("failed to make namespaces: {why}\nhint: {setting}"));
         }
     }
     let with_processes = [words.clone(), PROCESSES.map(OsString::from).to_vec()].concat();
@@ -128,7 +128,7 @@ const SETTINGS: [(&str, &str, &str); 3] = [
 ];
 
 /// What to do on a machine that refuses user namespaces.
-pub fn namespaces_hint() -> &'static str {
+fn namespaces_hint() -> &'static str {
     hint(|path| fs::read_to_string(path).ok())
 }
 

@@ -87,7 +87,7 @@ pub mod transcripts;
 pub use checks::{crash, errno, fault, flood, kill, life, mixed, protocol, soak};
 pub use cnikit_testing::{Container, Host, HostSnapshot, in_own_namespaces, need};
 #[doc(hidden)]
-pub use cnikit_testing::{namespaces_hint, settle_in};
+pub use cnikit_testing::{can_be_private, settle_in, unshare_command};
 pub use env::subject::{CallOutput, Subject};
 pub use env::{firewalld, subject};
 pub use model_node::Tally;

@@ -15,13 +15,6 @@ impl Report {
         format!("{} in version {} of the specification\n", self.subject, self.version)
     }
 
-    /// The whole report for people.
-    pub(super) fn text(&self) -> String {
-        let mut text = self.heading();
-        (0..self.results.len()).for_each(|n| text += &self.text_of(n));
-        text + &self.summary()
-    }
-
     /// One result for people.
     pub(super) fn text_of(&self, n: usize) -> String {
         let CheckResult { check, outcome, seconds } = &self.results[n];
@@ -183,7 +176,8 @@ mod tests {
 
     #[test]
     fn the_text_names_finding_source_and_command() {
-        let text = report().text();
+        let report = report();
+        let text = report.heading() + &report.text_of(0) + &report.text_of(1) + &report.summary();
         for part in [
             "ok      specification version ",
             "FAILED  robust",

@@ -334,8 +334,33 @@ pub fn keeps_valid_attachments(subject: &Subject) {
 /// CHECK fails after each loss of what the result lists: the interface, an address, a route, and after the interface was set down.
 pub fn notices_losses(subject: &Subject) {
     let mut found = Vec::new();
+    let count = losses(&result_of_add(subject)).len();
+    for n in 0..count {
+        let id = format!("c-{n}");
+        attached(subject, &id, |subject, (host, container), result| {
+            // The addresses are not those of another container: a DHCP server gives each its own.
+            let all = losses(result);
+            let Some(line) = all.get(n) else {
+                return found.push(format!("the result has less than that of another ADD: {result}"));
+            };
+            let (changed, printed) = container.try_sh(line);
+            if !changed {
+                return found.push(format!("`{line}` fails in the container, so the result is not true: {printed}"));
+            }
+            let output = subject.check(host, &id, container, result);
+            if output.exit == 0 {
+                return found.push(format!("CHECK passes after `{line}` in the container"));
+            }
+            let faults = faults_of_error(&output);
+            found.extend(faults.iter().map(|fault| format!("CHECK after `{line}` in the container: {fault}")));
+        });
+    }
+    assert_no_findings(&found);
+}
+
+/// Shell lines that remove in the container what a result says is there, each one thing.
+fn losses(result: &Value) -> Vec<String> {
     let mut lines = vec!["ip link del eth0".to_owned(), "ip link set eth0 down".to_owned()];
-    let result = result_of_add(subject);
     for (key, change) in [("ips", "address"), ("routes", "dst")] {
         for one in result[key].as_array().into_iter().flatten() {
             let Some(what) =
@@ -350,22 +375,7 @@ pub fn notices_losses(subject: &Subject) {
             });
         }
     }
-    for (n, line) in lines.iter().enumerate() {
-        let id = format!("c-{n}");
-        attached(subject, &id, |subject, (host, container), result| {
-            let (changed, printed) = container.try_sh(line);
-            if !changed {
-                return found.push(format!("`{line}` fails in the container, so the result is not true: {printed}"));
-            }
-            let output = subject.check(host, &id, container, result);
-            if output.exit == 0 {
-                return found.push(format!("CHECK passes after `{line}` in the container"));
-            }
-            let faults = faults_of_error(&output);
-            found.extend(faults.iter().map(|fault| format!("CHECK after `{line}` in the container: {fault}")));
-        });
-    }
-    assert_no_findings(&found);
+    lines
 }
 
 /// The result of one ADD on a new host. Panics if it fails.

@@ -27,6 +27,10 @@ pub struct Subject {
     pub after: Option<EarlierPlugins>,
     /// A shell line that prepares a new host for the plugin, for example adds a master. `$DIR` in it is the host's directory.
     pub host_setup: &'static str,
+    /// A shell line that prepares the host for each container, for example adds a device that the plugin moves into it, with the
+    /// placeholders of [`Subject::after`] and `$DIR`. A container may get the number of one that has gone. Links of the host whose
+    /// names begin with `pairend` are not in a [`HostSnapshot`](crate::HostSnapshot), because they come and go with containers.
+    pub container_setup: &'static str,
     /// A shell line that another process repeats on the host while many calls run at once: it has to succeed, and to leave things
     /// as they were. Empty: there is none.
     pub background: &'static str,
@@ -66,6 +70,13 @@ pub(crate) fn filled(text: &str, netns: &str) -> String {
         .replace("$NUMBER", &number.to_string())
         .replace("$PLACE", &format!("{}.{}", number / 256, number % 256))
         .replace("$NETNS", netns)
+}
+
+/// Runs the line of [`Subject::container_setup`] for a container.
+pub(crate) fn prepare_host(line: &str, host: &Host, container: &Container) {
+    if line != ":" {
+        host.sh(&filled(&line.replace("$DIR", &host.dir().display().to_string()), &container.path()));
+    }
 }
 
 /// Exit status and output of a call.
@@ -149,6 +160,7 @@ impl Subject {
             env: Vec::new(),
             after: None,
             host_setup: ":",
+            container_setup: ":",
             background: "",
             shared: SHARED.to_vec(),
             state: Vec::new(),
@@ -226,9 +238,10 @@ impl Subject {
         self.after.as_ref().is_some_and(|after| after.result["interfaces"].is_array())
     }
 
-    /// Creates a container and makes in it what earlier plugins of the chain make, such as an interface.
+    /// Creates a container, prepares the host for it, and makes in it what earlier plugins of the chain make, such as an interface.
     pub fn container(&self, host: &Host) -> Container {
         let container = host.container();
+        prepare_host(self.container_setup, host, &container);
         self.after.iter().for_each(|after| after.make(host, &container));
         container
     }

@@ -10,7 +10,7 @@ use tempfile::TempDir;
 use super::recording::RecordedCall;
 use crate::env::host::{Container, Host};
 use crate::env::snapshot::HostSnapshot;
-use crate::env::subject::{EarlierPlugins, Subject, filled};
+use crate::env::subject::{EarlierPlugins, Subject, filled, prepare_host};
 
 /// host-local's directory on the host.
 const LEASES: &str = "leases";
@@ -31,6 +31,8 @@ pub struct ReplayHost {
     /// The directory with the paths of namespaces.
     run: TempDir,
     containers: BTreeMap<String, Container>,
+    /// A shell line that prepares the host for each container.
+    container_setup: &'static str,
     /// The plugins before a chained one.
     after: Option<EarlierPlugins>,
     /// Whether these made the interface.
@@ -49,6 +51,7 @@ impl ReplayHost {
             bridges: BTreeMap::new(),
             run: tempfile::tempdir().unwrap(),
             containers: BTreeMap::new(),
+            container_setup: ":",
             after: None,
             is_chained: false,
             env: Vec::new(),
@@ -58,9 +61,9 @@ impl ReplayHost {
     /// Starts a replay for a subject: each container has what earlier plugins of the chain make.
     pub(super) fn of(subject: &Subject) -> ReplayHost {
         let host = subject.host();
-        let Subject { after, env, .. } = subject.at(host.dir());
+        let Subject { container_setup, after, env, .. } = subject.at(host.dir());
         let is_chained = subject.is_chained();
-        ReplayHost { after, is_chained, env, ..ReplayHost::new(&subject.bin, host) }
+        ReplayHost { container_setup, after, is_chained, env, ..ReplayHost::new(&subject.bin, host) }
     }
 
     /// Removes a bridge as Podman does between recorded calls: it gives a removed network's bridge name to the next network, after
@@ -82,6 +85,7 @@ impl ReplayHost {
         {
             let container = self.host.container();
             let path = self.path(name);
+            prepare_host(self.container_setup, &self.host, &container);
             self.after.iter().for_each(|after| after.make(&self.host, &container));
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             std::os::unix::fs::symlink(container.path(), path).unwrap();
