@@ -6,8 +6,9 @@ use super::nftables::Nftables;
 use crate::wire::batch::Batch;
 use crate::{Error, Result};
 
-/// How long a change is tried again while other programs change the ruleset.
-const TIMEOUT: Duration = Duration::from_secs(10);
+/// How long a change is tried again while other programs change the ruleset. Each refusal means that a change of another one was
+/// made: on a busy machine the last of 64 calls at once waits for more than 10 seconds.
+const TIMEOUT: Duration = Duration::from_mins(1);
 /// How often it is tried again if an object does not exist, exists or is busy, which may be permanent.
 const TRIES: usize = 20;
 
