@@ -84,6 +84,8 @@ const TITLE: &str = "== ";
 /// Time for the kernel to remove a namespace that no process holds, and the interval of the checks.
 const CLEARED: Duration = Duration::from_secs(10);
 const TICK: Duration = Duration::from_millis(100);
+/// How many snapshots are compared with the one before, if they take long.
+const LEAST: usize = 3;
 /// Time for the kernel to detect duplicates of an address: it begins within a second, and takes one.
 const DETECTED: Duration = Duration::from_secs(4);
 
@@ -115,18 +117,10 @@ impl HostSnapshot {
 
     /// Takes a snapshot when nothing changes any more: the kernel adds some routes of an address after a delay.
     pub fn stable(host: &Host) -> HostSnapshot {
-        let deadline = Deadline::after(CLEARED);
-        let mut last = HostSnapshot::of(host);
-        let mut changes = "it was read only once".to_owned();
-        while deadline.pause(TICK) {
-            let next = HostSnapshot::of(host);
-            if next == last {
-                return next;
-            }
-            changes = format!("came {:?}, went {:?}", next.added_since(&last, &[]), last.added_since(&next, &[]));
-            last = next;
-        }
-        panic!("the host does not come to rest within {CLEARED:?}: {changes}")
+        at_rest(Deadline::after(CLEARED), || HostSnapshot::of(host)).unwrap_or_else(|[before, last]| {
+            let (came, went) = (last.added_since(&before, &[]), before.added_since(&last, &[]));
+            panic!("the host does not come to rest within {CLEARED:?}: came {came:?}, went {went:?}")
+        })
     }
 
     /// The lines that were added on a host and stay, except those that contain one of these texts. The kernel gets time to remove
@@ -163,6 +157,28 @@ impl HostSnapshot {
         let came = self.added_since(before, but);
         let went = before.added_since(self, but);
         assert!(came.is_empty() && went.is_empty(), "{when}: came {came:#?}, went {went:#?}");
+    }
+}
+
+/// Takes values until one is like that before it. On a slow machine the first may take longer than the deadline, so at least
+/// [`LEAST`] are compared.
+///
+/// # Errors
+/// The last two, if they still differ after the deadline.
+fn at_rest<T: PartialEq>(deadline: Deadline, mut take: impl FnMut() -> T) -> Result<T, [T; 2]> {
+    let mut last = take();
+    let mut compared = 0;
+    loop {
+        Deadline::never().pause(TICK);
+        let next = take();
+        compared += 1;
+        if next == last {
+            return Ok(next);
+        }
+        if compared >= LEAST && deadline.passed() {
+            return Err([last, next]);
+        }
+        last = next;
     }
 }
 
@@ -296,6 +312,15 @@ fn root_is_shared(table: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_host_that_is_read_slowly_comes_to_rest_too() {
+        let passed = Deadline::after(Duration::ZERO);
+        let mut read = [1, 2, 3, 3].into_iter();
+        assert_eq!(at_rest(passed, || read.next().unwrap()), Ok(3));
+        let mut read = 1..;
+        assert_eq!(at_rest(passed, || read.next().unwrap()), Err([3, 4]));
+    }
 
     #[test]
     fn a_fifo_a_socket_and_a_link_to_one_are_named_and_not_opened() {
