@@ -1,11 +1,16 @@
 //! Runs of the program `cni-conformance`.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::time::Duration;
 
+use cnikit_process::{Deadline, Env, How, Program};
 use cnikit_testkit::{CallOutput, Host};
 use serde_json::Value;
 
 use crate::program;
+
+/// Long enough for an emulated machine.
+const TIMEOUT: Duration = Duration::from_mins(15);
 
 /// A run of the program in a host's directory, with these files of JSON there.
 pub struct Run {
@@ -25,23 +30,18 @@ impl Run {
 
     /// Runs it. An option that names a file of the directory gets its path.
     pub fn run(&self, options: &[&str]) -> CallOutput {
-        let mut words = vec!["exec".to_owned(), program("cni-conformance").display().to_string()];
+        let mut args = Vec::new();
         for option in options {
             let file = self.host.dir().join(option);
-            let word = if file.is_file() { file.display().to_string() } else { (*option).to_owned() };
-            words.push(format!("'{word}'"));
+            args.push(if file.is_file() { file.into() } else { OsString::from(option) });
         }
-        let shell = [("LINE".to_owned(), words.join(" "))];
-        CallOutput::from(self.host.run(&self.script(), &shell, b""))
-    }
-
-    /// A program that runs the line in its variable.
-    fn script(&self) -> PathBuf {
-        let path = self.host.dir().join("script");
-        if !path.exists() {
-            self.host.sh(&format!("printf '#!/bin/sh\\neval \"$LINE\"\\n' > {0} && chmod 755 {0}", path.display()));
-        }
-        path
+        let program = Program::new(program("cni-conformance"), Env::inherited(Vec::new())).args(args).limit(64 << 20);
+        let ended = cnikit_process::run(&program, Deadline::after(TIMEOUT)).unwrap();
+        let exit = match ended.how {
+            How::Exit(status) => status,
+            How::Signal(signal) => -signal,
+        };
+        CallOutput::from((exit, ended.stdout, ended.stderr))
     }
 
     /// The outcome of each test of a JSON report.

@@ -34,7 +34,8 @@ pub(crate) struct CommandLine {
     #[arg(long, value_name = "LINE", default_value = ":")]
     pub setup: String,
     /// A shell line that prepares the host for each container, for example adds the device that it gets, `pairend$NUMBER`: links
-    /// whose names begin with `pairend` are not compared. `$NUMBER`, `$PLACE` and `$DIR` in it are as in the configuration
+    /// whose names begin with `pairend` are not compared. `$NUMBER`, `$PLACE` and `$DIR` in it are as in the configuration,
+    /// `$NETNS` is the path of the container's namespace
     #[arg(long, value_name = "LINE", default_value = ":")]
     pub setup_container: String,
     /// A directory in which the plugin has state; each host gets an empty one there. /var/lib/cni always is one

@@ -10,6 +10,7 @@
 
 mod bandwidth;
 mod chain;
+mod conformance;
 mod dhcp;
 mod docs;
 mod dummy;
@@ -37,6 +38,7 @@ fn main() -> ExitCode {
     let listed = [
         bandwidth::TESTS,
         chain::TESTS,
+        conformance::TESTS,
         dhcp::TESTS,
         docs::TESTS,
         dummy::TESTS,
