@@ -393,7 +393,7 @@ build_to_measure() {
     mkdir "$1/floor"
     cp "$floor" "$1/floor/bridge"
     local name
-    for name in ptp macvlan host-local; do ln "$1/floor/bridge" "$1/floor/$name"; done
+    for name in ptp macvlan host-local bandwidth sbr; do ln "$1/floor/bridge" "$1/floor/$name"; done
     # The installer writes each file at once, so the kernel caches it in large pieces and maps more of it than is used, which counts as
     # resident memory. Those of upstream were written in small pieces, by dpkg: so are these.
     local file

@@ -65,15 +65,15 @@ fn calls_at_once_are_counted_too() {
 fn the_floor_does_what_the_scenarios_want() {
     let out = tempfile::tempdir().unwrap();
     let floor = tempfile::tempdir().unwrap();
-    for name in ["bridge", "ptp", "macvlan", "host-local"] {
+    for name in ["bridge", "ptp", "macvlan", "host-local", "bandwidth", "sbr"] {
         std::os::unix::fs::symlink(env!("CARGO_BIN_EXE_cnikit-floor"), floor.path().join(name)).unwrap();
     }
-    let scenarios = ["bridge", "bridge, nftables", "ptp", "macvlan", "host-local, empty"];
+    let scenarios = ["bridge", "bridge, nftables", "ptp", "macvlan", "host-local, empty", "bandwidth", "sbr"];
     let mut options = vec!["--floor", floor.path().to_str().unwrap(), "--rounds", "2"];
     scenarios.iter().for_each(|scenario| options.extend(["--exact", scenario]));
     bench(out.path(), &options);
     let table = std::fs::read_to_string(out.path().join("bench.md")).unwrap();
-    for (scenario, verbs) in scenarios.into_iter().zip([3, 3, 2, 2, 2]) {
+    for (scenario, verbs) in scenarios.into_iter().zip([3, 3, 2, 2, 2, 3, 2]) {
         for verb in ["ADD", "DEL", "CHECK"].into_iter().take(verbs) {
             let floor = cell(&table, &format!("{scenario} {verb}"), "floor");
             assert!(floor.ends_with(')'), "{scenario} {verb}: {floor}: {table}");

@@ -563,9 +563,9 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
         ..TUNING
     },
     Scenario { name: "tuning, record on a disk", rows: &[Add, Del], ..TUNING },
-    Scenario { name: "sbr", ..SBR },
+    Scenario { name: "sbr", has_floor: true, ..SBR },
     Scenario { name: "vrf", ..VRF },
-    Scenario { name: "bandwidth", ..BANDWIDTH },
+    Scenario { name: "bandwidth", has_floor: true, ..BANDWIDTH },
     Scenario { name: "portmap, iptables, 1 port", short: 3, ..PUBLISHED_IPTABLES },
     Scenario { name: "portmap, iptables, 10 ports", ports: 10, ..PUBLISHED_IPTABLES },
     Scenario { name: "portmap, iptables, 100 ports", ports: 100, rounds: 8, ..PUBLISHED_IPTABLES },

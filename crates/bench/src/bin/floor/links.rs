@@ -20,7 +20,7 @@ const VETH_INFO_PEER: u16 = 1;
 const MACVLAN_MODE: u16 = 1;
 const MACVLAN_BRIDGE: u32 = 4;
 /// The bytes of `struct ifinfomsg` and `struct ifaddrmsg`.
-const LINK_HEADER: usize = 16;
+pub(crate) const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
 
 /// The other side of the container's link.
@@ -115,8 +115,7 @@ impl Inside {
             Near::Master(_) => {}
         }
         self.0.ask(&messages)?;
-        let mac = attribute(&found, LINK_HEADER, libc::IFLA_ADDRESS).unwrap_or_default();
-        Ok(mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":"))
+        Ok(text(attribute(&found, LINK_HEADER, libc::IFLA_ADDRESS).unwrap_or_default()))
     }
 
     /// Whether the link has the address, and the kernel its routes.
@@ -136,13 +135,30 @@ impl Inside {
     }
 }
 
+/// A MAC as text.
+pub(crate) fn text(mac: &[u8]) -> String {
+    mac.iter().map(|byte| format!("{byte:02x}")).collect::<Vec<_>>().join(":")
+}
+
+/// The index of the other end of the container's link.
+pub(crate) fn other_end(inside: &Socket) -> Result<u32> {
+    let found = link(inside, IFNAME)?;
+    let index = attribute(&found, LINK_HEADER, libc::IFLA_LINK).and_then(|index| index.try_into().ok());
+    index.map(u32::from_ne_bytes).ok_or_else(|| io::Error::other("the link has no other end"))
+}
+
+/// The kernel's description of the link with this index.
+pub(crate) fn link_at(socket: &Socket, index: u32) -> Result<()> {
+    socket.ask(&[Message::new(RTM_GETLINK, ACK, &link_header(index, 0))]).map(drop)
+}
+
 /// The kernel's description of a link.
-fn link(socket: &Socket, name: &str) -> Result<Vec<u8>> {
+pub(crate) fn link(socket: &Socket, name: &str) -> Result<Vec<u8>> {
     let ask = Message::new(RTM_GETLINK, ACK, &link_header(0, 0)).text(IFLA_IFNAME, name);
     socket.ask(&[ask])?.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
 }
 
-fn index(answer: &[u8]) -> u32 {
+pub(crate) fn index(answer: &[u8]) -> u32 {
     answer.get(4..8).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 

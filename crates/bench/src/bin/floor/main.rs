@@ -1,17 +1,20 @@
 //! A CNI plugin with nothing in it but what the kernel and the files of host-local need: the floor for `scripts/bench`.
 //!
-//! It is `bridge`, `ptp`, `macvlan` or `host-local`, by the name that it is called with, and does ADD, CHECK and DEL of the
-//! configurations in `scenarios/mod.rs`, in IPv4. It validates nothing, undoes nothing, and finds nothing without the result of
-//! its ADD. It sends as few messages as the kernel allows, from one process with one thread.
+//! It is `bridge`, `ptp`, `macvlan`, `host-local`, `bandwidth` or `sbr`, by the name that it is called with, and does ADD, CHECK
+//! and DEL of the configurations in `scenarios/mod.rs`, in IPv4; sbr does no CHECK, and both families. It validates nothing, undoes
+//! nothing, and finds nothing without the result of its ADD. It sends as few messages as the kernel allows, from one process with
+//! one thread.
 
 mod addresses;
+mod limits;
 mod links;
 mod masquerade;
 mod netlink;
+mod sources;
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::net::Ipv4Addr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -20,6 +23,7 @@ use serde_json::{Value, json};
 
 use crate::addresses::Reservations;
 use crate::links::{Host, Inside, Near};
+use crate::sources::Change;
 
 type Result<T> = io::Result<T>;
 
@@ -65,15 +69,20 @@ fn call() -> Result<()> {
     let mut text = String::new();
     io::stdin().read_to_string(&mut text)?;
     let conf: Value = serde_json::from_str(&text)?;
+    let is_chained = ["bandwidth", "sbr"].contains(&plugin);
     let ranges = conf["ipam"]["ranges"].as_array().map_or(0, Vec::len);
-    if ranges != 1 || conf["ipMasqBackend"] == "iptables" {
+    if !is_chained && (ranges != 1 || conf["ipMasqBackend"] == "iptables") {
         return Err(io::Error::other("the floor has one range of IPv4 and no iptables"));
     }
     let dir = Path::new(conf["ipam"]["dataDir"].as_str().unwrap_or_default()).join("bench");
     let container = variable("CNI_CONTAINERID")?;
     let reservations = Reservations::new(dir, &container);
     let call = Call { netns: variable("CNI_NETNS")?, container, conf, reservations };
-    match variable("CNI_COMMAND")?.as_str() {
+    let command = variable("CNI_COMMAND")?;
+    if is_chained {
+        return call.chained(plugin, &command);
+    }
+    match command.as_str() {
         "ADD" => call.add(plugin),
         "CHECK" => call.check(plugin),
         "DEL" => call.del(plugin),
@@ -142,6 +151,45 @@ impl Call {
             Inside::here()?.delete()?;
         }
         self.reservations.give_back(self.address()?)
+    }
+
+    /// Serves a plugin that works on the interface of the plugin before it.
+    fn chained(&self, plugin: &str, command: &str) -> Result<()> {
+        let netns = File::open(&self.netns)?;
+        if plugin == "sbr" {
+            enter(&netns)?;
+            let change = match command {
+                "ADD" => Change::Add,
+                "DEL" => Change::Delete,
+                verb => return Err(io::Error::other(format!("the floor has no {verb} of sbr"))),
+            };
+            sources::change(change, &self.addresses())?;
+        } else {
+            let host = limits::socket()?;
+            enter(&netns)?;
+            let end = links::other_end(&limits::socket()?)?;
+            let name = format!("f{}", self.container);
+            match command {
+                "ADD" => {
+                    let mac = limits::add(&host, end, &name)?;
+                    let mut result = self.conf["prevResult"].clone();
+                    if let Some(interfaces) = result["interfaces"].as_array_mut() {
+                        interfaces.push(json!({"name": name, "mac": links::text(&mac)}));
+                    }
+                    return print(&result);
+                }
+                "CHECK" => limits::check(&host, end, &name)?,
+                _ => limits::delete(&host, end, &name)?,
+            }
+        }
+        if command == "ADD" { print(&self.conf["prevResult"]) } else { Ok(()) }
+    }
+
+    /// The addresses in the result of the plugin before this one.
+    fn addresses(&self) -> Vec<IpAddr> {
+        let ips = self.conf["prevResult"]["ips"].as_array();
+        let texts = ips.into_iter().flatten().filter_map(|ip| ip["address"].as_str());
+        texts.filter_map(|text| text.split('/').next()?.parse().ok()).collect()
     }
 
     /// The address in the result of ADD.
