@@ -155,7 +155,7 @@ impl Netlink {
     /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
     #[doc(alias = "RTM_GETROUTE")]
     pub fn routes(&self, family: Family) -> Result<Vec<KernelRoute>> {
-        self.list_routes(family, Vec::new(), "")
+        self.list_routes(Some(family), Vec::new(), "")
     }
 
     /// The routes over a link, of both families and in all tables. The kernel filters them.
@@ -164,8 +164,7 @@ impl Netlink {
     /// As [`Netlink::routes`].
     pub fn routes_of(&self, index: u32) -> Result<Vec<KernelRoute>> {
         let object = format!("over link {index}");
-        let mut routes = self.list_routes(Family::V4, vec![RouteAttribute::Oif(index)], &object)?;
-        routes.extend(self.list_routes(Family::V6, vec![RouteAttribute::Oif(index)], &object)?);
+        let mut routes = self.list_routes(None, vec![RouteAttribute::Oif(index)], &object)?;
         routes.retain(|route| route.index == Some(index));
         Ok(routes)
     }
@@ -178,7 +177,7 @@ impl Netlink {
     /// As [`Netlink::routes`]. A table that does not exist is not an error.
     pub fn routes_to(&self, dst: IpNetwork, table: u32) -> Result<Vec<KernelRoute>> {
         let family = if dst.is_ipv4() { Family::V4 } else { Family::V6 };
-        let listed = self.list_routes(family, vec![RouteAttribute::Table(table)], &format!("to {dst}"));
+        let listed = self.list_routes(Some(family), vec![RouteAttribute::Table(table)], &format!("to {dst}"));
         let mut routes = match listed {
             // A table does not exist before its first route is added.
             Err(error) if error.is_absent() => Vec::new(),
@@ -195,19 +194,12 @@ impl Netlink {
     /// # Errors
     /// As [`Netlink::routes`].
     pub fn any_route_of(&self, table: u32) -> Result<Option<KernelRoute>> {
-        for family in [Family::V4, Family::V6] {
-            let listed = self.list_routes(family, vec![RouteAttribute::Table(table)], &format!("of table {table}"));
-            match listed {
-                // A table comes into being with its first route.
-                Err(error) if error.is_absent() => {}
-                listed => {
-                    if let Some(route) = listed?.into_iter().find(|route| route.table == table) {
-                        return Ok(Some(route));
-                    }
-                }
-            }
+        let listed = self.list_routes(None, vec![RouteAttribute::Table(table)], &format!("of table {table}"));
+        match listed {
+            // A table comes into being with its first route.
+            Err(error) if error.is_absent() => Ok(None),
+            listed => Ok(listed?.into_iter().find(|route| route.table == table)),
         }
-        Ok(None)
     }
 
     /// The destinations that the host accepts as its own: its addresses of a family, and whole networks such as `127.0.0.0/8`.
@@ -218,7 +210,7 @@ impl Netlink {
     /// As [`Netlink::routes`].
     #[doc(alias = "RTN_LOCAL")]
     pub fn own_networks(&self, family: Family) -> Result<Vec<IpNetwork>> {
-        let routes = self.list_routes(family, vec![RouteAttribute::Table(LOCAL_TABLE)], "to the host itself")?;
+        let routes = self.list_routes(Some(family), vec![RouteAttribute::Table(LOCAL_TABLE)], "to the host itself")?;
         let own = routes.into_iter().filter(|route| route.table == LOCAL_TABLE && route.kind == LOCAL);
         Ok(own.map(|route| route.dst).collect())
     }
@@ -269,23 +261,32 @@ impl Netlink {
         self.ask(route.deletion()?).map(drop)
     }
 
-    fn list_routes(&self, family: Family, attributes: Vec<RouteAttribute>, object: &str) -> Result<Vec<KernelRoute>> {
+    /// The routes of a family, or of both.
+    fn list_routes(
+        &self,
+        family: Option<Family>,
+        attributes: Vec<RouteAttribute>,
+        object: &str,
+    ) -> Result<Vec<KernelRoute>> {
         let messages = self.dump_routes(family, attributes, object)?;
         // A kernel without IPv6 answers a request for IPv6 routes with the routes of the families that it supports.
-        let of_family = |route: &KernelRoute| route.dst.is_ipv4() == (family == Family::V4);
+        let of_family = |route: &KernelRoute| family.is_none_or(|family| route.dst.is_ipv4() == (family == Family::V4));
         Ok(messages.iter().flat_map(|message| parse(message).unwrap_or_default()).filter(of_family).collect())
     }
 
+    /// The messages of the routes of a family. Without one they are those of all families that the kernel has; [`parse`] knows only
+    /// some of those.
     pub(crate) fn dump_routes(
         &self,
-        family: Family,
+        family: Option<Family>,
         attributes: Vec<RouteAttribute>,
         object: &str,
     ) -> Result<Vec<Vec<u8>>> {
         let mut message = RouteMessage::default();
         message.header.address_family = match family {
-            Family::V4 => AddressFamily::Inet,
-            Family::V6 => AddressFamily::Inet6,
+            Some(Family::V4) => AddressFamily::Inet,
+            Some(Family::V6) => AddressFamily::Inet6,
+            None => AddressFamily::Unspec,
         };
         message.attributes = attributes;
         self.dump(&RouteNetlinkMessage::GetRoute(message), "list routes", object)

@@ -8,7 +8,7 @@ use crate::attribute::attributes;
 use crate::frame::HEADER;
 use crate::netlink::{Forgives, Request};
 use crate::route::{GATEWAY, MULTIPATH, NEXT_HOP_HEADER, OIF, ROUTE_HEADER, TABLE, VIA, parse};
-use crate::{Batch, Error, Family, KernelRoute, Netlink, Result};
+use crate::{Batch, Error, KernelRoute, Netlink, Result};
 
 // More attributes of `linux/rtnetlink.h`.
 const CACHE_INFO: u16 = 12;
@@ -38,15 +38,9 @@ impl Netlink {
     /// # Errors
     /// The dump fails, see [`Socket::dump`](crate::Socket::dump).
     pub fn route_copies_of(&self, index: u32) -> Result<Vec<RouteCopy>> {
-        let mut copies = Vec::new();
-        for family in [Family::V4, Family::V6] {
-            let object = format!("over link {index}");
-            for message in self.dump_routes(family, vec![RouteAttribute::Oif(index)], &object)? {
-                copies
-                    .extend(RouteCopy::read_all(&message).into_iter().filter(|copy| copy.is_only_over(family, index)));
-            }
-        }
-        Ok(copies)
+        let messages = self.dump_routes(None, vec![RouteAttribute::Oif(index)], &format!("over link {index}"))?;
+        let copies = messages.iter().flat_map(|message| RouteCopy::read_all(message));
+        Ok(copies.filter(|copy| copy.is_only_over(index)).collect())
     }
 }
 
@@ -142,8 +136,8 @@ impl RouteCopy {
         copies
     }
 
-    fn is_only_over(&self, family: Family, index: u32) -> bool {
-        if self.route.dst.is_ipv4() != (family == Family::V4) || self.route.index != Some(index) {
+    fn is_only_over(&self, index: u32) -> bool {
+        if self.route.index != Some(index) {
             return false;
         }
         let of_hops = self.attributes.iter().find(|(kind, _)| *kind == MULTIPATH);
