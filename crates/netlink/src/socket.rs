@@ -77,7 +77,9 @@ impl Socket {
             Some(errno) => failed(io::Error::from_raw_os_error(errno)),
             None => failed(io::Error::other(error)),
         };
-        netns.enter(|_| open(protocol)).map_err(outside)?.map_err(failed)
+        let socket = netns.enter(|_| open(protocol)).map_err(outside)?.map_err(failed)?;
+        netns.learn_cookie(&socket.inner);
+        Ok(socket)
     }
 
     /// The same socket, but on drop its close is left to the kernel.

@@ -73,7 +73,8 @@ fn descriptor(call: libc::c_long, [first, second, third]: [libc::c_long; 3]) -> 
     Ok(unsafe { OwnedFd::from_raw_fd(number) })
 }
 
-fn cookie_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
+/// The cookie of the namespace that a socket was created in; see socket(7).
+pub(crate) fn cookie_of(socket: BorrowedFd<'_>) -> io::Result<u64> {
     let mut cookie = 0_u64;
     let mut length: libc::socklen_t = 8;
     // SAFETY: the socket is open; `cookie` and `length` are live and `length` is the size of `cookie`.

@@ -117,6 +117,17 @@ impl Netns {
         Ok(*self.held.cookie.get_or_init(|| cookie))
     }
 
+    /// Reads the cookie from a socket that was opened inside the namespace, so that [`Netns::cookie`] does not have to enter it. An
+    /// error is left to that.
+    #[doc(alias = "SO_NETNS_COOKIE")]
+    pub fn learn_cookie(&self, socket: impl AsFd) {
+        if self.held.cookie.get().is_none()
+            && let Ok(cookie) = kernel::cookie_of(socket.as_fd())
+        {
+            let _ = self.held.cookie.set(cookie); // another thread may have set the same
+        }
+    }
+
     /// The cookie ([`Netns::cookie`]) as text, or device and inode number if the kernel does not support cookies (before Linux
     /// 5.14). No other namespace has the same name while this value exists.
     ///
@@ -124,7 +135,7 @@ impl Netns {
     /// The namespace cannot be entered, or it cannot be identified. A kernel without cookies is not an error.
     pub fn name_while_held(&self) -> Result<String, Error> {
         // If the calling thread is in this namespace, it does not have to enter it.
-        let cookie = if self.is_own()? {
+        let cookie = if self.held.cookie.get().is_none() && self.is_own()? {
             kernel::cookie_here().map_err(|source| Error::new("read the cookie of", HERE, source))
         } else {
             self.cookie()
