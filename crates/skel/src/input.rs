@@ -1,8 +1,9 @@
 //! The input of a call, environment and stdin, as values.
 
 use std::io::Read;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
+use cnikit_netns::{Netns, NetnsLookup};
 use cnikit_types::limit;
 
 use crate::error::{Error, Result, code};
@@ -35,6 +36,8 @@ pub struct Input {
     pub stdin: Stdin,
     /// The node's policy, once it has been read.
     pub node: Option<NodePolicy>,
+    /// The namespace that `netns` was found to be, for plugins that are called in this process with the same `netns`.
+    pub(crate) sandbox: Option<Netns>,
 }
 
 /// Where the configuration comes from.
@@ -73,6 +76,14 @@ pub enum LogLevel {
 }
 
 impl Input {
+    /// Looks the namespace at `netns` up, unless the plugin that called this one in the same process has done so.
+    pub(crate) fn find_netns(&self) -> NetnsLookup {
+        match &self.sandbox {
+            Some(found) if found.path() == Path::new(&self.netns) => NetnsLookup::Present(found.clone()),
+            _ => cnikit_netns::find(&self.netns),
+        }
+    }
+
     /// A call of this command with this configuration; the other variables are empty.
     pub fn new(command: impl Into<String>, conf: impl Into<Vec<u8>>) -> Input {
         Input { command: command.into(), stdin: Stdin::Given(conf.into()), ..Input::default() }
@@ -96,6 +107,7 @@ impl Input {
             observe: Observe::from_variables(variable),
             stdin,
             node: None,
+            sandbox: None,
         }
     }
 }

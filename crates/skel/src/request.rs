@@ -446,16 +446,16 @@ impl Call {
         self.conf.read().map_err(|error| sources::misread(error, &self.origins))
     }
 
-    fn add(self, traits: Traits) -> Result<Add> {
+    fn add(mut self, traits: Traits) -> Result<Add> {
         let prev = self.prev()?;
         let netns = self.sandbox(traits, prev.is_some())?;
         let attachment = self.attachment().with_respelled(&netns, prev.as_ref());
         Ok(Add { attachment, netns, prev, call: self })
     }
 
-    fn check(self, traits: Traits) -> Result<Check> {
-        let verb = &self.input.command;
+    fn check(mut self, traits: Traits) -> Result<Check> {
         let Some(prev) = self.prev()? else {
+            let verb = &self.input.command;
             return Err(Error::config("Required prevResult missing").hint(format!(
                 "the runtime must pass the result of the ADD to {verb}: if it has none, DEL and ADD again"
             )));
@@ -464,15 +464,18 @@ impl Call {
         Ok(Check { attachment: self.attachment(), netns, prev, call: self })
     }
 
-    fn del(self) -> Del {
+    fn del(mut self) -> Del {
         let prev = self.prev().unwrap_or_else(|error| {
             log::warn(format_args!("DEL continues without prevResult: {error}"));
             None
         });
-        let netns = match cnikit_netns::find(&self.input.netns) {
+        let netns = match self.input.find_netns() {
             NetnsLookup::Own(netns) if self.input.netns_override => NetnsLookup::Present(netns),
             found => found,
         };
+        if let NetnsLookup::Present(found) = &netns {
+            self.input.sandbox = Some(found.clone());
+        }
         Del { tag: self.tag(), netns, prev, call: self }
     }
 
@@ -528,10 +531,14 @@ impl Call {
     }
 
     /// The container's namespace. If it is gone the code is 3, "no DEL needed", unless the plugins before this one made something.
-    fn sandbox(&self, traits: Traits, something_was_made: bool) -> Result<Netns> {
+    fn sandbox(&mut self, traits: Traits, something_was_made: bool) -> Result<Netns> {
+        let found = self.input.find_netns();
         let path = &self.input.netns;
-        match cnikit_netns::find(path) {
-            NetnsLookup::Present(netns) => Ok(netns),
+        match found {
+            NetnsLookup::Present(netns) => {
+                self.input.sandbox = Some(netns.clone());
+                Ok(netns)
+            }
             NetnsLookup::Own(netns) if self.input.netns_override => Ok(netns),
             NetnsLookup::Own(_) => {
                 Err(Error::new(code::INVALID_NETNS, "plugin's netns and netns from CNI_NETNS should not be the same")
