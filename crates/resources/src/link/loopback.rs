@@ -3,7 +3,7 @@
 use std::fmt;
 use std::net::IpAddr;
 
-use cnikit_netlink::{Link, LinkChange, Netlink};
+use cnikit_netlink::{LinkChange, Netlink};
 use cnikit_plan::{ApplyContext, Drifts, GcContext, Kind, Made, ReleaseContext, Resource};
 use cnikit_skel::{Error, Journal, Result};
 use cnikit_types::Interface;
@@ -18,6 +18,9 @@ pub const KIND: Kind = Kind { name: "loopback", release, sweep: |_: &GcContext| 
 
 /// The name of the loopback interface.
 pub const NAME: &str = "lo";
+/// Its index, the same in every namespace.
+#[doc(alias = "LOOPBACK_IFINDEX")]
+const INDEX: u32 = 1;
 
 impl Resource for Loopback {
     fn kind(&self) -> Kind {
@@ -25,8 +28,8 @@ impl Resource for Loopback {
     }
 
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
-        let link = context.container()?.link(NAME)?;
-        let other = addresses(context, &link)?.into_iter().find(|address| !address.ip().is_loopback());
+        context.container()?.link(NAME)?;
+        let other = addresses(context)?.into_iter().find(|address| !address.ip().is_loopback());
         let Some(address) = other else { return Ok(()) };
         Err(Error::conflict(format!("loopback interface found with non-loopback address \"{}\"", address.ip()))
             .hint(format!("remove it: `ip address del {address} dev lo` in {}", context.sandbox)))
@@ -34,7 +37,7 @@ impl Resource for Loopback {
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
         let container = context.container()?;
-        let link = container.link(NAME)?;
+        let link = container.recent_link(NAME)?;
         if !link.up {
             let lo = SetUp { netlink: container.clone(), index: link.index };
             let _ = journal.undo(&lo, |lo| lo.netlink.change(lo.index, &to(false)));
@@ -61,14 +64,13 @@ impl fmt::Display for Loopback {
 /// # Errors
 /// The container's namespace or its `lo` cannot be read.
 pub fn first_addresses(context: &ApplyContext) -> Result<Vec<IpNetwork>> {
-    let link = context.container()?.link(NAME)?;
-    let all = addresses(context, &link)?;
+    let all = addresses(context)?;
     let first = |ipv4| all.iter().copied().find(|address| address.is_ipv4() == ipv4);
     Ok([first(true), first(false)].into_iter().flatten().collect())
 }
 
-fn addresses(context: &ApplyContext, link: &Link) -> Result<Vec<IpNetwork>> {
-    let found = context.container()?.addresses(link.index)?;
+fn addresses(context: &ApplyContext) -> Result<Vec<IpNetwork>> {
+    let found = context.container()?.addresses(INDEX)?;
     let is_link_local = |ip: IpAddr| matches!(ip, IpAddr::V6(ip) if ip.is_unicast_link_local());
     Ok(found.into_iter().map(|one| one.address).filter(|address| !is_link_local(address.ip())).collect())
 }
