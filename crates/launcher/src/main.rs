@@ -21,6 +21,9 @@ static MARKED: [u8; MARK.len()] = MARK;
 /// Longer paths cannot be executed.
 const PATH_MAX: usize = libc::PATH_MAX as usize;
 
+/// The longest directory whose path is on a page of the stack that the process has anyway. Another page would cost a fault.
+const USUAL: usize = 500;
+
 /// The error of a launcher without its binary. An I/O failure of the CNI specification.
 const MISSING: &[u8] = br#"{"code":5,"msg":"the program cni-plugins cannot be executed; hint: it belongs into the directory of this plugin, which is a launcher of it: install cnikit again"}
 "#;
@@ -42,19 +45,31 @@ mod start;
 ///
 /// The path is a string, and the lists are those of execve(2).
 unsafe fn launch(executed: *const c_char, arguments: Strings, environment: Strings) {
-    // SAFETY: see above; readlinkat(2) writes at most the length of the buffer; write(2) reads the bytes of the message.
+    // SAFETY: see above; write(2) reads the bytes of the message.
     unsafe {
         if !executed.is_null() {
             execute_beside(CStr::from_ptr(executed).to_bytes(), arguments, environment);
         }
-        // Executed by a symbolic link from another directory, or by a descriptor.
-        let mut own = [const { MaybeUninit::<u8>::uninit() }; PATH_MAX];
-        let link = c"/proc/self/exe".as_ptr() as usize;
+        execute_beside_target(arguments, environment);
+        call(libc::SYS_write, [libc::STDOUT_FILENO as usize, MISSING.as_ptr() as usize, MISSING.len(), 0]);
+    }
+}
+
+/// The same for a launcher that was executed by a symbolic link from another directory, or by a descriptor.
+///
+/// # Safety
+///
+/// The lists are those of execve(2).
+#[inline(never)]
+unsafe fn execute_beside_target(arguments: Strings, environment: Strings) {
+    let mut own = [const { MaybeUninit::<u8>::uninit() }; PATH_MAX];
+    let link = c"/proc/self/exe".as_ptr() as usize;
+    // SAFETY: readlinkat(2) writes at most the length of the buffer, and returns how much it wrote.
+    unsafe {
         let length = call(libc::SYS_readlinkat, [libc::AT_FDCWD as usize, link, own.as_mut_ptr() as usize, PATH_MAX]);
         if let Ok(length) = usize::try_from(length) {
             execute_beside(slice::from_raw_parts(own.as_ptr().cast(), length), arguments, environment);
         }
-        call(libc::SYS_write, [libc::STDOUT_FILENO as usize, MISSING.as_ptr() as usize, MISSING.len(), 0]);
     }
 }
 
@@ -65,8 +80,26 @@ unsafe fn launch(executed: *const c_char, arguments: Strings, environment: Strin
 /// The lists are those of execve(2).
 unsafe fn execute_beside(path: &[u8], arguments: Strings, environment: Strings) {
     let name = path.iter().rposition(|byte| *byte == b'/').map_or(0, |slash| slash + 1);
-    let mut program = [const { MaybeUninit::<u8>::uninit() }; PATH_MAX + PROGRAM.len() + 1];
-    let bytes = path.iter().take(name.min(PATH_MAX)).chain(PROGRAM.as_bytes()).chain(b"\0");
+    let directory = path.get(..name.min(PATH_MAX)).unwrap_or_default();
+    // SAFETY: as above.
+    unsafe {
+        if directory.len() <= USUAL {
+            execute::<{ USUAL + PROGRAM.len() + 1 }>(directory, arguments, environment);
+        } else {
+            execute::<{ PATH_MAX + PROGRAM.len() + 1 }>(directory, arguments, environment);
+        }
+    }
+}
+
+/// Executes the program in a directory, whose path is shorter than `LENGTH` by the name and a zero.
+///
+/// # Safety
+///
+/// The lists are those of execve(2).
+#[inline(never)]
+unsafe fn execute<const LENGTH: usize>(directory: &[u8], arguments: Strings, environment: Strings) {
+    let mut program = [const { MaybeUninit::<u8>::uninit() }; LENGTH];
+    let bytes = directory.iter().chain(PROGRAM.as_bytes()).chain(b"\0");
     for (to, from) in program.iter_mut().zip(bytes) {
         to.write(*from);
     }
