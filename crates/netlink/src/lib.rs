@@ -63,6 +63,7 @@ mod rule;
 mod socket;
 mod tbf;
 mod tun;
+mod unregister;
 mod upper;
 mod upper_kind;
 mod vlan;

@@ -174,17 +174,13 @@ impl Netlink {
 
     /// Deletes a link, and the peer of a veth with it.
     ///
-    /// The call returns once the kernel has freed the link, which takes 10 to 30 ms.
+    /// The call returns once the kernel has freed the link, which takes 10 to 30 ms; [`Netlink::unregister_link`] returns before.
     ///
     /// # Errors
     /// There is no such link ([`Error::is_absent`]), or the kernel refuses it, as it does for `lo`.
     #[doc(alias = "RTM_DELLINK")]
     pub fn delete_link(&self, index: u32) -> Result<()> {
-        let message = RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build());
-        let operation = "delete link";
-        let object = String::new();
-        let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
-        self.ask(request).map(drop)
+        self.ask(deletion(index)).map(drop)
     }
 
     /// Deletes all links of a group, whatever program created them, and the peers of veths. It takes the kernel hardly longer
@@ -194,12 +190,7 @@ impl Netlink {
     /// There is no link in the group ([`Error::is_absent`]), or the kernel refuses it.
     #[doc(alias = "IFLA_GROUP")]
     pub fn delete_group(&self, group: u32) -> Result<()> {
-        let message =
-            RouteNetlinkMessage::DelLink(LinkMessageBuilder::<LinkUnspec>::default().link_group(group).build());
-        let operation = "delete links of group";
-        let object = group.to_string();
-        let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
-        self.ask(request).map(drop)
+        self.ask(deletion_of_group(group)).map(drop)
     }
 
     fn read_link(&self, message: LinkMessage, object: &str) -> Result<Link> {
@@ -209,6 +200,31 @@ impl Netlink {
         };
         self.remember(&link);
         Ok(link)
+    }
+}
+
+/// The request to delete a link.
+pub(crate) fn deletion(index: u32) -> Request {
+    Request {
+        message: RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build()),
+        flags: 0,
+        operation: "delete link",
+        object: String::new(),
+        link: Some(index),
+        forgives: Forgives::Nothing,
+    }
+}
+
+/// The request to delete all links of a group.
+pub(crate) fn deletion_of_group(group: u32) -> Request {
+    let builder = LinkMessageBuilder::<LinkUnspec>::default();
+    Request {
+        message: RouteNetlinkMessage::DelLink(builder.link_group(group).build()),
+        flags: 0,
+        operation: "delete links of group",
+        object: group.to_string(),
+        link: None,
+        forgives: Forgives::Nothing,
     }
 }
 

@@ -70,7 +70,7 @@ impl Netlink {
     pub(crate) fn carry_out_numbered(&self, requests: &[Request]) -> Result<(Vec<u32>, Vec<Vec<u8>>)> {
         let Some(first) = requests.first() else { return Ok((Vec::new(), Vec::new())) };
         if requests.iter().any(|request| changes_links(&request.message)) {
-            self.recent.borrow_mut().clear();
+            self.forget_links();
         }
         let mut sequences = Vec::with_capacity(requests.len());
         let mut datagram = Vec::new();
@@ -91,6 +91,11 @@ impl Netlink {
             }
         }
         Ok((sequences, exchanged.messages))
+    }
+
+    /// Empties the cache of links.
+    pub(crate) fn forget_links(&self) {
+        self.recent.borrow_mut().clear();
     }
 
     /// Caches a link that was just read.

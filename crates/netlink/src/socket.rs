@@ -1,7 +1,7 @@
 //! The transport: one blocking socket, opened in its namespace, and the events that it receives.
 
 use std::io;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
 
 use cnikit_netns::Netns;
@@ -121,6 +121,19 @@ impl Socket {
         }
     }
 
+    /// As [`Socket::listen`], and returns `None` if there are no events and the process of this pidfd has ended.
+    pub(crate) fn listen_while(&mut self, process: BorrowedFd<'_>, deadline: Deadline) -> Result<Option<Heard>> {
+        let failed = |error: Errno| Error::new("subscribe to netlink events", "", error);
+        loop {
+            let [_, has_ended] = wait_for([self.inner.as_fd(), process], deadline).map_err(failed)?;
+            match self.listen(Deadline::after(Duration::ZERO))? {
+                Heard::Nothing if has_ended => return Ok(None),
+                Heard::Nothing if !deadline.passed() => {}
+                heard => return Ok(Some(heard)),
+            }
+        }
+    }
+
     /// Discards the events received so far. If the queue is full, the kernel drops the next answer.
     pub(crate) fn drain(&mut self) {
         self.missed = false;
@@ -180,15 +193,16 @@ impl Socket {
 
     /// Waits until there is something to read, or fails with `ETIMEDOUT`.
     pub(crate) fn wait(&self, deadline: Deadline) -> io::Result<()> {
-        loop {
-            let timeout = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
-            match poll(&mut [PollFd::new(self.inner.as_fd(), PollFlags::POLLIN)], timeout) {
-                Ok(0) if deadline.passed() => return Err(Errno::ETIMEDOUT.into()),
-                Ok(0) | Err(Errno::EINTR) => {}
-                Ok(_) => return Ok(()),
-                Err(errno) => return Err(errno.into()),
-            }
+        match wait_for([self.inner.as_fd()], deadline)? {
+            [true] => Ok(()),
+            [false] => Err(Errno::ETIMEDOUT.into()),
         }
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
     }
 }
 
@@ -197,6 +211,20 @@ impl Drop for Socket {
     fn drop(&mut self) {
         if self.ends_slowly {
             self.last = DeferredClose::of(self.inner.as_fd()).ok();
+        }
+    }
+}
+
+/// Waits until one of the descriptors can be read, or to the deadline; returns which can be.
+fn wait_for<const N: usize>(descriptors: [BorrowedFd<'_>; N], deadline: Deadline) -> nix::Result<[bool; N]> {
+    let mut polled = descriptors.map(|descriptor| PollFd::new(descriptor, PollFlags::POLLIN));
+    loop {
+        let timeout = PollTimeout::try_from(deadline.poll_timeout_ms()).unwrap_or(PollTimeout::MAX);
+        match poll(&mut polled, timeout) {
+            Ok(0) if !deadline.passed() => {}
+            Err(Errno::EINTR) => {}
+            Ok(_) => return Ok(polled.map(|one| one.any().unwrap_or(true))),
+            Err(errno) => return Err(errno),
         }
     }
 }

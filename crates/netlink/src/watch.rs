@@ -17,10 +17,23 @@ const ANY: u32 = 0;
 const INDEX: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
 
 /// The link that is waited for, the multicast groups of its events, and the operation for errors.
-struct Subject {
+pub(crate) struct Subject {
     operation: &'static str,
     groups: &'static [u32],
     index: u32,
+}
+
+impl Subject {
+    /// The end of a link.
+    pub(crate) fn deletion(index: u32) -> Self {
+        Self { operation: "delete link", groups: &[LINK_EVENTS], index }
+    }
+
+    /// Whether one of the events is about the link.
+    pub(crate) fn is_meant(&self, events: &[Vec<u8>]) -> bool {
+        let wanted = self.index.to_ne_bytes();
+        self.index == ANY || events.iter().any(|event| event.get(INDEX) == Some(&wanted))
+    }
 }
 
 impl Netlink {
@@ -103,15 +116,11 @@ impl Netlink {
 
     /// Waits for an event about the link. Returns true also if such an event may have been lost, and false at the deadline.
     fn hear_of(&self, subject: &Subject, deadline: Deadline) -> Result<bool> {
-        let wanted = subject.index.to_ne_bytes();
         loop {
             match self.with_socket(|socket| socket.listen(deadline))? {
                 Heard::Nothing => return Ok(false),
                 Heard::Lost => return Ok(true),
-                Heard::Events(_) if subject.index == ANY => return Ok(true),
-                Heard::Events(events) if events.iter().any(|event| event.get(INDEX) == Some(&wanted)) => {
-                    return Ok(true);
-                }
+                Heard::Events(events) if subject.is_meant(&events) => return Ok(true),
                 Heard::Events(_) => {}
             }
         }
@@ -119,13 +128,13 @@ impl Netlink {
 }
 
 /// Membership of multicast groups, which ends when this is dropped.
-struct Subscription<'a> {
+pub(crate) struct Subscription<'a> {
     netlink: &'a Netlink,
     groups: &'static [u32],
 }
 
 impl<'a> Subscription<'a> {
-    fn new(netlink: &'a Netlink, subject: &Subject) -> Result<Self> {
+    pub(crate) fn new(netlink: &'a Netlink, subject: &Subject) -> Result<Self> {
         let failed = |source| Error::new(subject.operation, format!("number {}", subject.index), source);
         let subscription = Self { netlink, groups: subject.groups };
         subject

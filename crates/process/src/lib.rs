@@ -7,8 +7,10 @@
 //! - [`Env`]: the environment of a program. It has no default: each caller decides what a program inherits.
 //! - [`CancellationToken`]: lets another thread end the wait.
 //! - [`start_daemon`]: starts a program that outlives us.
+//! - [`SlowSend`]: makes one slow system call in a child process.
 //!
-//! Design decision: a started program never outlives us, except a daemon that is started as such. It is in a process group of
+//! Design decision: a started program never outlives us, except a daemon that is started as such. A [`SlowSend`]
+//! may, too, until one system call returns. A program is in a process group of
 //! its own, which a deadline kills as a whole, and the kernel kills it when the thread that started it ends
 //! (`PR_SET_PDEATHSIG`, prctl(2)), also after a `SIGKILL`.
 //!
@@ -41,6 +43,7 @@ mod kernel;
 mod pipes;
 mod program;
 mod run;
+mod slow_send;
 mod start;
 
 pub use cancel::CancellationToken;
@@ -50,3 +53,4 @@ pub use env::{Env, find_program};
 pub use error::{Error, Stream};
 pub use program::{Ended, How, Labelled, Program};
 pub use run::{Running, begin, run, run_labelled, run_while};
+pub use slow_send::SlowSend;

@@ -1,16 +1,19 @@
 //! Directories that no other user can change.
 
+use std::fs::File;
 use std::io;
 use std::path::Path;
 use std::time::Duration;
 
 use nix::errno::Errno;
+use nix::fcntl::OFlag;
 use nix::sys::stat::{FileStat, Mode, mkdirat};
 use nix::unistd::{Uid, geteuid};
 
 use crate::{Directory, Error, Lock};
 
-/// A directory for lock files: it belongs to this process's user, and no other user can write there or open a lock file.
+/// A directory for lock files and records: it belongs to this process's user, and no other user can write there or open a file
+/// of it.
 ///
 /// With every kind of lock, a user who can open the file can hold the lock for ever, and a user who can write in its directory can
 /// put another file in its place. So owner and mode of both are verified, by descriptor, before a lock is trusted.
@@ -46,6 +49,14 @@ impl PrivateDirectory {
             self.verify_file(name, &found)?;
         }
         self.directory.lock(name, 0o600, timeout)
+    }
+
+    /// Opens a file to read and write parts of it; it is created with mode 0600 if it does not exist.
+    ///
+    /// # Errors
+    /// As [`Directory::open_parts`].
+    pub fn open_parts(&self, name: &str) -> Result<File, Error> {
+        self.directory.open_regular(name, OFlag::O_RDWR | OFlag::O_CREAT, 0o600)
     }
 
     /// Removes a lock file; returns whether it existed. The caller holds the lock. A process that waits for it notices, and

@@ -1,6 +1,10 @@
 //! Finding, reading, changing and deleting links.
 
+use std::cell::RefCell;
+use std::time::Instant;
+
 use cnikit_netlink::{LinkChange, Mac, Netlink, NewBridge};
+use cnikit_process::SlowSend;
 
 use crate::scene::{inside, ip, netns, pair, pair_up, up, veth};
 
@@ -166,6 +170,61 @@ fn deleting_one_end_of_a_veth_takes_the_other_with_it() {
     there.delete_link(there.link("far").unwrap().index).unwrap();
     assert_eq!(here.find_link("near").unwrap(), None);
     assert!(here.delete_link(near.index).unwrap_err().is_absent());
+}
+
+#[test]
+fn both_ends_and_their_names_are_gone_when_a_link_is_unregistered() {
+    let (_near_netns, here) = inside();
+    let (far_netns, there) = inside();
+    for _ in 0..20 {
+        let near = here.create_veth(&veth("near", "far", &far_netns)).unwrap();
+        let child = here.unregister_link(near.index).unwrap().expect("this kernel has close_range(2)");
+        assert_eq!((here.find_link("near").unwrap(), there.find_link("far").unwrap()), (None, None));
+        child.wait();
+    }
+}
+
+/// A link is unregistered for less than a fifth of the time that deleting it takes: the kernel's wait is not part of it. A busy
+/// machine makes both slower, so the fastest of each is compared.
+#[test]
+fn unregistering_a_link_does_not_wait_for_the_kernel_to_free_it() {
+    let (_near_netns, here) = inside();
+    let (far_netns, _) = inside();
+    let time = |work: &dyn Fn(u32)| {
+        let near = here.create_veth(&veth("near", "far", &far_netns)).unwrap();
+        let start = Instant::now();
+        work(near.index);
+        start.elapsed()
+    };
+    let fastest = |work: &dyn Fn(u32)| (0..10).map(|_| time(work)).min().unwrap();
+    let deleted = fastest(&|index| here.delete_link(index).unwrap());
+    let children = RefCell::new(Vec::new());
+    let unregistered = fastest(&|index| children.borrow_mut().push(here.unregister_link(index).unwrap().unwrap()));
+    assert!(unregistered * 5 < deleted, "{unregistered:?} and {deleted:?}");
+    children.take().into_iter().for_each(SlowSend::wait);
+}
+
+#[test]
+fn a_link_that_cannot_be_deleted_is_not_unregistered_either() {
+    let (_netns, netlink) = inside();
+    assert!(netlink.unregister_link(99).unwrap_err().is_absent());
+    let lo = netlink.link("lo").unwrap().index;
+    let refused = netlink.unregister_link(lo).unwrap_err();
+    assert_eq!(refused.to_string(), netlink.delete_link(lo).unwrap_err().to_string());
+    assert!(netlink.unregister_group(8, 99).unwrap_err().is_absent());
+}
+
+#[test]
+fn a_group_of_links_is_unregistered_at_once() {
+    let (_netns, netlink) = inside();
+    let mut made = Vec::new();
+    for name in ["one", "two", "three"] {
+        let link = netlink.create_bridge(&NewBridge::new(name)).unwrap();
+        netlink.change(link.index, &LinkChange::default().group(7)).unwrap();
+        made.push(link.index);
+    }
+    drop(netlink.unregister_group(7, made[1]).unwrap());
+    assert_eq!(netlink.links().unwrap().len(), 1, "only lo is left");
 }
 
 #[test]

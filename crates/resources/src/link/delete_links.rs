@@ -1,18 +1,23 @@
-//! Deleting links, one or many.
+//! Deleting links, one or many, without waiting until the kernel has freed them.
 
 use std::collections::BTreeSet;
 
 use cnikit_netlink::{Batch, Link, LinkChange, Netlink};
+use cnikit_process::SlowSend;
 use cnikit_skel::{Errors, Result};
 
 use crate::link::random;
+use crate::link::unreaped::Place;
 
 /// How many links are deleted at once. Meanwhile no other process on the host can change a link, for about 2 ms per link.
 const AT_ONCE: usize = 64;
 
 /// Deletes a link. A link that is gone already is success.
 pub(crate) fn delete(netlink: &Netlink, link: &Link) -> Result<()> {
-    absent_is_done(netlink.delete_link(link.index))
+    match Place::free() {
+        Some(place) => finish_later(&place, netlink.unregister_link(link.index)),
+        None => absent_is_done(netlink.delete_link(link.index)),
+    }
 }
 
 /// Deletes those of the links for which `is_meant` is true, many at once: the kernel waits as long for one link as for a group.
@@ -43,8 +48,15 @@ fn delete_group(netlink: &Netlink, links: &[Link], group: u32, is_meant: impl Fn
     netlink.send(batch)?;
     let ours: BTreeSet<u32> = links.iter().map(|link| link.index).collect();
     let is_to_go = |link: &Link| ours.contains(&link.index) && is_meant(link);
-    if netlink.links()?.iter().filter(|link| link.group == group).all(is_to_go) {
-        absent_is_done(netlink.delete_group(group))?;
+    let mut members = netlink.links()?;
+    members.retain(|link| link.group == group);
+    if let Some(first) = members.first()
+        && members.iter().all(is_to_go)
+    {
+        match Place::free() {
+            Some(place) => finish_later(&place, netlink.unregister_group(group, first.index))?,
+            None => absent_is_done(netlink.delete_group(group))?,
+        }
     }
     let mut errors = Errors::default();
     for link in netlink.links()?.iter().filter(|link| is_to_go(link)) {
@@ -57,6 +69,11 @@ fn delete_group(netlink: &Netlink, links: &[Link], group: u32, is_meant: impl Fn
 fn random_group() -> Result<u32> {
     let number = u32::from_ne_bytes(random::bytes("a group")?);
     Ok(number.max(1))
+}
+
+/// Records the child that waits until the links are freed.
+fn finish_later(place: &Place, unregistered: cnikit_netlink::Result<Option<SlowSend>>) -> Result<()> {
+    absent_is_done(unregistered.map(|child| child.into_iter().for_each(|child| place.record(child))))
 }
 
 fn absent_is_done(deleted: cnikit_netlink::Result<()>) -> Result<()> {

@@ -19,6 +19,7 @@ pub mod stacked;
 pub(crate) mod stacked_links;
 pub mod tap;
 mod tap_label;
+pub(crate) mod unreaped;
 pub mod userspace_device;
 pub mod veth;
 pub(crate) mod veth_ends;

@@ -21,6 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::address::layer3;
 use crate::identity::recorded::has_mac_of;
+use crate::link::delete_links::delete;
 use crate::routing::changes::RoutingChanges;
 use crate::routing::route_index::RouteIndex;
 use crate::routing::stored_route::StoredRoute;
@@ -469,10 +470,7 @@ fn remove_if_empty(container: &Netlink, vrf: &Link) -> Result<()> {
     if !container.links_of_master(vrf.index)?.is_empty() {
         return Ok(());
     }
-    match container.delete_link(vrf.index) {
-        Err(error) if !error.is_absent() => Err(error.into()),
-        _ => Ok(()),
-    }
+    delete(container, vrf)
 }
 
 fn release(context: &ReleaseContext) -> Result<()> {

@@ -8,6 +8,7 @@ use cnikit_process::Deadline;
 use cnikit_skel::{AttachmentId, Error, Result, code, log};
 use nix::errno::Errno;
 
+use crate::link::delete_links::delete;
 use crate::link::host_device::selector::is_on_bus;
 use crate::link::host_device::state::{DeviceState, LinkBefore, StoredAddress};
 use crate::link::link_settings::put_on;
@@ -160,7 +161,7 @@ fn delete_upper_links(netlink: &Netlink, device: &Link) -> Result<()> {
         let is_upper = link.upper.is_some() || link.kind.as_deref().is_some_and(|kind| UPPER_KINDS.contains(&kind));
         if is_upper && link.lower == Some(device.index) && link.lower_netns.is_none() {
             log::info(format_args!("{} on top of {} is deleted with it", link.name, device.name));
-            unless_absent(netlink.delete_link(link.index))?;
+            delete(netlink, &link)?;
         }
     }
     Ok(())
@@ -232,13 +233,6 @@ fn restore_master(host: &Netlink, link: &Link, before: &LinkBefore) -> Result<()
         Some(master) if link.master == Some(master.index) => Ok(()),
         Some(master) => unless_refused(host.change(link.index, &LinkChange::default().master(master.index))),
         None => Ok(()),
-    }
-}
-
-fn unless_absent(result: cnikit_netlink::Result<()>) -> Result<()> {
-    match result {
-        Err(error) if !error.is_absent() => Err(error.into()),
-        _ => Ok(()),
     }
 }
 
