@@ -10,7 +10,7 @@ pub(crate) const HELP: &str = "\
 cnikit-bench measures plugins side by side. scripts/bench and scripts/profile start it as it has to be: in namespaces.
 
 Usage:
-  cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE] [--only PLUGIN]]... [--floor DIR] [--out DIR] [--rows WORDS] [--short] [--assert] [--guard]
+  cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE] [--only PLUGIN]]... [--floor DIR] [--out DIR] [--rows WORDS] [--short] [--assert] [--guard] [--publish]
   cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
   cnikit-bench paths --ours DIR
   cnikit-bench scenarios
@@ -28,6 +28,8 @@ scenarios lists the scenarios.
   --short        few rounds, and nothing huge
   --assert       exit status 1 if a target is missed, by more than the noise, or was not measured, or a call of ours fails
   --guard        exit status 1 if something is surely only half as good as it usually is, was not measured, or fails
+  --publish      for readers: waits before each scenario until the machine is quiet, writes no targets, and writes nothing if more than a
+                 tenth of the rows are too noisy
   --rounds N     at most so many of each scenario
 ";
 
@@ -61,6 +63,7 @@ pub(crate) struct Asked {
     pub(crate) short: bool,
     pub(crate) assert: bool,
     pub(crate) guard: bool,
+    pub(crate) publish: bool,
     pub(crate) rounds: Option<usize>,
 }
 
@@ -87,6 +90,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         short: false,
         assert: false,
         guard: false,
+        publish: false,
         rounds: None,
     };
     let mut last = 0; // the side that was named last
@@ -117,6 +121,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
             "--short" => asked.short = true,
             "--assert" => asked.assert = true,
             "--guard" => asked.guard = true,
+            "--publish" => asked.publish = true,
             "-h" | "--help" => asked.what = What::Help,
             other => return Err(usage(other)),
         }

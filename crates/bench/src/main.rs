@@ -74,12 +74,19 @@ fn measure(asked: &Asked) -> Result<bool> {
     has_plugins(asked)?;
     let mut rows: Vec<Row> = Vec::new();
     for scenario in wanted(asked) {
+        if asked.publish {
+            idle::wait_for_quiet()?;
+        }
         let played = measure::play(scenario, sides, asked.floor.as_ref(), rounds(asked, scenario));
         played.iter().try_for_each(|row| say(&table::plain(row, sides)))?;
         rows.extend(played);
     }
     if rows.is_empty() {
         return Err("no scenario has that name; cnikit-bench scenarios lists them".to_owned());
+    }
+    let noisy = rows.iter().filter(|row| row.is_noisy()).count();
+    if asked.publish && noisy * 10 > rows.len() {
+        return Err(format!("the machine was too noisy to judge {noisy} of {} rows: nothing is written", rows.len()));
     }
     let results = verdict::evaluate(&rows, sides);
     let machine = machine(&rows);
@@ -88,7 +95,7 @@ fn measure(asked: &Asked) -> Result<bool> {
             let file = out.join(name);
             fs::write(&file, text).map_err(|error| format!("{}: {error}", file.display()))
         };
-        write("bench.md", table::document(&rows, sides, &results, &machine))?;
+        write("bench.md", table::document(&rows, sides, (!asked.publish).then_some(&*results), &machine))?;
         write("bench.csv", table::samples(&rows, sides))?;
     }
     say(&format!("\n{}\n", table::targets(&results)))?;

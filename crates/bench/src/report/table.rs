@@ -1,21 +1,50 @@
 //! The measurements as Markdown.
 
-use std::fmt::Write;
+use std::fmt::{self, Write};
 
 use crate::figures::{Ratio, Verdict, median, quantile, short};
 use crate::report::verdict::{TargetResult, at_most, disk, megabytes, target, verdict};
 use crate::run::measure::{Outcome, Row, Samples};
 use crate::scenarios::stage::{BINARY, Side};
 
-/// The whole document. `machine` is a paragraph.
-pub(crate) fn document(rows: &[Row], sides: &[Side], results: &[TargetResult], machine: &str) -> String {
-    let mut text = format!("# Side by side\n\n{machine}\n\n{LEGEND}\n\n{}", heading(sides));
-    let mut notes = Vec::new();
+/// The whole document. `machine` is a paragraph. Without results it is for readers, whom no target concerns.
+pub(crate) fn document(rows: &[Row], sides: &[Side], results: Option<&[TargetResult]>, machine: &str) -> String {
+    let mut text = format!("# Side by side\n\n{machine}\n\n{LEGEND}\n\n{}", heading(sides, results.is_some()));
+    let mut notes = Notes::default();
     for row in rows {
-        let _ = writeln!(text, "{}", line(row, sides, &mut notes));
+        let _ = writeln!(text, "{}", line(row, sides, &mut notes, results.is_some()));
     }
-    let notes: String = notes.iter().zip(1..).fold(String::new(), |text, (note, n)| text + &format!("{n}. {note}\n"));
-    format!("{text}\n{notes}\n## Sizes\n\n{}\n## Targets\n\n{}", sizes(sides), targets(results))
+    let _ = write!(text, "\n{notes}\n## Sizes\n\n{}", sizes(sides));
+    match results {
+        Some(results) => format!("{text}\n## Targets\n\n{}", targets(results)),
+        None => text,
+    }
+}
+
+/// The footnotes: each reason once, with the sides that it is true of.
+#[derive(Default)]
+struct Notes(Vec<(String, Vec<String>)>);
+
+impl Notes {
+    /// The number of the note with this reason.
+    fn number(&mut self, side: &str, why: &str) -> usize {
+        let why = why.split_whitespace().collect::<Vec<_>>().join(" ");
+        let at = self.0.iter().position(|(known, _)| *known == why).unwrap_or_else(|| {
+            self.0.push((why, Vec::new()));
+            self.0.len() - 1
+        });
+        let sides = &mut self.0[at].1;
+        if !sides.iter().any(|known| known == side) {
+            sides.push(side.to_owned());
+        }
+        at + 1
+    }
+}
+
+impl fmt::Display for Notes {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().zip(1..).try_for_each(|((why, sides), n)| writeln!(f, "{n}. {}: {why}.", sides.join(", ")))
+    }
 }
 
 /// A row as it is printed while the run continues.
@@ -64,55 +93,51 @@ const LEGEND: &str = "Times are from the start of the process to its end, in mil
     side; upstream's tool is that of its newest release, whatever its plugins are. *Setup* is a program built on libcni that sets \
     all containers up at once.";
 
-fn heading(sides: &[Side]) -> String {
+fn heading(sides: &[Side], judged: bool) -> String {
     let names: Vec<_> = sides.iter().map(|side| side.name.as_str()).collect();
     let names = names.join(" | ");
     let lines = " ---: |".repeat(sides.len());
+    let (target, line) = if judged { (" target |", " --- |") } else { ("", "") };
     format!(
-        "| row | {names} | faster by | target | floor | of the floor | calls | memory | kernel |\n\
-         | --- |{lines} ---: | --- | ---: | --- | ---: | ---: | ---: |\n"
+        "| row | {names} | faster by |{target} floor | of the floor | calls | memory | kernel |\n\
+         | --- |{lines} ---: |{line} ---: | --- | ---: | ---: | ---: |\n"
     )
 }
 
-fn line(row: &Row, sides: &[Side], notes: &mut Vec<String>) -> String {
+fn line(row: &Row, sides: &[Side], notes: &mut Notes, judged: bool) -> String {
     let mut line = format!("| {} |", row.name);
     for (outcome, side) in row.sides.iter().zip(sides) {
         let cell = match outcome {
             Outcome::Measured(samples) => match &samples.complaint {
                 None => times(samples),
-                Some(why) => format!("{} [{}]", times(samples), note(notes, &side.name, why)),
+                Some(why) => format!("{} [{}]", times(samples), notes.number(&side.name, why)),
             },
-            Outcome::Absent(why) => format!("— [{}]", note(notes, &side.name, why)),
+            Outcome::Absent(why) => format!("— [{}]", notes.number(&side.name, why)),
         };
         let _ = write!(line, " {cell} |");
     }
     let (faster, wanted) = row.ratio().map(|ratio| compared(row, ratio)).unwrap_or_default();
-    let (floor, over) = floor(row, notes);
-    let _ = write!(line, " {faster} | {wanted} | {floor} | {over} |");
+    let wanted = if judged { format!(" {wanted} |") } else { String::new() };
+    let (floor, over) = floor(row, notes, judged);
+    let _ = write!(line, " {faster} |{wanted} {floor} | {over} |");
     let _ = write!(line, " {} | {} | {} |", or_dash(calls(row)), memory(row), or_dash(kernel(row)));
     line
 }
 
-/// The time of the floor, and ours as a multiple of it with the verdict.
-fn floor(row: &Row, notes: &mut Vec<String>) -> (String, String) {
+/// The time of the floor, and ours as a multiple of it; with the verdict if it is judged.
+fn floor(row: &Row, notes: &mut Notes, judged: bool) -> (String, String) {
     let Some(floor) = &row.floor else { return (String::new(), String::new()) };
     let samples = match &floor.outcome {
-        Outcome::Absent(why) => return (format!("— [{}]", note(notes, "floor", why)), String::new()),
+        Outcome::Absent(why) => return (format!("— [{}]", notes.number("floor", why)), String::new()),
         Outcome::Measured(samples) => samples,
     };
     let Some(ratio) = row.over_floor() else { return (times(samples), String::new()) };
-    let wanted = floor.most.map(|most| format!("; {most}: {}", word(at_most(row, ratio, most)))).unwrap_or_default();
+    let wanted = floor
+        .most
+        .filter(|_| judged)
+        .map(|most| format!("; {most}: {}", word(at_most(row, ratio, most))))
+        .unwrap_or_default();
     (times(samples), format!("{}{wanted}", spanned(row, ratio)))
-}
-
-/// The number of a note, which is written once.
-fn note(notes: &mut Vec<String>, side: &str, why: &str) -> usize {
-    let note = format!("{side}: {}", why.split_whitespace().collect::<Vec<_>>().join(" "));
-    let known = notes.iter().position(|known| *known == note);
-    1 + known.unwrap_or_else(|| {
-        notes.push(note);
-        notes.len() - 1
-    })
 }
 
 fn times(samples: &Samples) -> String {
@@ -218,9 +243,13 @@ mod tests {
         assert!(plain(&row, &sides).ends_with("  107 calls  2.5 / — MB\n"), "{}", plain(&row, &sides));
         let rows = [row, other];
         assert!(super::samples(&rows, &sides).ends_with("\n\"bridge GC\",ours,2,3.000,0.500,7\n"));
-        let text = document(&rows, &sides, &[], "A machine.");
+        let text = document(&rows, &sides, Some(&[]), "A machine.");
         assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  |  |  | 107 | 2.5 / — | 25 % |\n"), "{text}");
-        assert!(text.contains("| bridge STATUS | — [2] | — [1] |"), "{text}");
-        assert!(text.contains("\n1. theirs: no such verb\n2. ours: no such verb\n"), "{text}");
+        assert!(text.contains("| bridge STATUS | — [1] | — [1] |"), "{text}");
+        assert!(text.contains("\n1. theirs, ours: no such verb.\n"), "{text}");
+        assert!(text.contains("## Targets"), "{text}");
+        let text = document(&rows, &sides, None, "A machine.");
+        assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  |  | 107 | 2.5 / — | 25 % |\n"), "{text}");
+        assert!(!text.to_lowercase().contains("target"), "{text}");
     }
 }

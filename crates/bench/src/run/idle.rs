@@ -2,8 +2,8 @@
 
 use std::hint::black_box;
 use std::sync::mpsc;
-use std::thread;
 use std::time::{Duration, Instant};
+use std::{fs, thread};
 
 use cnikit_process::Deadline;
 use cnikit_skel::log;
@@ -48,8 +48,50 @@ pub(crate) fn waking() -> f64 {
     median(&took)
 }
 
+/// The share of the last ten seconds, in percent, in which a process had to wait for a processor. It needs a kernel with pressure stall
+/// information; see `Documentation/accounting/psi.rst` of the kernel.
+fn pressure() -> Result<f64, String> {
+    const FILE: &str = "/proc/pressure/cpu";
+    let text = fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?;
+    share(&text).ok_or_else(|| format!("{FILE}: not understood: {text}"))
+}
+
+/// `avg10` of a line such as `some avg10=0.00 avg60=0.12 avg300=0.05 total=1234`.
+fn share(text: &str) -> Option<f64> {
+    let words = text.lines().find_map(|line| line.strip_prefix("some "))?;
+    words.split(' ').find_map(|word| word.strip_prefix("avg10="))?.parse().ok()
+}
+
+/// Waits until hardly any process waits for a processor.
+///
+/// # Errors
+/// It is not so after ten minutes, or this kernel cannot tell.
+pub(crate) fn wait_for_quiet() -> Result<(), String> {
+    const MOST: f64 = 1.0;
+    let deadline = Deadline::after(Duration::from_mins(10));
+    loop {
+        let pressure = pressure()?;
+        if pressure < MOST {
+            return Ok(());
+        }
+        if deadline.passed() {
+            return Err(format!(
+                "the machine is too busy to measure on: {pressure} % of the time a process waits for a processor"
+            ));
+        }
+        deadline.pause(Duration::from_secs(1));
+    }
+}
+
 #[cfg(test)]
 mod tests {
+    #[test]
+    fn the_pressure_of_ten_seconds_is_read() {
+        let text = "some avg10=0.12 avg60=7.00 avg300=9.00 total=12\nfull avg10=3.00 avg60=0.00 avg300=0.00 total=0\n";
+        assert_eq!(super::share(text), Some(0.12));
+        assert_eq!(super::share("full avg10=3.00"), None);
+    }
+
     #[test]
     fn a_disabled_log_step_and_a_wakeup_are_measured() {
         let step = super::log_step();
