@@ -48,8 +48,8 @@ pub(crate) fn waking() -> f64 {
     median(&took)
 }
 
-/// The share of the last ten seconds, in percent, in which a process had to wait for a processor. It needs a kernel with pressure stall
-/// information; see `Documentation/accounting/psi.rst` of the kernel.
+/// The share of the last ten seconds, in percent, in which a process had to wait for a processor. It needs a kernel with pressure
+/// stall information; see `Documentation/accounting/psi.rst` of the kernel.
 fn pressure() -> Result<f64, String> {
     const FILE: &str = "/proc/pressure/cpu";
     let text = fs::read_to_string(FILE).map_err(|error| format!("{FILE}: {error}"))?;
