@@ -77,17 +77,17 @@ pub fn device() -> Subject {
 }
 
 /// A bridge whose containers have leases of a DHCP server. Server and daemon end with the directory of their host, and the server's
-/// own files are elsewhere: a lease that is left there expires. The bridge is as an earlier container left it, and has a carrier
-/// without any container.
+/// own files are elsewhere. It has thousands of addresses, as killed calls leave leases behind, and renews none while a test runs,
+/// because records of leases are compared. The bridge is as an earlier container left it, and has a carrier without any container.
 pub fn leased() -> Subject {
     let daemon = installed().join("dhcp").display().to_string();
     let setup = format!(
-        "ip link add br-dhcp address 02:00:5e:10:00:09 type bridge && ip address add 10.99.0.1/24 dev br-dhcp && \
+        "ip link add br-dhcp address 02:00:5e:10:00:09 type bridge && ip address add 10.99.0.1/16 dev br-dhcp && \
          echo 0 >/proc/sys/net/ipv6/conf/br-dhcp/accept_ra && ip link set br-dhcp up && \
          ip link add port0 type veth peer name uplink0 && ip link set port0 master br-dhcp up && ip link set uplink0 up && \
          {{ setsid sh -c 'own=$(mktemp -d -p /run); \
              dnsmasq --keep-in-foreground --conf-file=/dev/null --user=root --port=0 --bind-interfaces \
-             --dhcp-authoritative --no-ping --interface=br-dhcp --dhcp-range=10.99.0.10,10.99.0.250,255.255.255.0,2m \
+             --dhcp-authoritative --no-ping --interface=br-dhcp --dhcp-range=10.99.0.10,10.99.15.250,255.255.0.0,1h \
              --dhcp-leasefile=$own/leases --pid-file= & server=$!; \
              {daemon} daemon -socketpath $DIR/dhcp.sock -datadir $DIR/dhcp-leases & daemon=$!; \
              while test -d $DIR; do sleep 0.5; done; kill $server $daemon; rm -r $own' >/dev/null 2>&1 & }} && \
