@@ -34,8 +34,9 @@ scenarios lists the scenarios.
 ";
 
 /// The subcommand.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) enum What {
+    #[default]
     Help,
     Scenarios,
     Measure,
@@ -50,7 +51,7 @@ pub(crate) enum What {
 }
 
 /// All of it.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Asked {
     pub(crate) what: What,
     /// Ours first.
@@ -80,19 +81,7 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         Some(word @ ("setup" | "remove")) => What::Pods(word == "setup", arguments.by_ref().collect()),
         Some(other) => return Err(usage(other)),
     };
-    let mut asked = Asked {
-        what,
-        sides: Vec::new(),
-        floor: None,
-        out: None,
-        rows: Vec::new(),
-        exact: Vec::new(),
-        short: false,
-        assert: false,
-        guard: false,
-        publish: false,
-        rounds: None,
-    };
+    let mut asked = Asked { what, ..Asked::default() };
     let mut last = 0; // the side that was named last
     while let Some(flag) = arguments.next() {
         let mut value = || arguments.next().ok_or_else(|| format!("{flag} needs a value"));
