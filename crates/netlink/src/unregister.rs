@@ -20,7 +20,7 @@ impl Netlink {
     /// its end init. If there can be no child, the call waits.
     ///
     /// # Errors
-    /// As [`Netlink::delete_link`].
+    /// The kernel refuses it, as it does for `lo`. It is not an error if there is no such link: the child may have deleted it.
     #[doc(alias = "RTM_DELLINK")]
     pub fn unregister_link(&self, index: u32) -> Result<Option<SlowSend>> {
         self.unregister(deletion(index), index)
@@ -30,7 +30,7 @@ impl Netlink {
     /// that of any link in the group.
     ///
     /// # Errors
-    /// As [`Netlink::delete_group`].
+    /// As [`Netlink::unregister_link`].
     pub fn unregister_group(&self, group: u32, index: u32) -> Result<Option<SlowSend>> {
         self.unregister(deletion_of_group(group), index)
     }

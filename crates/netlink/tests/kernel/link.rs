@@ -207,11 +207,18 @@ fn unregistering_a_link_does_not_wait_for_the_kernel_to_free_it() {
 #[test]
 fn a_link_that_cannot_be_deleted_is_not_unregistered_either() {
     let (_netns, netlink) = inside();
-    assert!(netlink.unregister_link(99).unwrap_err().is_absent());
     let lo = netlink.link("lo").unwrap().index;
     let refused = netlink.unregister_link(lo).unwrap_err();
     assert_eq!(refused.to_string(), netlink.delete_link(lo).unwrap_err().to_string());
-    assert!(netlink.unregister_group(8, 99).unwrap_err().is_absent());
+    let refused = netlink.unregister_group(0, lo).unwrap_err();
+    assert_eq!(refused.to_string(), netlink.delete_group(0).unwrap_err().to_string());
+}
+
+#[test]
+fn an_absent_link_is_as_good_as_unregistered() {
+    let (_netns, netlink) = inside();
+    drop(netlink.unregister_link(99).unwrap());
+    drop(netlink.unregister_group(8, 99).unwrap());
 }
 
 #[test]
