@@ -35,6 +35,9 @@ pub(crate) struct Frame<'a> {
 pub(crate) fn frames(datagram: &[u8]) -> impl Iterator<Item = Frame<'_>> {
     let mut rest = datagram;
     std::iter::from_fn(move || {
+        if rest.len() < HEADER {
+            return None; // the usual end: the error of the next line would be a text that nobody reads
+        }
         let header = NetlinkBuffer::new_checked(rest).ok()?;
         let length = header.length() as usize;
         let frame = Frame {
