@@ -113,7 +113,14 @@ impl Netlink {
         let message = RouteNetlinkMessage::DelAddress(message(index, address));
         let operation = "delete address";
         let object = format!("{address} from");
-        let request = Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing };
+        let request = Request {
+            message: message.into(),
+            flags: 0,
+            operation,
+            object: object.into(),
+            link: Some(index),
+            forgives: Forgives::Nothing,
+        };
         self.ask(request).map(drop)
     }
 }
@@ -129,10 +136,10 @@ impl NewAddress {
             message.attributes.push(AddressAttribute::Flags(flags));
         }
         Request {
-            message: RouteNetlinkMessage::NewAddress(message),
+            message: RouteNetlinkMessage::NewAddress(message).into(),
             flags: NLM_F_CREATE | NLM_F_EXCL,
             operation: "add address",
-            object: format!("{} to", self.address),
+            object: format!("{} to", self.address).into(),
             link: Some(index),
             forgives: Forgives::Nothing,
         }

@@ -113,10 +113,10 @@ impl AddressCopy {
 
     fn request(&self, index: u32) -> Request {
         Request {
-            message: RouteNetlinkMessage::NewAddress(self.message(index)),
+            message: RouteNetlinkMessage::NewAddress(self.message(index)).into(),
             flags: NLM_F_CREATE | NLM_F_EXCL,
             operation: "add address",
-            object: format!("{} to", self.address.address),
+            object: format!("{} to", self.address.address).into(),
             link: Some(index),
             forgives: Forgives::Present,
         }

@@ -80,6 +80,11 @@ impl Attributes {
     pub fn as_bytes(&self) -> &[u8] {
         &self.0
     }
+
+    /// The bytes of the list.
+    pub(crate) fn into_bytes(self) -> Vec<u8> {
+        self.0
+    }
 }
 
 /// The attributes of a list: type without flags, and value. Ends at the first attribute that does not fit, as the kernel's parser

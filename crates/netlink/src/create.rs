@@ -223,7 +223,17 @@ impl Netlink {
     ) -> Result<Link> {
         let message = RouteNetlinkMessage::NewLink(message);
         let flags = NLM_F_CREATE | NLM_F_EXCL | NLM_F_ECHO;
-        self.created(Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing }, name)
+        self.created(
+            Request {
+                message: message.into(),
+                flags,
+                operation,
+                object: object.into(),
+                link: None,
+                forgives: Forgives::Nothing,
+            },
+            name,
+        )
     }
 
     /// Sends a request that creates a link, and returns the link as the kernel echoed it. Kernels before 6.2 do not echo new
@@ -316,7 +326,14 @@ mod tests {
         let object = String::new();
         let message = RouteNetlinkMessage::NewLink(message);
         let flags = NLM_F_CREATE | NLM_F_EXCL;
-        Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing }
+        Request {
+            message: message.into(),
+            flags,
+            operation,
+            object: object.into(),
+            link: None,
+            forgives: Forgives::Nothing,
+        }
     }
 
     #[test]

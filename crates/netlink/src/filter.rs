@@ -244,10 +244,10 @@ pub(crate) fn addition(link: u32, place: QdiscPlace, rule: &FilterRule) -> Reque
     message.attributes.push(TcAttribute::Kind(TcFilterU32::KIND.to_owned()));
     message.attributes.push(TcAttribute::Options(options.into_iter().map(TcOption::U32).collect()));
     Request {
-        message: RouteNetlinkMessage::NewTrafficFilter(message),
+        message: RouteNetlinkMessage::NewTrafficFilter(message).into(),
         flags: NLM_F_CREATE | NLM_F_EXCL,
         operation: "add filter to",
-        object: String::new(),
+        object: "".into(),
         link: Some(link),
         forgives: Forgives::Nothing,
     }

@@ -57,10 +57,10 @@ impl Netlink {
         message.attributes.push(NeighbourAttribute::LinkLayerAddress(mac.0.to_vec()));
         message.attributes.push(NeighbourAttribute::Destination(destination.into()));
         let request = Request {
-            message: RouteNetlinkMessage::NewNeighbour(message),
+            message: RouteNetlinkMessage::NewNeighbour(message).into(),
             flags: NLM_F_CREATE | NLM_F_APPEND,
             operation: "add forwarding entry",
-            object: format!("{mac} to {destination} on"),
+            object: format!("{mac} to {destination} on").into(),
             link: Some(index),
             forgives: Forgives::Present,
         };

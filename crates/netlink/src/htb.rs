@@ -113,11 +113,11 @@ impl Netlink {
     #[doc(alias = "RTM_GETTCLASS")]
     pub fn find_htb_class(&self, link: u32) -> Result<Option<HtbClass>> {
         let request = Request {
-            message: RouteNetlinkMessage::GetTrafficClass(message(link, TcHandle::UNSPEC, CLASS)),
+            message: RouteNetlinkMessage::GetTrafficClass(message(link, TcHandle::UNSPEC, CLASS)).into(),
             // As with disciplines: older kernels answer only the listeners of a group without it.
             flags: NLM_F_ECHO,
             operation: "find class",
-            object: "1:1".to_owned(),
+            object: "1:1".into(),
             link: Some(link),
             forgives: Forgives::Nothing,
         };
@@ -135,10 +135,10 @@ pub(crate) fn class(link: u32, class: &HtbClass) -> Request {
     message.attributes.push(TcAttribute::Kind(HTB.to_owned()));
     message.attributes.push(TcAttribute::Options(class.options()));
     Request {
-        message: RouteNetlinkMessage::NewTrafficClass(message),
+        message: RouteNetlinkMessage::NewTrafficClass(message).into(),
         flags: NLM_F_CREATE | NLM_F_REPLACE,
         operation: "set class of",
-        object: String::new(),
+        object: "".into(),
         link: Some(link),
         forgives: Forgives::Nothing,
     }

@@ -12,7 +12,7 @@ use rtnetlink::{LinkBridge, LinkBridgePort, LinkMessageBuilder, LinkUnspec};
 
 use crate::attribute::{Attributes, NESTED};
 use crate::link::{ALT_IFNAME, PROP_LIST, altnames};
-use crate::netlink::{Forgives, Request};
+use crate::netlink::{Forgives, Message, Request};
 use crate::{Mac, Netlink, Result};
 
 /// `IFLA_NEW_IFINDEX` of `linux/if_link.h`.
@@ -114,7 +114,7 @@ impl Netlink {
     #[doc(alias = "IFLA_NET_NS_FD")]
     pub fn move_link(&self, index: u32, to: &Netns, change: &LinkChange, new_index: Option<u32>) -> Result<()> {
         let mut request = change.request(index);
-        if let RouteNetlinkMessage::NewLink(message) = &mut request.message {
+        if let Message::Typed(RouteNetlinkMessage::NewLink(message)) = &mut request.message {
             message.attributes.push(LinkAttribute::NetNsFd(to.as_fd().as_raw_fd()));
             if let Some(new_index) = new_index {
                 let new_index = DefaultNla::new(NEW_IFINDEX, new_index.to_ne_bytes().to_vec());
@@ -134,7 +134,14 @@ impl Netlink {
         let flags = NLM_F_CREATE | NLM_F_EXCL;
         let operation = "add alternative name";
         let object = format!("{name} to");
-        let request = Request { message, flags, operation, object, link: Some(index), forgives: Forgives::Nothing };
+        let request = Request {
+            message: message.into(),
+            flags,
+            operation,
+            object: object.into(),
+            link: Some(index),
+            forgives: Forgives::Nothing,
+        };
         self.ask(request).map(drop)
     }
 
@@ -154,7 +161,14 @@ impl Netlink {
             let operation = "remove alternative name";
             let object = format!("{text} from");
             let forgives = Forgives::Absent;
-            self.ask(Request { message, flags: 0, operation, object, link: Some(index), forgives })?;
+            self.ask(Request {
+                message: message.into(),
+                flags: 0,
+                operation,
+                object: object.into(),
+                link: Some(index),
+                forgives,
+            })?;
         }
         Ok(())
     }
@@ -163,8 +177,14 @@ impl Netlink {
         let message = RouteNetlinkMessage::GetLink(LinkUnspec::new_with_index(index).build());
         let operation = "find link";
         let object = format!("number {index}");
-        let answers =
-            self.ask(Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing })?;
+        let answers = self.ask(Request {
+            message: message.into(),
+            flags: 0,
+            operation,
+            object: object.into(),
+            link: None,
+            forgives: Forgives::Nothing,
+        })?;
         Ok(answers.iter().flat_map(|message| altnames(message)).collect())
     }
 }
@@ -182,7 +202,14 @@ impl LinkChange {
         let operation = "change link";
         let object = String::new();
         let message = RouteNetlinkMessage::NewLink(self.message(index));
-        Request { message, flags: 0, operation, object, link: Some(index), forgives: Forgives::Nothing }
+        Request {
+            message: message.into(),
+            flags: 0,
+            operation,
+            object: object.into(),
+            link: Some(index),
+            forgives: Forgives::Nothing,
+        }
     }
 
     fn message(&self, index: u32) -> LinkMessage {

@@ -147,8 +147,14 @@ impl Netlink {
         let message = RouteNetlinkMessage::GetLink(message);
         let operation = "find link";
         let object = format!("number {index} of namespace {netns}");
-        let request =
-            Request { message, flags: 0, operation, object: object.clone(), link: None, forgives: Forgives::Nothing };
+        let request = Request {
+            message: message.into(),
+            flags: 0,
+            operation,
+            object: object.clone().into(),
+            link: None,
+            forgives: Forgives::Nothing,
+        };
         let answers = match self.ask(request) {
             Ok(answers) => answers,
             // Here EINVAL only means that the nsid belongs to no existing namespace.
@@ -206,10 +212,10 @@ impl Netlink {
 /// The request to delete a link.
 pub(crate) fn deletion(index: u32) -> Request {
     Request {
-        message: RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build()),
+        message: RouteNetlinkMessage::DelLink(LinkUnspec::new_with_index(index).build()).into(),
         flags: 0,
         operation: "delete link",
-        object: String::new(),
+        object: "".into(),
         link: Some(index),
         forgives: Forgives::Nothing,
     }
@@ -219,10 +225,10 @@ pub(crate) fn deletion(index: u32) -> Request {
 pub(crate) fn deletion_of_group(group: u32) -> Request {
     let builder = LinkMessageBuilder::<LinkUnspec>::default();
     Request {
-        message: RouteNetlinkMessage::DelLink(builder.link_group(group).build()),
+        message: RouteNetlinkMessage::DelLink(builder.link_group(group).build()).into(),
         flags: 0,
         operation: "delete links of group",
-        object: group.to_string(),
+        object: group.to_string().into(),
         link: None,
         forgives: Forgives::Nothing,
     }
@@ -232,10 +238,10 @@ pub(crate) fn deletion_of_group(group: u32) -> Request {
 pub(crate) fn reading(mut message: LinkMessage, object: &str) -> Request {
     message.attributes.push(without_statistics());
     Request {
-        message: RouteNetlinkMessage::GetLink(message),
+        message: RouteNetlinkMessage::GetLink(message).into(),
         flags: 0,
         operation: "find link",
-        object: object.to_owned(),
+        object: object.into(),
         link: None,
         forgives: Forgives::Nothing,
     }

@@ -38,7 +38,14 @@ impl Netlink {
         let mut message = NsidMessage::default();
         message.attributes.push(NsidAttribute::Fd(netns.as_fd().as_raw_fd().cast_unsigned()));
         let message = RouteNetlinkMessage::GetNsId(message);
-        let request = Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing };
+        let request = Request {
+            message: message.into(),
+            flags: 0,
+            operation,
+            object: object.into(),
+            link: None,
+            forgives: Forgives::Nothing,
+        };
         let id = self.ask(request)?.iter().find_map(|answer| number(answer)).ok_or(unreadable)?;
         // -1 is NETNSA_NSID_NOT_ASSIGNED.
         if id < 0 {

@@ -66,10 +66,10 @@ pub(crate) fn deletion(index: u32, address: IpAddr) -> Request {
     message.header.ifindex = index;
     message.attributes.push(NeighbourAttribute::Destination(address.into()));
     Request {
-        message: RouteNetlinkMessage::DelNeighbour(message),
+        message: RouteNetlinkMessage::DelNeighbour(message).into(),
         flags: 0,
         operation: "delete neighbour",
-        object: format!("{address} on"),
+        object: format!("{address} on").into(),
         link: Some(index),
         forgives: Forgives::Absent,
     }

@@ -1,6 +1,7 @@
 //! The handle on one network namespace.
 
 use std::cell::RefCell;
+use std::fmt;
 use std::os::fd::{AsFd, AsRawFd};
 use std::rc::Rc;
 
@@ -9,7 +10,7 @@ use netlink_packet_core::{Emitable, NLM_F_ACK, NLM_F_DUMP, NLM_F_REQUEST, Netlin
 use netlink_packet_route::RouteNetlinkMessage;
 
 use crate::frame::HEADER;
-use crate::{Error, Link, Result, Socket};
+use crate::{Error, KernelRoute, Link, Result, Socket};
 
 /// `NETLINK_ROUTE` of `linux/netlink.h`.
 const ROUTE: isize = 0;
@@ -81,11 +82,11 @@ impl Netlink {
         }
         let exchanged = self
             .with_socket(|socket| socket.exchange(&datagram, &sequences))
-            .map_err(|error| error.during(first.operation, &first.object))?;
+            .map_err(|error| error.during(first.operation, first.object.to_string()))?;
         for (sequence, refusal) in exchanged.errors {
             let Some(at) = sequences.iter().position(|number| *number == sequence) else { continue };
             let request = &requests[at];
-            let error = Error::refused(request.operation, &request.object, &refusal);
+            let error = Error::refused(request.operation, request.object.to_string(), &refusal);
             if !request.forgives.covers(&error) {
                 return Err(self.name_the_link(error, request.link));
             }
@@ -137,7 +138,7 @@ impl Netlink {
 
     /// Sends a dump request and returns its messages.
     pub(crate) fn dump(&self, message: &RouteNetlinkMessage, operation: &str, object: &str) -> Result<Vec<Vec<u8>>> {
-        let request = pack(message, NLM_F_REQUEST | NLM_F_DUMP, 0);
+        let request = pack_typed(message, NLM_F_REQUEST | NLM_F_DUMP, 0);
         self.with_socket(|socket| socket.dump(&request)).map_err(|error| error.during(operation, object))
     }
 }
@@ -145,14 +146,66 @@ impl Netlink {
 /// One message to the kernel, and the texts for the error if it is refused.
 #[derive(Debug)]
 pub(crate) struct Request {
-    pub(crate) message: RouteNetlinkMessage,
+    pub(crate) message: Message,
     /// The flags in addition to `NLM_F_REQUEST` and, for a change, `NLM_F_ACK`.
     pub(crate) flags: u16,
     pub(crate) operation: &'static str,
-    pub(crate) object: String,
+    pub(crate) object: Object,
     /// The index of the link that the object belongs to. An error names it after the object.
     pub(crate) link: Option<u32>,
     pub(crate) forgives: Forgives,
+}
+
+/// A message, without the header of netlink.
+#[derive(Debug)]
+pub(crate) enum Message {
+    Typed(RouteNetlinkMessage),
+    /// One that is encoded already.
+    Encoded {
+        /// `RTM_NEWROUTE` or another type.
+        kind: u16,
+        body: Vec<u8>,
+    },
+}
+
+impl From<RouteNetlinkMessage> for Message {
+    fn from(message: RouteNetlinkMessage) -> Message {
+        Message::Typed(message)
+    }
+}
+
+/// The object of a request. Only an error needs it as text.
+#[derive(Debug)]
+pub(crate) enum Object {
+    Text(String),
+    Route(KernelRoute),
+}
+
+impl From<String> for Object {
+    fn from(text: String) -> Object {
+        Object::Text(text)
+    }
+}
+
+impl From<&str> for Object {
+    fn from(text: &str) -> Object {
+        Object::Text(text.to_owned())
+    }
+}
+
+impl From<&KernelRoute> for Object {
+    fn from(route: &KernelRoute) -> Object {
+        Object::Route(route.clone())
+    }
+}
+
+impl fmt::Display for Object {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Object::Text(text) => f.write_str(text),
+            Object::Route(route) => f.write_str(&route.describe()),
+        }
+    }
 }
 
 /// The refusals that count as success.
@@ -176,31 +229,45 @@ impl Forgives {
 impl Request {
     pub(crate) fn pack(&self, sequence: u32) -> Vec<u8> {
         let acknowledged = if is_question(&self.message) { 0 } else { NLM_F_ACK };
-        pack(&self.message, self.flags | NLM_F_REQUEST | acknowledged, sequence)
+        let flags = self.flags | NLM_F_REQUEST | acknowledged;
+        match &self.message {
+            Message::Typed(message) => pack_typed(message, flags, sequence),
+            Message::Encoded { kind, body } => {
+                let mut bytes = room_for(*kind, body.len(), flags, sequence);
+                bytes[HEADER..].copy_from_slice(body);
+                bytes
+            }
+        }
     }
 }
 
 /// Whether a request only reads. Such a request is answered or refused, so an acknowledgement would only be one more message to
 /// receive.
-fn is_question(message: &RouteNetlinkMessage) -> bool {
+fn is_question(message: &Message) -> bool {
     use RouteNetlinkMessage::{GetLink, GetNsId, GetRoute};
-    matches!(message, GetLink(_) | GetNsId(_) | GetRoute(_))
+    matches!(message, Message::Typed(GetLink(_) | GetNsId(_) | GetRoute(_)))
 }
 
-fn changes_links(message: &RouteNetlinkMessage) -> bool {
+fn changes_links(message: &Message) -> bool {
     use RouteNetlinkMessage::{DelLink, DelLinkProp, NewLink, NewLinkProp, SetLink};
-    matches!(message, NewLink(_) | SetLink(_) | DelLink(_) | NewLinkProp(_) | DelLinkProp(_))
+    matches!(message, Message::Typed(NewLink(_) | SetLink(_) | DelLink(_) | NewLinkProp(_) | DelLinkProp(_)))
 }
 
-fn pack(message: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
-    let mut bytes = vec![0; HEADER + message.buffer_len()];
+fn pack_typed(message: &RouteNetlinkMessage, flags: u16, sequence: u32) -> Vec<u8> {
+    let mut bytes = room_for(message.message_type(), message.buffer_len(), flags, sequence);
+    message.emit(&mut bytes[HEADER..]);
+    bytes
+}
+
+/// A message of this type with a body of so many zeros.
+fn room_for(kind: u16, body: usize, flags: u16, sequence: u32) -> Vec<u8> {
+    let mut bytes = vec![0; HEADER + body];
     let mut header = NetlinkHeader::default();
     header.length = u32::try_from(bytes.len()).unwrap_or(u32::MAX);
-    header.message_type = message.message_type();
+    header.message_type = kind;
     header.flags = flags;
     header.sequence_number = sequence;
     header.emit(&mut bytes[..HEADER]);
-    message.emit(&mut bytes[HEADER..]);
     bytes
 }
 

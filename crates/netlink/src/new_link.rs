@@ -153,7 +153,14 @@ impl Netlink {
         let object = format!("{} in {}", new.name, netns.path().display());
         let message = RouteNetlinkMessage::NewLink(new.message());
         let flags = NLM_F_CREATE | NLM_F_EXCL;
-        let request = Request { message, flags, operation, object, link: None, forgives: Forgives::Nothing };
+        let request = Request {
+            message: message.into(),
+            flags,
+            operation,
+            object: object.into(),
+            link: None,
+            forgives: Forgives::Nothing,
+        };
         self.ask(request).map_err(named)?;
         Netlink::inside(netns)?.link(&new.name)
     }

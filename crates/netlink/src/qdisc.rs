@@ -81,11 +81,11 @@ impl Netlink {
     pub fn find_qdisc(&self, link: u32, place: QdiscPlace) -> Result<Option<Qdisc>> {
         let message = message(link, place.parent(), TcHandle::UNSPEC);
         let request = Request {
-            message: RouteNetlinkMessage::GetQueueDiscipline(message),
+            message: RouteNetlinkMessage::GetQueueDiscipline(message).into(),
             // Older kernels answer the listeners of a group, and who asks only if an echo is wanted.
             flags: NLM_F_ECHO,
             operation: "find qdisc",
-            object: place.name().to_owned(),
+            object: place.name().into(),
             link: Some(link),
             forgives: Forgives::Absent,
         };
@@ -139,10 +139,10 @@ pub(crate) fn deletion(link: u32, place: QdiscPlace) -> Request {
         QdiscPlace::BelowRoot => TcHandle::UNSPEC,
     };
     Request {
-        message: RouteNetlinkMessage::DelQueueDiscipline(message(link, place.parent(), handle)),
+        message: RouteNetlinkMessage::DelQueueDiscipline(message(link, place.parent(), handle)).into(),
         flags: 0,
         operation: "delete qdisc",
-        object: place.name().to_owned(),
+        object: place.name().into(),
         link: Some(link),
         forgives: Forgives::Absent,
     }
@@ -150,7 +150,14 @@ pub(crate) fn deletion(link: u32, place: QdiscPlace) -> Request {
 
 fn request(operation: &'static str, flags: u16, link: u32, message: TcMessage) -> Request {
     let message = RouteNetlinkMessage::NewQueueDiscipline(message);
-    Request { message, flags, operation, object: String::new(), link: Some(link), forgives: Forgives::Nothing }
+    Request {
+        message: message.into(),
+        flags,
+        operation,
+        object: "".into(),
+        link: Some(link),
+        forgives: Forgives::Nothing,
+    }
 }
 
 pub(crate) fn message(link: u32, parent: TcHandle, handle: TcHandle) -> TcMessage {

@@ -235,7 +235,14 @@ impl Netlink {
         let message = RouteNetlinkMessage::GetRoute(message);
         let object = format!("to {address}");
         let operation = "look up route";
-        match self.ask(Request { message, flags: 0, operation, object, link: None, forgives: Forgives::Nothing }) {
+        match self.ask(Request {
+            message: message.into(),
+            flags: 0,
+            operation,
+            object: object.into(),
+            link: None,
+            forgives: Forgives::Nothing,
+        }) {
             // There is no route, or it is a blackhole, unreachable or prohibit route.
             Err(error) if NO_WAY.contains(&error.errno) => Ok(None),
             found => Ok(found?.iter().find_map(|message| parse(message)?.into_iter().next())),
@@ -317,12 +324,18 @@ impl KernelRoute {
         wrap: fn(RouteMessage) -> RouteNetlinkMessage,
         scope: RouteScope,
     ) -> Result<Request> {
-        let object = self.describe();
         let scope = self.scope.map_or(scope, RouteScope::from);
-        let message = self.message(scope).map_err(|why| Error::unreadable(operation, &object, &why))?;
+        let message = self.message(scope).map_err(|why| Error::unreadable(operation, self.describe(), &why))?;
         let message = wrap(message);
         let link = self.index;
-        Ok(Request { message, flags, operation, object, link, forgives: Forgives::Nothing })
+        Ok(Request {
+            message: message.into(),
+            flags,
+            operation,
+            object: self.into(),
+            link,
+            forgives: Forgives::Nothing,
+        })
     }
 
     /// The scope that ip(8) would choose. IPv6 routes have no scopes.

@@ -1,12 +1,13 @@
 //! Whole routes, with the properties that [`KernelRoute`] lacks: they can be put into another table and put back.
 
-use netlink_packet_core::{DefaultNla, Emitable, NLM_F_CREATE};
-use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteHeader, RouteMessage};
-use netlink_packet_route::{AddressFamily, RouteNetlinkMessage};
+use libc::{RTM_DELROUTE, RTM_NEWROUTE};
+use netlink_packet_core::{Emitable, NLM_F_CREATE};
+use netlink_packet_route::AddressFamily;
+use netlink_packet_route::route::{RouteAttribute, RouteFlags, RouteHeader};
 
-use crate::attribute::attributes;
+use crate::attribute::{Attributes, attributes};
 use crate::frame::HEADER;
-use crate::netlink::{Forgives, Request};
+use crate::netlink::{Forgives, Message, Request};
 use crate::route::{GATEWAY, MULTIPATH, NEXT_HOP_HEADER, OIF, ROUTE_HEADER, TABLE, VIA, parse};
 use crate::{Batch, Error, KernelRoute, Netlink, Result};
 
@@ -48,12 +49,12 @@ impl Batch {
     /// Adds a route, in addition to one to the same destination with the same priority; the same route is not an error. Of two
     /// such IPv4 routes the newer one is used.
     pub fn add_copy_beside(&mut self, copy: &RouteCopy) {
-        self.add(copy.request("add route", NLM_F_CREATE, RouteNetlinkMessage::NewRoute, Forgives::Present));
+        self.add(copy.request("add route", RTM_NEWROUTE, NLM_F_CREATE, Forgives::Present));
     }
 
     /// Removes a route; a route that does not exist is not an error.
     pub fn delete_copy(&mut self, copy: &RouteCopy) {
-        self.add(copy.request("delete route", 0, RouteNetlinkMessage::DelRoute, Forgives::Absent));
+        self.add(copy.request("delete route", RTM_DELROUTE, 0, Forgives::Absent));
     }
 }
 
@@ -65,7 +66,7 @@ impl RouteCopy {
     pub fn new(route: &KernelRoute) -> Result<Self> {
         let request = route.addition()?;
         let copy = Self::read_all(&request.pack(0)).pop();
-        copy.ok_or_else(|| Error::unreadable("add route", request.object, "it has no message"))
+        copy.ok_or_else(|| Error::unreadable("add route", request.object.to_string(), "it has no message"))
     }
 
     /// The properties that [`KernelRoute`] has.
@@ -92,10 +93,13 @@ impl RouteCopy {
 
     /// The `rtmsg` with its attributes, to be stored. Numbers are in the byte order of this machine.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let message = self.message();
-        let mut bytes = vec![0; message.buffer_len()];
-        message.emit(&mut bytes);
-        bytes
+        let mut header = [0; ROUTE_HEADER];
+        self.header.emit(&mut header);
+        let mut list = Attributes::raw(&header);
+        for (kind, value) in &self.attributes {
+            list = list.bytes(*kind, value);
+        }
+        list.into_bytes()
     }
 
     /// Reads what [`RouteCopy::to_bytes`] wrote; `None` if it is something else.
@@ -144,24 +148,10 @@ impl RouteCopy {
         of_hops.is_none_or(|(_, hops)| each_hop(hops).all(|hop| hop[4..NEXT_HOP_HEADER] == index.to_ne_bytes()))
     }
 
-    fn message(&self) -> RouteMessage {
-        let mut message = RouteMessage::default();
-        message.header = self.header.clone();
-        for (kind, value) in &self.attributes {
-            message.attributes.push(RouteAttribute::Other(DefaultNla::new(*kind, value.clone())));
-        }
-        message
-    }
-
-    fn request(
-        &self,
-        operation: &'static str,
-        flags: u16,
-        wrap: fn(RouteMessage) -> RouteNetlinkMessage,
-        forgives: Forgives,
-    ) -> Request {
-        let object = self.route.describe();
-        Request { message: wrap(self.message()), flags, operation, object, link: self.route.index, forgives }
+    fn request(&self, operation: &'static str, kind: u16, flags: u16, forgives: Forgives) -> Request {
+        let message = Message::Encoded { kind, body: self.to_bytes() };
+        let object = self.route().into();
+        Request { message, flags, operation, object, link: self.route.index, forgives }
     }
 }
 

@@ -103,7 +103,7 @@ impl RoutingRule {
     ) -> Request {
         let source = self.source.map_or_else(|| "all".to_owned(), |source| source.to_string());
         let object = format!("from {source} lookup {} priority {}", self.table, self.priority);
-        Request { message: wrap(self.message()), flags, operation, object, link: None, forgives }
+        Request { message: wrap(self.message()).into(), flags, operation, object: object.into(), link: None, forgives }
     }
 
     fn message(&self) -> RuleMessage {
@@ -191,10 +191,10 @@ mod tests {
         let mut message = RoutingRule::from_source("10.0.0.2/32".parse().unwrap(), 100, 1, 7).message();
         message.attributes.push(RuleAttribute::FwMark(3));
         let request = Request {
-            message: RouteNetlinkMessage::NewRule(message),
+            message: RouteNetlinkMessage::NewRule(message).into(),
             flags: 0,
             operation: "",
-            object: String::new(),
+            object: "".into(),
             link: None,
             forgives: Forgives::Nothing,
         };

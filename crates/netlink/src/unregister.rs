@@ -50,7 +50,9 @@ impl Netlink {
         loop {
             let heard = self.with_socket(|socket| socket.listen_while(child.exit_notice(), deadline))?;
             match &heard {
-                Some(Heard::Nothing) => return Err(Error::new(request.operation, request.object, Errno::ETIMEDOUT)),
+                Some(Heard::Nothing) => {
+                    return Err(Error::new(request.operation, request.object.to_string(), Errno::ETIMEDOUT));
+                }
                 Some(Heard::Events(events)) if !subject.is_meant(events) => continue,
                 Some(Heard::Events(_) | Heard::Lost) | None => {}
             }

@@ -81,7 +81,15 @@ impl Netlink {
             UpperKind::Ipvlan(_) => "create ipvlan",
             UpperKind::Vlan { .. } => "create vlan",
         };
-        self.ask(Request { message, flags, operation, object, link, forgives: Forgives::Nothing }).map(drop)
+        self.ask(Request {
+            message: message.into(),
+            flags,
+            operation,
+            object: object.into(),
+            link,
+            forgives: Forgives::Nothing,
+        })
+        .map(drop)
     }
 
     /// Whether this kernel supports links of this kind; the kernel loads their module if needed.

@@ -110,7 +110,14 @@ pub(crate) fn deletion(port: u32, range: VlanRange) -> Result<Request> {
 }
 
 fn request(operation: &'static str, message: RouteNetlinkMessage, port: u32) -> Request {
-    Request { message, flags: 0, operation, object: String::new(), link: Some(port), forgives: Forgives::Nothing }
+    Request {
+        message: message.into(),
+        flags: 0,
+        operation,
+        object: "".into(),
+        link: Some(port),
+        forgives: Forgives::Nothing,
+    }
 }
 
 fn message(port: u32, infos: Vec<AfSpecBridge>) -> LinkMessage {
