@@ -8,7 +8,7 @@ use crate::{
     filter, htb, neighbour, qdisc, vlan,
 };
 
-/// Changes that go to the kernel in one datagram, in order, each with its own acknowledgement.
+/// Changes that go to the kernel in one datagram, in order.
 ///
 /// A batch saves system calls, but is not a transaction: when the kernel refuses a change, the earlier changes stay in effect
 /// and the later ones are still attempted.

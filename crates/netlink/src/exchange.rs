@@ -34,16 +34,29 @@ impl Socket {
     /// send(2) or recv(2) fails, or no answer arrives in time. A refusal by the kernel is not an error of this function: it is
     /// in [`Exchanged::errors`].
     pub fn exchange(&mut self, datagram: &[u8], awaited: &[u32]) -> Result<Exchanged> {
-        self.try_exchange(datagram, awaited).map_err(|source| Error::new("exchange netlink messages", "", source))
+        self.try_exchange(datagram, awaited).map(|answers| answers.exchanged).map_err(failed)
     }
 
-    fn try_exchange(&mut self, datagram: &[u8], awaited: &[u32]) -> io::Result<Exchanged> {
+    /// As [`Socket::exchange`], for messages of which some are not acknowledged and not awaited. They come before the last awaited
+    /// one, so their refusals have arrived when that has been acknowledged.
+    ///
+    /// # Errors
+    /// As [`Socket::exchange`], and answers were lost, among which a refusal may have been (`ENOBUFS`).
+    pub(crate) fn exchange_some_silent(&mut self, datagram: &[u8], awaited: &[u32]) -> Result<Exchanged> {
+        let answers = self.try_exchange(datagram, awaited).map_err(failed)?;
+        if answers.lost && answers.ours.len() > awaited.len() {
+            return Err(failed(Errno::ENOBUFS.into()));
+        }
+        Ok(answers.exchanged)
+    }
+
+    fn try_exchange(&mut self, datagram: &[u8], awaited: &[u32]) -> io::Result<Answers> {
         let mut answers = Answers::to(datagram, awaited);
         self.send(datagram)?;
         let result = self.collect(&mut answers);
         self.missed |= answers.missed || answers.lost;
         result?;
-        Ok(answers.exchanged)
+        Ok(answers)
     }
 
     fn collect(&mut self, answers: &mut Answers) -> io::Result<()> {
@@ -60,6 +73,10 @@ impl Socket {
         }
         Ok(())
     }
+}
+
+fn failed(source: io::Error) -> Error {
+    Error::new("exchange netlink messages", "", source)
 }
 
 /// The answers to one datagram that have arrived so far.

@@ -74,14 +74,20 @@ impl Netlink {
             self.forget_links();
         }
         let mut sequences = Vec::with_capacity(requests.len());
+        let mut awaited = Vec::with_capacity(requests.len());
         let mut datagram = Vec::new();
-        for request in requests {
+        for (index, request) in requests.iter().enumerate() {
             let sequence = self.with_socket(Socket::next_sequence);
-            datagram.extend(request.pack(sequence));
             sequences.push(sequence);
+            if request.may_succeed_silently() && index + 1 < requests.len() {
+                datagram.extend(request.pack_with(0, sequence));
+            } else {
+                datagram.extend(request.pack(sequence));
+                awaited.push(sequence);
+            }
         }
         let exchanged = self
-            .with_socket(|socket| socket.exchange(&datagram, &sequences))
+            .with_socket(|socket| socket.exchange_some_silent(&datagram, &awaited))
             .map_err(|error| error.during(first.operation, first.object.to_string()))?;
         for (sequence, refusal) in exchanged.errors {
             let Some(at) = sequences.iter().position(|number| *number == sequence) else { continue };
@@ -228,7 +234,33 @@ impl Forgives {
 
 impl Request {
     pub(crate) fn pack(&self, sequence: u32) -> Vec<u8> {
-        let acknowledged = if is_question(&self.message) { 0 } else { NLM_F_ACK };
+        self.pack_with(if is_question(&self.message) { 0 } else { NLM_F_ACK }, sequence)
+    }
+
+    /// Whether no acknowledgement is needed if another message follows in the same datagram: the kernel works on them in order, and a
+    /// refusal is always reported, except `EINTR`. A change of a route, a rule, an address or a neighbour does not wait for anything
+    /// that a signal could interrupt. An acknowledgement takes one or two microseconds.
+    fn may_succeed_silently(&self) -> bool {
+        use RouteNetlinkMessage::{
+            DelAddress, DelNeighbour, DelRoute, DelRule, NewAddress, NewNeighbour, NewRoute, NewRule,
+        };
+        match &self.message {
+            Message::Typed(message) => matches!(
+                message,
+                NewAddress(_)
+                    | DelAddress(_)
+                    | NewNeighbour(_)
+                    | DelNeighbour(_)
+                    | NewRoute(_)
+                    | DelRoute(_)
+                    | NewRule(_)
+                    | DelRule(_)
+            ),
+            Message::Encoded { kind, .. } => [libc::RTM_NEWROUTE, libc::RTM_DELROUTE].contains(kind),
+        }
+    }
+
+    fn pack_with(&self, acknowledged: u16, sequence: u32) -> Vec<u8> {
         let flags = self.flags | NLM_F_REQUEST | acknowledged;
         match &self.message {
             Message::Typed(message) => pack_typed(message, flags, sequence),

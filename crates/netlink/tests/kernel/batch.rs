@@ -36,6 +36,20 @@ fn the_first_refusal_is_the_error_and_what_follows_is_done_all_the_same() {
     assert_eq!(netlink.addresses(near.index).unwrap().len(), 2);
 }
 
+/// Of a change that is not acknowledged only a refusal is heard, so a lost one must not look like success.
+#[test]
+fn a_batch_whose_refusals_do_not_fit_into_the_queue_is_no_success() {
+    let (netns, netlink) = inside();
+    let (near, _) = pair(&netns, &netlink);
+    let mut batch = Batch::new();
+    for _ in 0..30_000 {
+        batch.delete_route(&KernelRoute { index: Some(near.index), ..KernelRoute::to(net("10.9.0.0/16")) });
+    }
+    batch.add_address(near.index, &address("10.1.0.2/24"));
+    assert_eq!(netlink.send(batch).unwrap_err().errno, libc::ENOBUFS);
+    assert_eq!(netlink.addresses(near.index).unwrap().len(), 1, "the next request is answered");
+}
+
 #[test]
 fn a_batch_accepts_what_exists_or_is_absent_already() {
     let (netns, netlink) = inside();
