@@ -80,12 +80,10 @@ pub(crate) fn disable_forwarding(inside: &Inside, port: &str) {
 /// The settings that are not as [`ignore_router_adverts`] leaves them, each with its value.
 pub(crate) fn ra_drift(inside: &Inside, link: &str, settings: &[&str]) -> Vec<String> {
     let mut drifts = Vec::new();
-    if is_disabled(inside, link) {
-        return drifts;
-    }
     for setting in settings {
         if let Ok(value) = sysctl::read(inside, &format!("net/ipv6/conf/{link}/{setting}"))
             && value != "0"
+            && !is_disabled(inside, link)
         {
             drifts.push(format!("{setting} of {link}: wanted 0, found {value}"));
         }
