@@ -9,7 +9,7 @@ use std::path::Path;
 
 use cnikit_netns::Netns;
 use cnikit_plan::{ApplyContext, GcContext, ReleaseContext};
-use cnikit_skel::{AttachmentId, Journal, NetnsLookup, Result};
+use cnikit_skel::{AttachmentId, Journal, NetnsLookup, Result, log};
 use cnikit_store::{Directory, check_version};
 use cnikit_types::Value;
 use serde::de::DeserializeOwned;
@@ -86,52 +86,77 @@ pub(crate) fn discard(dir: &Path, name: &str) -> Result<()> {
     Ok(())
 }
 
-/// Replaces the state that [`record`] stored in the same call.
+/// Replaces the state that [`StateFile::record`] stored in the same call.
 pub(crate) fn update<T: StoredState>(context: &ApplyContext, dir: &Path, state: &T) -> Result<()> {
     let directory = Directory::open(dir)?;
     let stored = Stored { version: FORMAT, owner: Owner::of(context)?, state };
     Ok(directory.replace_and_sync(&file_name::<T>(&context.tag), serde_json::to_string(&stored)?.as_bytes(), MODE)?)
 }
 
-/// The state that was stored for this attachment in this namespace; `None` if there is none, or if it is of another namespace.
-///
-/// # Errors
-/// The file cannot be read, or a later release wrote it.
-pub(crate) fn find<T: StoredState>(context: &ApplyContext, dir: &Path) -> Result<Option<T>> {
-    let Some(directory) = Directory::open_if_any(dir)? else { return Ok(None) };
-    let name = file_name::<T>(&context.tag);
-    let stored = match read::<T>(&directory, &name)? {
-        StoredFile::Valid(stored) => stored,
-        StoredFile::Newer { version, .. } => {
-            check_version(directory.path().join(&name), version, FORMAT)?;
-            return Ok(None);
-        }
-        StoredFile::Absent | StoredFile::Damaged => return Ok(None),
-    };
-    if stored.owner.is(&context.tag) && stored.owner.is_same(&Owner::of(context)?) {
-        return Ok(Some(stored.state));
-    }
-    Ok(None)
+/// The file of an attachment, which is read once and written at most once in a call.
+pub(crate) struct StateFile {
+    name: String,
+    owner: Owner,
+    /// `None` if it does not exist yet.
+    directory: Option<Directory>,
+    /// `None` if there is no such file, or something else has its name.
+    content: Option<Vec<u8>>,
 }
 
-/// Stores the state, before anything is changed. The journal puts back what was stored before.
-pub(crate) fn record<T: StoredState>(
-    context: &ApplyContext,
-    dir: &Path,
-    journal: &mut Journal,
-    state: &T,
-) -> Result<()> {
-    let directory = Directory::make(dir, DIRECTORY_MODE)?;
-    let name = file_name::<T>(&context.tag);
-    let stored = Stored { version: FORMAT, owner: Owner::of(context)?, state };
-    let before = match directory.read(&name, LIMIT) {
-        Err(error) if error.is_garbage() => None,
-        found => found?.map(|(content, _)| content),
-    };
-    let previous = PreviousFile { content: "record", dir: dir.to_owned(), name: name.clone(), before };
-    // As long as something of the new state may still be there, DEL needs the new file.
-    let _ = journal.undo_if_clean(&previous, PreviousFile::put_back);
-    Ok(directory.replace_and_sync(&name, serde_json::to_string(&stored)?.as_bytes(), MODE)?)
+impl StateFile {
+    /// Reads the file of this attachment.
+    pub(crate) fn open<T: StoredState>(context: &ApplyContext, dir: &Path) -> Result<StateFile> {
+        let name = file_name::<T>(&context.tag);
+        let directory = Directory::open_if_any(dir)?;
+        let content = match &directory {
+            Some(directory) => match directory.read(&name, LIMIT) {
+                Err(error) if error.is_garbage() => {
+                    log::warn(format_args!("{error}: nothing is restored from it"));
+                    None
+                }
+                found => found?.map(|(content, _)| content),
+            },
+            None => None,
+        };
+        Ok(StateFile { name, owner: Owner::of(context)?, directory, content })
+    }
+
+    /// The state that was stored for this attachment in this namespace; `None` if there is none, or if it is of another namespace.
+    ///
+    /// # Errors
+    /// A later release wrote it.
+    pub(crate) fn state<T: StoredState>(&self, context: &ApplyContext) -> Result<Option<T>> {
+        let (Some(directory), Some(content)) = (&self.directory, &self.content) else { return Ok(None) };
+        match stored_file::parsed(directory, &self.name, content, parse::<T>) {
+            StoredFile::Valid(stored) if stored.owner.is(&context.tag) && stored.owner.is_same(&self.owner) => {
+                Ok(Some(stored.state))
+            }
+            StoredFile::Newer { version, .. } => {
+                check_version(directory.path().join(&self.name), version, FORMAT)?;
+                Ok(None)
+            }
+            StoredFile::Valid(_) | StoredFile::Absent | StoredFile::Damaged => Ok(None),
+        }
+    }
+
+    /// Stores the state, before anything is changed. The journal puts back what was stored before.
+    pub(crate) fn record<T: StoredState>(self, dir: &Path, journal: &mut Journal, state: &T) -> Result<()> {
+        let StateFile { name, owner, directory, content: before } = self;
+        let directory = match directory {
+            Some(directory) => directory,
+            None => Directory::make(dir, DIRECTORY_MODE)?,
+        };
+        let stored = Stored { version: FORMAT, owner, state };
+        let previous = PreviousFile { content: "record", dir: dir.to_owned(), name: name.clone(), before };
+        // As long as something of the new state may still be there, DEL needs the new file.
+        let _ = journal.undo_if_clean(&previous, PreviousFile::put_back);
+        Ok(directory.replace_and_sync(&name, serde_json::to_string(&stored)?.as_bytes(), MODE)?)
+    }
+}
+
+/// The state that was stored for this attachment in this namespace; see [`StateFile::state`].
+pub(crate) fn find<T: StoredState>(context: &ApplyContext, dir: &Path) -> Result<Option<T>> {
+    StateFile::open::<T>(context, dir)?.state(context)
 }
 
 /// Undoes the stored state of one attachment, if its namespace still exists, and removes the file. Returns whether there was one.

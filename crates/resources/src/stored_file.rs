@@ -79,12 +79,17 @@ pub(crate) fn read<T>(directory: &Directory, name: &str, limit: usize, parse: Pa
         found => found?,
     };
     let Some((content, _)) = found else { return Ok(StoredFile::Absent) };
-    match parse(&content) {
-        Ok(parsed) => Ok(parsed),
+    Ok(parsed(directory, name, &content, parse))
+}
+
+/// Parses what was read from a file. A damaged one is logged.
+pub(crate) fn parsed<T>(directory: &Directory, name: &str, content: &[u8], parse: Parse<T>) -> StoredFile<T> {
+    match parse(content) {
+        Ok(parsed) => parsed,
         Err(error) => {
             let path = directory.path().join(name);
             log::warn(format_args!("{} is damaged, nothing is restored from it: {error}", path.display()));
-            Ok(StoredFile::Damaged)
+            StoredFile::Damaged
         }
     }
 }

@@ -25,6 +25,7 @@ pub use crate::routing::source_tables::SourceAddress;
 use crate::routing::source_tables::{self, WantedRoutes};
 use crate::routing::stored_route::StoredRoute;
 use crate::routing::tables::{FreeTables, Rules};
+use crate::state_file::StateFile;
 use crate::{lock_netns, state_file, stored_file};
 
 /// Where states are stored unless `dataDir` is configured. A reboot empties it, and the containers are gone then too.
@@ -99,14 +100,15 @@ impl Resource for SourceRouting {
         let _lock = lock_netns::of(&context.netns, LOCKED_FOR)?;
         let container = context.container()?;
         let link = self.link(container, context)?;
-        let before = state_file::find::<SourceState>(context, &self.data_dir)?.unwrap_or_default();
+        let file = StateFile::open::<SourceState>(context, &self.data_dir)?;
+        let before = file.state::<SourceState>(context)?.unwrap_or_default();
         if self.addresses.is_empty() && before == SourceState::default() {
             return Ok(Made::nothing());
         }
         let now = Now::read(container, link.index)?;
         let state = self.wanted_state(container, &before, &now)?;
         let changes = now.changes(&before, &state);
-        state_file::record(context, &self.data_dir, journal, &state)?;
+        file.record(&self.data_dir, journal, &state)?;
         let step = Step { container: container.clone(), changes };
         let _ = journal.undo(&step, |step| step.changes.reversed().apply(&step.container));
         step.changes.apply(container)?;

@@ -26,6 +26,7 @@ use crate::routing::changes::RoutingChanges;
 use crate::routing::route_index::RouteIndex;
 use crate::routing::stored_route::StoredRoute;
 use crate::routing::tables::{FreeTables, Rules};
+use crate::state_file::StateFile;
 use crate::state_file::StoredState;
 use crate::{lock_netns, state_file, stored_file};
 
@@ -127,7 +128,8 @@ impl Resource for VrfMember {
         let container = context.container()?;
         let existing = self.existing(container)?;
         let link = self.free_link(container, context, existing.as_ref())?;
-        let before = state_file::find::<VrfState>(context, &self.data_dir)?.filter(|state| state.index == link.index);
+        let file = StateFile::open::<VrfState>(context, &self.data_dir)?;
+        let before = file.state::<VrfState>(context)?.filter(|state| state.index == link.index);
         let is_member = existing.as_ref().is_some_and(|vrf| link.master == Some(vrf.index));
         if is_member && before.is_some() {
             return Ok(Made::nothing());
@@ -149,7 +151,7 @@ impl Resource for VrfMember {
                 None => context.netns.enter(|inside| settings(inside, &self.ifname))?,
             },
         };
-        state_file::record(context, &self.data_dir, journal, &state)?;
+        file.record(&self.data_dir, journal, &state)?;
         if is_member {
             return Ok(Made::nothing());
         }

@@ -28,7 +28,7 @@ use crate::link::container_link::check_name_is_free;
 use crate::link::host_device::give_back::{find_returned, give_back, restore, take_out, wait_for_return};
 use crate::link::host_device::state::{DeviceIdentity, DeviceState, LinkBefore};
 use crate::lock_netns;
-use crate::state_file::{self, FoundState, Undone};
+use crate::state_file::{self, FoundState, StateFile, Undone};
 use crate::stored_file;
 pub use selector::{DeviceBus, DeviceSelector, bus_of, check_bus_name, check_kernel_path, is_in_userspace};
 
@@ -100,7 +100,7 @@ impl Resource for HostDevice {
         check_is_movable(&link)?;
         let container = context.container()?;
         let mut state = DeviceState::of(&link, host, container)?;
-        state_file::record(context, &self.data_dir, journal, &state)?;
+        StateFile::open::<DeviceState>(context, &self.data_dir)?.record(&self.data_dir, journal, &state)?;
         let moved = MovedDevice { state: state.clone(), tag: context.tag.clone(), netns: context.netns.clone() };
         let undo = journal.undo(&moved, MovedDevice::give_back);
         let change = LinkChange::default().name(self.ifname.clone()).alias(link.name.clone());
