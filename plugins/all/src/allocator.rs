@@ -1,4 +1,5 @@
-//! The allocator of the binary: lists of free blocks by size for small objects, and dlmalloc for others, behind a lock of one word.
+//! The allocator of the binary: lists of free blocks by size, the first memory in the binary's own data, and dlmalloc for the rest,
+//! behind a lock of one word.
 //!
 //! musl's allocator takes a page, by a system call, for each size of object; dlmalloc takes 64 KiB at once. `GlobalDlmalloc`
 //! locks it by a mutex of the C library, which was 15 % of the instructions of an ADD of sbr. Here an allocation without other
@@ -8,6 +9,10 @@
 //! allocates some thousand small objects and ends: to take a block from a list and put it back there is a fraction of the
 //! instructions.
 //! A block stays in the list of its size, so the daemon of dhcp has as many as it once needed at the same time.
+//!
+//! A call of a plugin needs 30 to 100 kB. It gets them from [`FirstMemory`], which is mapped when the program is executed: the blocks
+//! are next to each other, without headers, so a call touches half of the pages that dlmalloc takes, and makes no system calls for
+//! them.
 #![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
 #![expect(clippy::cast_ptr_alignment, reason = "small blocks are aligned for addresses")]
 
@@ -24,8 +29,33 @@ const UNIT: usize = 16;
 /// The largest small block.
 const LARGEST: usize = 1024;
 const SIZES: usize = LARGEST / UNIT;
-/// New small blocks are cut from a piece of this many bytes.
+/// The longest block of the first memory. Those that are longer than small ones have a power of two: 2 KiB and so on.
+const LONGEST: usize = 64 << 10;
+const POWERS: usize = (LONGEST / LARGEST).ilog2() as usize;
+/// New small blocks are cut from a piece of this many bytes where the first memory is used up.
 const PIECE: usize = 16 << 10;
+/// The length of the first memory. What is not used of it costs nothing.
+const FIRST: usize = 256 << 10;
+
+/// The memory that blocks are cut from first.
+#[repr(align(16))]
+struct FirstMemory(UnsafeCell<[u8; FIRST]>);
+
+// SAFETY: only the bounds of this memory are used here. Its blocks are given to one caller at a time.
+unsafe impl Sync for FirstMemory {}
+
+// Apart from `Allocator`, of which some bytes are not zero: the file would have all of them.
+static FIRST_MEMORY: FirstMemory = FirstMemory(UnsafeCell::new([0; FIRST]));
+
+impl FirstMemory {
+    fn start(&self) -> *mut u8 {
+        self.0.get().cast()
+    }
+
+    fn has(&self, block: *mut u8) -> bool {
+        (block.addr().wrapping_sub(self.start().addr())) < FIRST
+    }
+}
 
 /// The memory, and whether a thread is in it.
 pub(crate) struct Allocator {
@@ -38,7 +68,13 @@ unsafe impl Sync for Allocator {}
 
 impl Allocator {
     pub(crate) const fn new() -> Allocator {
-        let memory = Memory { free: [null_mut(); SIZES], piece: null_mut(), left: 0, dlmalloc: Dlmalloc::new() };
+        let memory = Memory {
+            free: [null_mut(); SIZES + POWERS],
+            used: 0,
+            piece: null_mut(),
+            left: 0,
+            dlmalloc: Dlmalloc::new(),
+        };
         Allocator { is_locked: AtomicBool::new(false), memory: UnsafeCell::new(memory) }
     }
 
@@ -55,41 +91,80 @@ impl Allocator {
     }
 }
 
-/// A free small block begins with the address of the next one of its size.
+/// A free block of a list begins with the address of the next one.
 struct Memory {
-    free: [*mut u8; SIZES],
+    free: [*mut u8; SIZES + POWERS],
+    /// How much of the first memory was cut.
+    used: usize,
     /// The rest of the piece that is cut.
     piece: *mut u8,
     left: usize,
     dlmalloc: Dlmalloc,
 }
 
-/// The list of the small blocks for this layout; `None` if it is dlmalloc's. The size is not zero.
+/// The list of the small blocks for this layout; `None` if it is not one of theirs. The size is not zero.
 #[inline]
-fn list_of(size: usize, align: usize) -> Option<usize> {
+fn small_list(size: usize, align: usize) -> Option<usize> {
     (size <= LARGEST && align <= UNIT).then(|| (size - 1) / UNIT)
+}
+
+/// The list for this layout, and the length of its blocks; `None` if blocks of this layout are dlmalloc's. The size is not zero.
+fn list_of(size: usize, align: usize) -> Option<(usize, usize)> {
+    if let Some(list) = small_list(size, align) {
+        return Some((list, (list + 1) * UNIT));
+    }
+    if size > LONGEST || align > UNIT {
+        return None;
+    }
+    let length = size.next_power_of_two();
+    Some((SIZES + (length / LARGEST).ilog2() as usize - 1, length))
 }
 
 impl Memory {
     #[inline]
     fn take(&mut self, size: usize, align: usize) -> *mut u8 {
-        let Some(list) = list_of(size, align) else {
+        match small_list(size, align) {
+            Some(list) => self.take_from(list, (list + 1) * UNIT),
+            None => self.take_long(size, align),
+        }
+    }
+
+    #[inline(never)]
+    fn take_long(&mut self, size: usize, align: usize) -> *mut u8 {
+        match list_of(size, align) {
+            Some((list, length)) => self.take_from(list, length),
             // SAFETY: the size is not zero, and the alignment is that of a layout.
-            return unsafe { self.dlmalloc.malloc(size, align) };
-        };
+            None => unsafe { self.dlmalloc.malloc(size, align) },
+        }
+    }
+
+    #[inline]
+    fn take_from(&mut self, list: usize, length: usize) -> *mut u8 {
         let first = self.free[list];
         if first.is_null() {
-            return self.cut((list + 1) * UNIT);
+            return self.cut(length);
         }
         // SAFETY: a block in a list begins with the address of the next one, and blocks are aligned for addresses.
         self.free[list] = unsafe { first.cast::<*mut u8>().read() };
         first
     }
 
-    /// A new block. What is left of a piece that is too short is not used.
-    fn cut(&mut self, size: usize) -> *mut u8 {
-        if self.left < size {
-            // SAFETY: the size is not zero, and the alignment is a power of two.
+    /// A new block of a list.
+    #[inline(never)]
+    fn cut(&mut self, length: usize) -> *mut u8 {
+        if length <= FIRST - self.used {
+            // SAFETY: the block ends within the first memory, or with it.
+            let block = unsafe { FIRST_MEMORY.start().add(self.used) };
+            self.used += length;
+            return block;
+        }
+        if length > LARGEST {
+            // SAFETY: the length is not zero, and the alignment is a power of two.
+            return unsafe { self.dlmalloc.malloc(length, UNIT) };
+        }
+        // What is left of a piece that is too short is not used.
+        if self.left < length {
+            // SAFETY: as above.
             let piece = unsafe { self.dlmalloc.malloc(PIECE, UNIT) };
             if piece.is_null() {
                 return piece;
@@ -97,9 +172,9 @@ impl Memory {
             (self.piece, self.left) = (piece, PIECE);
         }
         let block = self.piece;
-        self.left -= size;
+        self.left -= length;
         // SAFETY: the block ends within the piece, or with it.
-        self.piece = unsafe { block.add(size) };
+        self.piece = unsafe { block.add(length) };
         block
     }
 
@@ -108,15 +183,37 @@ impl Memory {
     /// `block` was taken with this size and alignment, and is not used any more.
     #[inline]
     unsafe fn give_back(&mut self, block: *mut u8, size: usize, align: usize) {
+        match small_list(size, align) {
+            // SAFETY: the block is of this list, and is nobody's now.
+            Some(list) => unsafe { self.add_to(list, block) },
+            // SAFETY: as for this function.
+            None => unsafe { self.give_back_long(block, size, align) },
+        }
+    }
+
+    /// # Safety
+    ///
+    /// As for `give_back`.
+    #[inline(never)]
+    unsafe fn give_back_long(&mut self, block: *mut u8, size: usize, align: usize) {
         match list_of(size, align) {
-            // SAFETY: the block has at least `UNIT` bytes, is aligned for addresses, and is nobody's now.
-            Some(list) => unsafe {
-                block.cast::<*mut u8>().write(self.free[list]);
-                self.free[list] = block;
-            },
+            // SAFETY: as in `give_back`.
+            Some((list, _)) if FIRST_MEMORY.has(block) => unsafe { self.add_to(list, block) },
+            // SAFETY: the block is dlmalloc's, which got this length.
+            Some((_, length)) => unsafe { self.dlmalloc.free(block, length, UNIT) },
             // SAFETY: the block is dlmalloc's, with this layout.
             None => unsafe { self.dlmalloc.free(block, size, align) },
         }
+    }
+
+    /// # Safety
+    ///
+    /// `block` has the length of the blocks of this list, and is not used any more.
+    #[inline]
+    unsafe fn add_to(&mut self, list: usize, block: *mut u8) {
+        // SAFETY: the block has at least `UNIT` bytes, is aligned for addresses, and is nobody's now.
+        unsafe { block.cast::<*mut u8>().write(self.free[list]) };
+        self.free[list] = block;
     }
 
     /// # Safety
@@ -143,8 +240,8 @@ impl Memory {
     }
 }
 
-// SAFETY: a block is given to one caller at a time, with at least the size and the alignment of the layout: small ones are cut from
-// pieces that overlap nothing, and the others are dlmalloc's.
+// SAFETY: a block is given to one caller at a time, with at least the size and the alignment of the layout: those of lists are cut from
+// memory that overlaps nothing, or are dlmalloc's as the others are.
 unsafe impl GlobalAlloc for Allocator {
     // Not inlined: what calls them is most of the code.
     #[inline(never)]
@@ -208,7 +305,8 @@ mod tests {
         let mut live: Vec<(u8, Vec<u8>)> = Vec::new();
         for round in 0..4_000_usize {
             let number = u8::try_from(round % 251).unwrap();
-            let size = 1 + round * 37 % (3 * LARGEST);
+            // Some are longer than the blocks of lists, and all together than the first memory.
+            let size = (1 + round * 37 % (3 * LARGEST)) * if round % 41 == 0 { 40 } else { 1 };
             live.push((number, vec![number; size]));
             let (own, mut other) = live.swap_remove(round * 7919 % live.len());
             assert!(other.iter().all(|byte| *byte == own), "{round}");
