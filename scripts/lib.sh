@@ -88,11 +88,11 @@ namespaces() {
     echo "${flags[*]} --fork --kill-child"
 }
 
-# The first thing to do in them: nothing of the host's is seen through /run, what a plugin keeps in /var/lib/cnikit where it cannot
-# use /run goes with them, and there is a loopback.
+# The first thing to do in them: nothing of the host's is seen through /run, what is kept in /var/lib/cni, or in /var/lib/cnikit where a
+# plugin cannot use /run, goes with them, and there is a loopback.
 settle_in() {
     mount -t tmpfs tmpfs /run
-    private_below /var/lib cnikit
+    private_below /var/lib cni cnikit
     mount_netns_directory
     ip link set lo up
 }
@@ -104,16 +104,24 @@ mount_netns_directory() {
     mount --make-shared /run/netns
 }
 
-# private_below DIR NAME: what is in the directory is seen as it is, except for NAME; what is made beside it is made in memory. So the
-# machine needs no mount point called NAME.
+# reaping COMMAND...: runs it below this shell. The first process of a PID namespace has to reap, among others, the children that wait
+# for the kernel after a DEL.
+reaping() {
+    local status=0
+    "$@" || status=$?
+    exit "$status"
+}
+
+# private_below DIR NAME...: what is in the directory is seen as it is, except for each NAME; what is made beside it is made in memory. So
+# the machine needs no mount point of these names.
 private_below() {
-    local dir=$1 hidden=$2 real entry name
+    local dir=$1 hidden=" ${*:2} " real entry name
     real=$(mktemp -d /run/real.XXXXXX)
     mount --rbind "$dir" "$real"
     mount -t tmpfs -o mode=0755 tmpfs "$dir"
     for entry in "$real"/* "$real"/.[!.]*; do
         name=${entry##*/}
-        [ "$name" != "$hidden" ] || continue
+        [[ $hidden != *" $name "* ]] || continue
         if [ -L "$entry" ]; then
             cp -P "$entry" "$dir/$name"
         elif [ -d "$entry" ]; then
