@@ -235,8 +235,8 @@ ask_archive() {
     fi
 }
 
-# unpack_deb SUITE PACKAGE DIR [meta]: a Debian package, or several with spaces between, or with `meta` the first that it
-# depends on, unpacked from another suite. A directory that is complete is left alone.
+# unpack_deb SUITE PACKAGE DIR: a Debian package, or several with spaces between, unpacked from another suite. A directory that is complete
+# is left alone.
 unpack_deb() {
     local suite=$1 package=$2 dir=$3 options
     need_cache
@@ -244,9 +244,6 @@ unpack_deb() {
     command -v apt-get >/dev/null || die "please unpack $package of Debian's $suite into $dir, and touch $dir/.complete"
     say "unpacking: $package of $suite"
     ask_archive "$suite"
-    if [ -n "${4:-}" ]; then
-        package=$(apt-cache "${options[@]}" depends "$package" | awk '/Depends:/ { print $2; exit }')
-    fi
     rm -rf "$dir" "$dir.new"
     mkdir -p "$dir.new"
     # shellcheck disable=SC2086 # words, each a package
@@ -326,27 +323,47 @@ need_runtimes() {
 }
 unpack_runtimes() { unpack_deb sid containerd "$CACHE/containerd"; }
 
-# A kernel that has what many machines' kernels lack, and 9p.
-unpack_kernel() { unpack_deb bookworm-backports linux-image-amd64 "$CACHE/kernel" meta; }
+# The kernels of virtual machines (VM_KERNEL of scripts/vm), which have what many machines' kernels lack, and 9p: the release of
+# Debian that has each. 6.12 is the one that is meant if nothing is said.
+declare -A kernel_suites=([5.10]=bullseye [6.1]=bookworm [6.12]=bookworm-backports [newest]=sid)
+kernel_directory() { echo "$CACHE/kernel-$1"; }
+unpack_kernel() {
+    local suite=${kernel_suites[$1]:-}
+    [ "$suite" ] || die "no kernel $1: there are ${!kernel_suites[*]}"
+    unpack_image "$suite" amd64 "$(kernel_directory "$1")"
+}
 
-# build_auxiliary: the module of tests/auxiliary for that kernel, in $auxiliary. That needs Debian's headers of exactly its release, and the
-# archive has those of its newest kernel only: an older kernel in the cache is replaced.
+# unpack_image SUITE ARCH DIR: the newest kernel of a suite with its modules, which are in packages of their own, and below /usr/lib, since 7.2.
+unpack_image() {
+    local suite=$1 dir=$3 image parts options
+    [ -e "$dir/.complete" ] && return
+    ask_archive "$suite"
+    image=$(depends_on "linux-image-$2" 'linux-image-')
+    parts=$(depends_on "$image" 'linux-(base|binary|modules)-')
+    unpack_deb "$suite" "$image $parts" "$dir"
+    [ -e "$dir/lib" ] || ln -s usr/lib "$dir/lib"
+}
+depends_on() { apt-cache "${options[@]}" depends "$1" | awk -v wanted="^$2" '$1 == "Depends:" && $2 ~ wanted { print $2 }' | paste -sd ' '; }
+
+# build_auxiliary KERNEL: the module of tests/auxiliary for that kernel, in $auxiliary. That needs Debian's headers of exactly its release,
+# and the archive has those of its newest kernel only: an older kernel in the cache is replaced.
 need_auxiliary() {
     need make make
     need x86_64-linux-gnu-gcc-12 gcc-12
 }
 build_auxiliary() {
-    local release built source=${BASH_SOURCE[0]%/*}/../tests/auxiliary
+    local kernel=$1 dir release built source=${BASH_SOURCE[0]%/*}/../tests/auxiliary
+    dir=$(kernel_directory "$kernel")
     need_cache
     lock "$CACHE/.lock" 3600 "another machine has been prepared"
-    unpack_kernel
-    release=$(basename "$CACHE"/kernel/lib/modules/*)
-    if ! unpack_headers "$release"; then
+    unpack_kernel "$kernel"
+    release=$(basename "$dir"/lib/modules/*)
+    if ! unpack_headers "$kernel" "$release"; then
         say "the archive has no headers of $release: getting its kernel of today"
-        rm -rf "$CACHE/kernel"
-        unpack_kernel
-        release=$(basename "$CACHE"/kernel/lib/modules/*)
-        unpack_headers "$release"
+        rm -rf "$dir"
+        unpack_kernel "$kernel"
+        release=$(basename "$dir"/lib/modules/*)
+        unpack_headers "$kernel" "$release"
     fi
     built=$CACHE/auxiliary-$release-$(cat "$source"/* | sha256sum | cut -c 1-16)
     auxiliary=$built/cnikit_auxiliary.ko
@@ -362,8 +379,8 @@ build_auxiliary() {
 }
 # A process of its own, for it may fail.
 unpack_headers() {
-    bash -euo pipefail -c '. "$0" && unpack_deb bookworm-backports "$1" "$2"' "${BASH_SOURCE[0]}" \
-        "linux-headers-$1 linux-headers-${1%-*}-common linux-kbuild-${1%-*}" "$CACHE/headers-$1"
+    bash -euo pipefail -c '. "$0" && unpack_deb "$@"' "${BASH_SOURCE[0]}" "${kernel_suites[$1]}" \
+        "linux-headers-$2 linux-headers-${2%-*}-common linux-kbuild-${2%-*}" "$CACHE/headers-$2"
 }
 
 # firewalld, and a bus for it. It is unpacked and not installed: an installation starts it, on a machine whose network is none
@@ -415,7 +432,7 @@ build_to_measure() {
 # Debian of arm64, in $CACHE/arm64: what the plugins and scripts/life call, unpacked and not configured; and its kernel.
 unpack_arm64() {
     local foreign=arm64 dir=$CACHE/arm64 name options
-    unpack_deb bookworm-backports linux-image-arm64 "$CACHE/kernel-arm64" meta
+    unpack_image bookworm-backports arm64 "$CACHE/kernel-arm64"
     [ ! -e "$dir/.complete" ] || return 0
     ask_archive bookworm
     say "unpacking: Debian's programs for arm64"
