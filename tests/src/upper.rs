@@ -152,7 +152,7 @@ pub fn a_del_does_not_look_for_the_master(subject: &Subject) {
         let container = Host::new().container();
         let subject = subject.at(host.dir());
         subject.add(&host, "c-one", &container);
-        host.sh("ip link set master0 name renamed0");
+        host.sh("ip link set master0 down; ip link set master0 name renamed0; ip link set renamed0 up");
         let mut later = subject.clone();
         for key in ["master", "mode", "mtu", "vlanId", "linkInContainer", "prevResult"] {
             later.conf[key] = keys[key].clone();

@@ -54,7 +54,7 @@ const TESTS: &[Test] = &[
 ];
 
 fn main() -> ExitCode {
-    let here = Here::new(false);
+    let here = Here::new(None);
     let arguments = libtest_mimic::Arguments::from_args();
     let conclusion = libtest_mimic::run(&arguments, TESTS.iter().map(|test| test.trial(&here)).collect());
     if let Some(line) = here.not_run() {

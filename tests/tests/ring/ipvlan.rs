@@ -223,7 +223,8 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
 }
 
 /// Two ADDs at once, each for a container of its own, on a master without other links, while another process holds the lock of the
-/// last check: both are past the first check by then. Then as many as there are, of two random modes.
+/// last check: both are past the first check by then. (Of several who wait for a lock, /proc/locks of Linux 5.10 shows the first one only,
+/// so this looks at what they wait in.) Then as many as there are, of two random modes.
 const AT_ONCE: &str = r#"unshare --mount sh -euc '
     all="one two a1 a2 a3 b1 b2 b3"
     for name in $all; do ip netns add $name; done
@@ -234,9 +235,10 @@ const AT_ONCE: &str = r#"unshare --mount sh -euc '
     modes() { for name in $all; do ip -n $name -d -o link show type ipvlan; done 2>/dev/null | grep -o "ipvlan *mode [^ ]*" | sort -u; }
     exec 9<$lock
     flock 9
-    for which in "one l2" "two l3"; do (exec 9<&-; call $which) & done
-    inode=$(stat -c %i $lock)
-    until [ $(grep -c -e "-> FLOCK .*:$inode " /proc/locks) = 2 ]; do sleep 0.05; done
+    callers=
+    for which in "one l2" "two l3"; do (exec 9<&-; call $which) & callers=$callers${callers:+,}$!; done
+    waiting() { for pid in $(pgrep -P $callers); do cat /proc/$pid/wchan; echo; done 2>/dev/null; }
+    until [ "$(waiting | grep -c locks_)" = 2 ]; do sleep 0.05; done
     exec 9<&-
     wait
     modes

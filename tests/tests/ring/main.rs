@@ -1,7 +1,7 @@
 //! Tests that declare the features of the kernel that they need, and run on more than one kernel.
 //!
 //! If a need is not met they are reported as not run, with its name. In the virtual machine (`scripts/test vm`, which sets
-//! `CNIKIT_RING=vm`) every feature exists, and an unmet need is a failure.
+//! `CNIKIT_RING=vm`) an unmet need is a failure, unless the machine is meant to lack it (`CNIKIT_LACKS`, names with commas between).
 //!
 //! A module of tests is a `mod` and a word in `main`; a test is a line in its module's `TESTS`.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
@@ -58,7 +58,9 @@ fn main() -> ExitCode {
     ]
     .concat();
     let tests = [needs::tests(), listed].concat();
-    let here = test::Here::new(std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm"));
+    let is_vm = std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm");
+    let lacks = std::env::var("CNIKIT_LACKS").unwrap_or_default();
+    let here = test::Here::new(is_vm.then(|| lacks.split(',').map(str::to_owned).collect()));
     let arguments = Arguments::from_args();
     let conclusion = libtest_mimic::run(&arguments, tests.into_iter().map(|test| test.trial(&here)).collect());
     if let Some(line) = here.not_run() {

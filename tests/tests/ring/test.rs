@@ -31,8 +31,8 @@ pub(crate) use test;
 /// The kernel that we run on.
 #[derive(Clone)]
 pub(crate) struct Here {
-    /// An unmet need is a failure.
-    has_all: bool,
+    /// What a virtual machine lacks: other needs have to be met, and these must not be. `None`: any need may be unmet.
+    lacks: Option<Vec<String>>,
     seen: Arc<Mutex<Seen>>,
 }
 
@@ -53,21 +53,31 @@ impl Test {
 }
 
 impl Here {
-    pub(crate) fn new(has_all: bool) -> Here {
-        Here { has_all, seen: Arc::default() }
+    pub(crate) fn new(lacks: Option<Vec<String>>) -> Here {
+        Here { lacks, seen: Arc::default() }
     }
 
     fn run(&self, test: Test) -> Result<Completion, Failed> {
-        let unmet: Vec<_> = test.needs.iter().filter_map(|need| self.unmet(need)).collect();
+        let unmet: Vec<(&str, String)> =
+            test.needs.iter().filter_map(|need| Some((need.name(), self.unmet(need)?))).collect();
+        if let Some(lacks) = &self.lacks {
+            let is_lacking = |name: &str| lacks.iter().any(|lacking| lacking == name);
+            let missing: Vec<&str> =
+                unmet.iter().filter(|(name, _)| !is_lacking(name)).map(|(_, why)| &**why).collect();
+            if !missing.is_empty() {
+                return Err(format!("this machine should have {}", missing.join("\n")).into());
+            }
+            let met = |need: &&Need| is_lacking(need.name()) && unmet.iter().all(|(name, _)| *name != need.name());
+            if let Some(need) = test.needs.iter().find(met) {
+                return Err(format!("CNIKIT_LACKS has {}, but this machine has it", need.name()).into());
+            }
+        }
         if unmet.is_empty() {
             (test.run)();
             return Ok(Completion::Completed);
         }
-        if self.has_all {
-            return Err(format!("this kernel should have {}", unmet.join("\n")).into());
-        }
         self.seen.lock().unwrap().not_run += 1;
-        let names: Vec<_> = test.needs.iter().filter(|need| self.unmet(need).is_some()).map(Need::name).collect();
+        let names: Vec<_> = unmet.iter().map(|(name, _)| *name).collect();
         Ok(Completion::ignored_with(format!("needs {}", names.join(", "))))
     }
 
