@@ -42,8 +42,6 @@ pub(crate) enum What {
     Measure,
     Profile,
     Paths,
-    /// What `measure` starts a program through.
-    Weigh(Vec<String>),
     /// What `measure` starts to read every file of some directories.
     Read(Vec<PathBuf>),
     /// A program that `measure` starts: it sets up containers at once, or removes them.
@@ -76,7 +74,6 @@ pub(crate) fn read(mut arguments: impl Iterator<Item = String>) -> Result<Asked>
         Some("measure") => What::Measure,
         Some("profile") => What::Profile,
         Some("paths") => What::Paths,
-        Some("weigh") => What::Weigh(arguments.by_ref().collect()),
         Some("read") => What::Read(arguments.by_ref().map(PathBuf::from).collect()),
         Some(word @ ("setup" | "remove")) => What::Pods(word == "setup", arguments.by_ref().collect()),
         Some(other) => return Err(usage(other)),

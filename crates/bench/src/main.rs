@@ -44,7 +44,6 @@ fn answer(asked: &Asked) -> Result<bool> {
             SCENARIOS.iter().try_for_each(|scenario| say(&format!("{}\n", scenario.name))).map(|()| true)
         }
         What::Measure => measure(asked),
-        What::Weigh(ref words) => measure::weigh(words).map(|status| status == 0),
         What::Read(ref dirs) => runtime::read(dirs).map(|()| true),
         What::Pods(setup, ref words) => runtime::pods(setup, words).map(|()| true),
         What::Paths => asked.sides.iter().take(1).try_for_each(|side| say(&paths::paths(&side.bin)?)).map(|()| true),

@@ -45,8 +45,6 @@ pub(crate) struct Run {
     pub(crate) took: Duration,
     /// Processor time of it and of all that it waited for.
     pub(crate) processor: Duration,
-    /// The largest resident set of any of the processes, in KiB (`ru_maxrss`), including that before execve(2).
-    pub(crate) memory: i64,
     /// Page faults: those that needed no disk, and those that did.
     pub(crate) faults: (i64, i64),
     /// Exit status; -1 for a signal.
@@ -116,21 +114,6 @@ pub(crate) fn at_once(all: Vec<Ready>) -> io::Result<(Duration, Vec<Run>)> {
     Ok((took, ended.into_iter().map(|(run, streams)| heard(run, streams)).collect::<io::Result<_>>()?))
 }
 
-/// Runs a program with our own streams and environment. Returns its exit status and its cost.
-pub(crate) fn in_our_place(words: &[String]) -> io::Result<Run> {
-    let argv = words.iter().map(|word| Ok(CString::new(word.as_str())?)).collect::<io::Result<Vec<_>>>()?;
-    let path = argv.first().cloned().unwrap_or_default();
-    let env = std::env::vars_os().map(|(mut pair, value)| {
-        pair.push("=");
-        pair.push(value);
-        Ok(CString::new(pair.as_encoded_bytes())?)
-    });
-    let streams = PosixSpawnFileActions::init()?;
-    let env = env.collect::<io::Result<Vec<_>>>()?;
-    let pid = posix_spawn(path.as_c_str(), &streams, &attributes()?, &argv, &env)?;
-    reap(pid)
-}
-
 /// The processor time of this process and of all children that it has waited for; see getrusage(2).
 pub(crate) fn processor_time() -> Duration {
     [libc::RUSAGE_SELF, libc::RUSAGE_CHILDREN].into_iter().map(used).sum()
@@ -160,7 +143,6 @@ fn reap(child: Pid) -> io::Result<Run> {
     }
     Ok(Run {
         processor: duration(usage.ru_utime) + duration(usage.ru_stime),
-        memory: usage.ru_maxrss,
         faults: (usage.ru_minflt, usage.ru_majflt),
         status: if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -1 },
         ..Run::default()

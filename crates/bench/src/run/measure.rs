@@ -1,8 +1,7 @@
 //! Runs scenarios: in every round each side has its turn, so that other load of the machine affects all sides.
 
-use std::fs::{self, OpenOptions};
+use std::fs;
 use std::hint::black_box;
-use std::io::Write;
 use std::path::Path;
 use std::time::Instant;
 
@@ -176,11 +175,11 @@ impl<'a> Player<'a> {
         }
     }
 
-    /// A round through [`weigh`].
+    /// A round through `cnikit-weigh`, which is beside this program.
     fn weigh(&mut self) {
-        let own = std::env::current_exe().unwrap_or_default();
+        let weigh = std::env::current_exe().unwrap_or_default().with_file_name("cnikit-weigh");
         let largest = |texts: &[String]| texts.iter().filter_map(|text| text.trim().parse().ok()).max();
-        self.through(&[&own.to_string_lossy(), "weigh"], |samples, texts| samples.memory = largest(texts));
+        self.through(&[&weigh.to_string_lossy()], |samples, texts| samples.memory = largest(texts));
     }
 
     /// Plays a round in which each measured verb is started by a program, such as strace(1). `heed` gets what that program printed
@@ -246,20 +245,6 @@ pub(crate) fn play(scenario: &Scenario, sides: &[Side], floor: Option<&Side>, ro
         noise,
     });
     rows.chain(together).collect()
-}
-
-/// Runs a program with our streams for its own, and appends its largest resident set in KiB to a file; its exit status. The
-/// words are the file, the program, and its arguments.
-///
-/// The kernel counts the memory that a process had before execve(2). Until then a child shares the memory of its parent, so the
-/// parent must be small, as this process is.
-pub(crate) fn weigh(words: &[String]) -> Result<i32, String> {
-    let [file, program @ ..] = words else { return Err("a file and a program are needed".to_owned()) };
-    let run = spawn::in_our_place(program).map_err(|error| format!("{}: {error}", program.join(" ")))?;
-    let mut file =
-        OpenOptions::new().append(true).create(true).open(file).map_err(|error| format!("{file}: {error}"))?;
-    file.write_all(format!("{}\n", run.memory).as_bytes()).map_err(|error| error.to_string())?;
-    Ok(run.status)
 }
 
 /// Processor time since the machine started, in ticks; see proc(5), `/proc/stat`, and getrusage(2).
