@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7, every example for
 /// authors in row 8.
-const ROWS: [(&str, u8); 29] = [
+const ROWS: [(&str, u8); 30] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -26,6 +26,7 @@ const ROWS: [(&str, u8); 29] = [
     ("crates/nftables", 2),
     ("crates/conntrack", 2),
     ("crates/dhcp", 2),
+    ("crates/pool", 2),
     ("crates/skel", 2),
     ("crates/libcni", 2),
     ("crates/dhcp-daemon", 3),
