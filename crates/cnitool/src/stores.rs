@@ -48,7 +48,7 @@ pub(crate) fn stores(common: &Common, network: Option<&str>, more_dirs: &[PathBu
 
 fn store((data_dir, network): StoreName) -> Store {
     let log = |text: &str| print_to_stderr(&format!("Warning: {text}"));
-    Store { data_dir, network, boot: Boot::now(), timeout: TIMEOUT, log }
+    Store { data_dir, network, boot: Boot::now(), cooling: None, timeout: TIMEOUT, log }
 }
 
 /// The ranges in all configurations.

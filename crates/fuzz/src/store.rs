@@ -41,6 +41,7 @@ impl StoreModel {
             data_dir: self.dir.path().to_owned(),
             network: "net".into(),
             boot: Boot::new(&format!("{:032x}", self.boot), Some(MACHINE)),
+            cooling: None,
             timeout: Duration::from_secs(1),
             log: |_| {},
         }
@@ -73,7 +74,12 @@ impl StoreModel {
         let range = RangeConfig { subnet: SUBNET.parse().ok(), ..RangeConfig::default() };
         let sets = vec![RangeSet::try_from(&[range][..]).expect("the range is one")];
         let before = self.files();
-        let given = self.store().acquire(&AllocationRequest { owner: owner.clone(), sets, wanted: Vec::new() });
+        let given = self.store().acquire(&AllocationRequest {
+            owner: owner.clone(),
+            sets,
+            wanted: Vec::new(),
+            cooldown: Duration::ZERO,
+        });
         let Ok(given) = given else {
             assert_eq!(durable(&before), durable(&self.files()), "a refusal leaves all as it was");
             return;

@@ -2,7 +2,9 @@
 
 use std::collections::{HashMap, HashSet};
 use std::net::IpAddr;
+use std::time::Duration;
 
+use crate::cooling::{Released, seconds};
 use crate::error::{Error, ErrorKind};
 use crate::files::Files;
 use crate::ledger::Ledger;
@@ -18,6 +20,8 @@ pub(crate) struct Allocator<'a> {
     pub(crate) ledger: Ledger<'a>,
     pub(crate) files: &'a Files,
     pub(crate) request: &'a AllocationRequest,
+    /// The addresses that are known to be released.
+    pub(crate) released: Released,
     /// The addresses that this call has allocated, in the order of the sets.
     pub(crate) made: Vec<IpAddr>,
 }
@@ -79,11 +83,20 @@ impl Allocator<'_> {
 
     /// Allocates the requested address, if it is free or its owner is of an earlier boot.
     fn reserve_exactly(&mut self, wanted: IpAddr, set: &RangeSet) -> Result<(), Error> {
+        let owner = self.request.owner.number();
+        if let Some(left) = self.released.cools_for(wanted, owner)
+            && self.files.read(wanted)?.is_none()
+        {
+            let text = format!("requested IP address {wanted} was released by another attachment a short while ago");
+            return Err(Error::new(ErrorKind::Exhausted, text)
+                .hint(format!("try again in {} s, when its cooldown has passed", seconds(left))));
+        }
         if self.create(wanted)? {
             return Ok(());
         }
         let records = self.ledger.all()?;
         if let Some(holder) = records.iter().find(|record| record.address == wanted && record.earlier_boot)
+            && (holder.owner == owner || self.released.is_boot_over())
             && self.take_over(holder)?
         {
             return Ok(());
@@ -96,8 +109,9 @@ impl Allocator<'_> {
         )))
     }
 
-    /// Allocates any address: the one that the attachment had before this boot; otherwise the next free one; otherwise one that
-    /// another attachment had before this boot.
+    /// Allocates any address: the one that the attachment had before this boot; otherwise the next one that is free and not known
+    /// to be released; otherwise the one that was released first, after its cooldown; otherwise one that another attachment had
+    /// before this boot.
     fn reserve_any(&mut self, n: usize, set: &RangeSet, held: &[Record]) -> Result<(), Error> {
         let gateways = self.request.gateways();
         for record in held.iter().filter(|record| set.contains(record.address) && !gateways.contains(&record.address)) {
@@ -106,8 +120,15 @@ impl Allocator<'_> {
             }
         }
         let last = self.files.last_reserved(n);
-        let round = || set.round(last).filter(|address| !gateways.contains(address));
+        let released = self.released.addresses();
+        let is_candidate = |address: &IpAddr| !gateways.contains(address) && !released.contains(address);
+        let round = || set.round(last).filter(is_candidate);
         if self.reserve_first(round().take(TRIES))? {
+            return Ok(());
+        }
+        // Of a small set, all others have been tried, and no record has to be read.
+        let is_small = set.size(&[]) <= TRIES as u128;
+        if is_small && self.reserve_rested(set, &gateways)? {
             return Ok(());
         }
         let records = self.ledger.all()?;
@@ -115,12 +136,16 @@ impl Allocator<'_> {
         if self.reserve_first(round().filter(|address| !taken.contains(address)))? {
             return Ok(());
         }
+        if !is_small && self.reserve_rested(set, &gateways)? {
+            return Ok(());
+        }
         // The set is full, so it has no more addresses than there are records.
         let mut earlier: HashMap<IpAddr, &Record> = HashMap::new();
         for record in records.iter().filter(|record| record.earlier_boot) {
             earlier.insert(record.address, record);
         }
-        for address in round() {
+        let is_over = self.released.is_boot_over();
+        for address in set.round(last).filter(|address| is_over && !gateways.contains(address)) {
             if let Some(record) = earlier.get(&address)
                 && self.take_over(record)?
             {
@@ -128,6 +153,13 @@ impl Allocator<'_> {
             }
         }
         Err(self.exhausted(set, &gateways, &records))
+    }
+
+    /// Allocates the free address of the set that was released first, if its cooldown has passed.
+    fn reserve_rested(&mut self, set: &RangeSet, gateways: &HashSet<IpAddr>) -> Result<bool, Error> {
+        let mut rested = self.released.rested();
+        rested.retain(|address| set.contains(*address) && !gateways.contains(address));
+        self.reserve_first(rested.into_iter())
     }
 
     /// Allocates the first candidate that is free; `false` if none is.
@@ -165,8 +197,24 @@ impl Allocator<'_> {
             "no IP addresses available in range set: {set} ({taken} of {size} are reserved, one file each in {})",
             path.display()
         );
+        if let Some((count, left)) = self.cooling_of(set, records) {
+            let text = format!("{text}; {count} are not given again yet because they were just released");
+            return Error::new(ErrorKind::Exhausted, text).hint(format!(
+                "the next one can be given in {} s; use a larger range or a shorter cooldown",
+                seconds(left)
+            ));
+        }
         Error::new(ErrorKind::Exhausted, text).hint(
             "delete containers that have ended (each file names its container), configure GC in the runtime, or use a larger range",
         )
+    }
+
+    /// How many free addresses of the set are in their cooldown, and how long the first of them still is; `None` if none is.
+    fn cooling_of(&self, set: &RangeSet, records: &[Record]) -> Option<(usize, Duration)> {
+        let reserved: HashSet<IpAddr> = records.iter().map(|record| record.address).collect();
+        let mut cooling = self.released.cooling();
+        cooling.retain(|(address, _)| set.contains(*address) && !reserved.contains(address));
+        let first = cooling.iter().map(|(_, left)| *left).min()?;
+        Some((cooling.len(), first))
     }
 }

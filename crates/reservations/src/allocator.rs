@@ -9,6 +9,7 @@ use cnikit_store::Directory;
 
 use crate::allocation::Allocator;
 use crate::boot::Boot;
+use crate::cooling::{CoolingFile, Released};
 use crate::error::{Error, ErrorKind};
 use crate::files::Files;
 use crate::ledger::{Ledger, StorePaths};
@@ -31,6 +32,8 @@ pub struct Store {
     pub network: String,
     /// The present boot, if its id is available; without it no index is used.
     pub boot: Option<Boot>,
+    /// Where released addresses are recorded; `None`: nowhere, and then no address has a cooldown.
+    pub cooling: Option<CoolingFile>,
     /// How long to wait for the lock.
     pub timeout: Duration,
     /// Logs events that do not fail a call.
@@ -55,16 +58,15 @@ impl Store {
     /// directory cannot be read or written (`Disk`).
     pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
         let wanted = request.assign()?;
-        let files = Files::make(&self.directory()?, self.timeout)?;
-        let paths = self.paths();
-        let mut allocator =
-            Allocator { ledger: Ledger::open(&files, &paths)?, files: &files, request, made: Vec::new() };
-        let allocated = allocator.allocate(&wanted);
-        if allocated.is_err() {
-            allocator.roll_back(self.log);
-        }
-        allocator.ledger.seal();
-        allocated
+        self.lock()?.allocate(request, &wanted)
+    }
+
+    /// Locks the network's directory, which is created if it does not exist.
+    ///
+    /// # Errors
+    /// The lock is not free in time (`Busy`), or the directory cannot be created or opened (`Disk`).
+    pub fn lock(&self) -> Result<LockedStore<'_>, Error> {
+        Ok(LockedStore { store: self, files: Files::make(&self.directory()?, self.timeout)? })
     }
 
     /// Frees all addresses that an attachment holds in this network, or, if it holds none, those that an old release of upstream
@@ -83,6 +85,7 @@ impl Store {
             held => held,
         };
         let unread = ledger.unread()?;
+        self.record_release(&held);
         let freed = free(&mut ledger, &held)?;
         match unread {
             None => Ok(freed),
@@ -92,7 +95,8 @@ impl Store {
         }
     }
 
-    /// Frees those of `addresses` that the attachment still holds.
+    /// Frees those of `addresses` that the attachment still holds. They get no cooldown: an ADD that failed has used them for
+    /// nothing.
     ///
     /// # Errors
     /// As [`Store::release`].
@@ -146,6 +150,7 @@ impl Store {
                 _ => {}
             }
         }
+        self.record_release(&stale);
         let freed = free(&mut ledger, &stale)?;
         match unread {
             None => Ok(freed),
@@ -176,6 +181,15 @@ impl Store {
         Ok(Health { unreadable, taken })
     }
 
+    /// Records that these addresses are released, which they are after this: a kill in between leaves an address that is recorded
+    /// and still reserved, and its next release is recorded again. A release never fails because of this.
+    fn record_release(&self, records: &[Record]) {
+        let Some(cooling) = &self.cooling else { return };
+        if let Err(why) = cooling.record(self.boot.as_ref(), records) {
+            (self.log)(&format!("the addresses have no cooldown, because their release is not recorded: {why}"));
+        }
+    }
+
     fn holds_none(&self, owner: &Owner) -> Error {
         let path = self.data_dir.join(&self.network);
         Error::new(ErrorKind::Drift, format!("host-local: Failed to find address added by container ID: {owner}"))
@@ -202,6 +216,49 @@ impl Store {
             boot: self.boot,
             log: self.log,
         }
+    }
+}
+
+/// A network's store, locked until the value is dropped.
+#[derive(Debug)]
+pub struct LockedStore<'a> {
+    store: &'a Store,
+    files: Files,
+}
+
+impl LockedStore<'_> {
+    /// As [`Store::acquire`], under the lock that is held already.
+    ///
+    /// # Errors
+    /// As [`Store::acquire`].
+    pub fn acquire(&self, request: &AllocationRequest) -> Result<Vec<Allocation>, Error> {
+        self.allocate(request, &request.assign()?)
+    }
+
+    fn allocate(&self, request: &AllocationRequest, wanted: &[Option<IpAddr>]) -> Result<Vec<Allocation>, Error> {
+        let paths = self.store.paths();
+        let released = match &self.store.cooling {
+            Some(cooling) => cooling.read(self.store.boot.as_ref(), request.cooldown, self.store.log),
+            None => Released::default(),
+        };
+        let ledger = Ledger::open(&self.files, &paths)?;
+        let mut allocator = Allocator { ledger, files: &self.files, request, released, made: Vec::new() };
+        let allocated = allocator.allocate(wanted);
+        if allocated.is_err() {
+            allocator.roll_back(self.store.log);
+        }
+        allocator.ledger.seal();
+        allocated
+    }
+
+    /// All addresses that are reserved.
+    ///
+    /// # Errors
+    /// The directory cannot be listed (`Disk`).
+    pub fn reserved(&self) -> Result<Vec<IpAddr>, Error> {
+        let paths = self.store.paths();
+        let mut ledger = Ledger::open(&self.files, &paths)?;
+        Ok(ledger.all()?.iter().map(|record| record.address).collect())
     }
 }
 

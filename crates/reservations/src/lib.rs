@@ -4,6 +4,8 @@
 //!
 //! - [`Store`]: reserve and release addresses: `acquire`, `release`, `give_back`, `confirm`, `sweep`, `health` for a
 //!   plugin, `survey` and `reclaim` for tools.
+//! - [`LockedStore`]: the same store while its lock is held, for callers that have more to read under it.
+//! - [`CoolingFile`]: released addresses, if they are not to be given again for a while.
 //! - [`RangeConfig`] and the range sets made from it: the addresses of a network.
 //! - [`Error`]: why an address could not be reserved, with a hint.
 //!
@@ -17,6 +19,8 @@
 //! Reserve an address, and release it:
 //!
 //! ```
+//! use std::time::Duration;
+//!
 //! use cnikit_reservations::{AllocationRequest, Owner, RangeConfig, RangeSet, Store, TIMEOUT};
 //!
 //! # let dir = tempfile::tempdir().unwrap();
@@ -24,6 +28,7 @@
 //!     data_dir: dir.path().to_owned(),
 //!     network: "pods".to_owned(),
 //!     boot: None,
+//!     cooling: None,
 //!     timeout: TIMEOUT,
 //!     log: |warning| eprintln!("{warning}"),
 //! };
@@ -33,6 +38,7 @@
 //!     owner: owner.clone(),
 //!     sets: vec![RangeSet::try_from(&[range][..])?],
 //!     wanted: Vec::new(),
+//!     cooldown: Duration::ZERO,
 //! };
 //! let allocations = store.acquire(&request)?;
 //! assert_eq!(allocations[0].address.to_string(), "10.1.0.2/24", "10.1.0.1 is the gateway");
@@ -45,6 +51,7 @@
 mod allocation;
 mod allocator;
 mod boot;
+mod cooling;
 mod error;
 mod files;
 mod index;
@@ -56,8 +63,9 @@ mod record;
 mod request;
 mod survey;
 
-pub use allocator::{Health, Store, TIMEOUT};
+pub use allocator::{Health, LockedStore, Store, TIMEOUT};
 pub use boot::Boot;
+pub use cooling::CoolingFile;
 pub use error::{Error, ErrorKind};
 pub use owner::Owner;
 pub use range::{Range, RangeConfig};

@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use ipnetwork::IpNetwork;
 
@@ -18,6 +19,9 @@ pub struct AllocationRequest {
     pub sets: Vec<RangeSet>,
     /// Requested addresses, in order; each must be in a set of its own.
     pub wanted: Vec<IpAddr>,
+    /// How long a released address is not given to another attachment. Only addresses that are in the store's
+    /// [`cooling`](crate::Store::cooling) file are known to be released.
+    pub cooldown: Duration,
 }
 
 /// One allocated address.
@@ -113,7 +117,8 @@ mod tests {
     fn assigned(wanted: &[&str]) -> Result<String, Error> {
         let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
         let sets = vec![set("10.1.0.0/24"), set("2001:db8::/64"), set("10.2.0.0/24")];
-        let assigned = AllocationRequest { owner: Owner::new("c", "eth0"), sets, wanted }.assign()?;
+        let assigned =
+            AllocationRequest { owner: Owner::new("c", "eth0"), sets, wanted, cooldown: Duration::ZERO }.assign()?;
         let texts: Vec<String> = assigned.iter().map(|ip| ip.map_or("-".into(), |ip| ip.to_string())).collect();
         Ok(texts.join(" "))
     }
@@ -129,8 +134,12 @@ mod tests {
     #[test]
     fn half_a_million_wanted_addresses_are_compared_in_seconds() {
         let many: Vec<IpAddr> = (0..500_000).map(|n| std::net::Ipv4Addr::from(0x0a01_0000 + n).into()).collect();
-        let request =
-            AllocationRequest { owner: Owner::new("c", "eth0"), sets: vec![set("10.2.0.0/24")], wanted: many };
+        let request = AllocationRequest {
+            owner: Owner::new("c", "eth0"),
+            sets: vec![set("10.2.0.0/24")],
+            wanted: many,
+            cooldown: Duration::ZERO,
+        };
         let began = std::time::Instant::now();
         assert!(request.assign().is_err());
         assert!(began.elapsed() < std::time::Duration::from_secs(10), "{:?}", began.elapsed());

@@ -39,6 +39,31 @@ impl PrivateDirectory {
         Ok(PrivateDirectory { directory, owner })
     }
 
+    /// Opens the directory that the names `below` lead to from `base`, as [`PrivateDirectory::make`] does; `None` if one of them, or
+    /// `base`, does not exist.
+    ///
+    /// # Errors
+    /// openat(2) fails, or a directory below `base` belongs to another user or can be written by one.
+    pub fn open(base: impl AsRef<Path>, below: &[&str]) -> Result<Option<PrivateDirectory>, Error> {
+        let owner = geteuid();
+        let Some(mut directory) = Directory::open_if_any(base)? else { return Ok(None) };
+        for name in below {
+            let path = directory.path().join(name);
+            let (next, found) = match directory.open_below(name, path.clone()) {
+                Err(error) if error.is_absent() => return Ok(None),
+                opened => opened?,
+            };
+            verify_directory(&path, &found, owner)?;
+            directory = next;
+        }
+        Ok(Some(PrivateDirectory { directory, owner }))
+    }
+
+    /// The directory, for all operations on its files that need no lock.
+    pub fn directory(&self) -> &Directory {
+        &self.directory
+    }
+
     /// Takes the exclusive lock on the file `name`, which is created with mode 0600 if it does not exist, and waits at most
     /// `timeout`.
     ///
@@ -90,6 +115,12 @@ fn step(above: &Directory, name: &str, owner: Uid) -> Result<Directory, Error> {
         }
         opened => opened?,
     };
+    verify_directory(&path, &found, owner)?;
+    Ok(directory)
+}
+
+/// Checks that no other user can write in the directory.
+fn verify_directory(path: &Path, found: &FileStat, owner: Uid) -> Result<(), Error> {
     let refused = |text| Error::new("trust directory", path, io::Error::new(io::ErrorKind::InvalidData, text));
     if found.st_uid != owner.as_raw() {
         return Err(refused(format!("it belongs to user {} and not to {owner}", found.st_uid)));
@@ -97,5 +128,5 @@ fn step(above: &Directory, name: &str, owner: Uid) -> Result<Directory, Error> {
     if found.st_mode & 0o022 != 0 {
         return Err(refused(format!("other users may write there: its mode is {:o}", found.st_mode & 0o7777)));
     }
-    Ok(directory)
+    Ok(())
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::io::Write;
 use std::net::IpAddr;
+use std::time::Duration;
 
 use cnikit::types::{Args, Dns, Ip};
 use cnikit::{
@@ -27,7 +28,8 @@ impl IpamPlugin for HostLocalPlugin {
         };
         let store = store(&at.conf, &at.tag.network);
         let owner = owner(&at.tag);
-        let allocated = store.acquire(&AllocationRequest { owner: owner.clone(), sets, wanted }).map_err(refused)?;
+        let request = AllocationRequest { owner: owner.clone(), sets, wanted, cooldown: Duration::ZERO };
+        let allocated = store.acquire(&request).map_err(refused)?;
         let addresses = allocated.iter().map(|one| one.address.ip()).collect();
         let _ = journal.undo(&Allocated { store, owner, addresses }, Allocated::release);
         Ok(Addresses { ips: allocated.into_iter().map(ip).collect(), routes, dns })
@@ -71,7 +73,7 @@ impl IpamPlugin for HostLocalPlugin {
 
     fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
         let Checked { sets, wanted, routes, .. } = self.checked(&at.conf, &at.args, at.version)?;
-        let request = AllocationRequest { owner: owner(&at.tag), sets, wanted };
+        let request = AllocationRequest { owner: owner(&at.tag), sets, wanted, cooldown: Duration::ZERO };
         let assigned = request.assign().map_err(refused)?;
         let place = data_dir(&at.conf).join(&at.tag.network);
         let mut steps = Vec::new();
@@ -107,7 +109,14 @@ impl fmt::Display for Allocated {
 
 fn store(conf: &NetConf, network: &str) -> Store {
     let log = |text: &str| log::warn(text);
-    Store { data_dir: data_dir(conf), network: network.to_owned(), boot: Boot::now(), timeout: TIMEOUT, log }
+    Store {
+        data_dir: data_dir(conf),
+        network: network.to_owned(),
+        boot: Boot::now(),
+        cooling: None,
+        timeout: TIMEOUT,
+        log,
+    }
 }
 
 fn owner(tag: &AttachmentId) -> Owner {

@@ -88,10 +88,11 @@ fn hold_before_this_boot(bench: &Bench, container: &str) -> String {
     let machine = machine_id().expect("a machine without a name has no boots to tell apart: see machine-id(5)");
     let boot = Boot::new("11111111-1111-1111-1111-111111111111", Some(&machine));
     let data_dir = bench.path("leases");
-    let store = Store { data_dir, network: "net".into(), boot, timeout: TIMEOUT, log: |_| {} };
+    let store = Store { data_dir, network: "net".into(), boot, cooling: None, timeout: TIMEOUT, log: |_| {} };
     let subnet = RangeConfig { subnet: "10.94.0.0/24".parse().ok(), ..RangeConfig::default() };
     let sets = vec![RangeSet::try_from(&[subnet][..]).unwrap()];
-    let request = AllocationRequest { owner: Owner::new(container, "eth0"), sets, wanted: Vec::new() };
+    let request =
+        AllocationRequest { owner: Owner::new(container, "eth0"), sets, wanted: Vec::new(), cooldown: Duration::ZERO };
     store.acquire(&request).unwrap()[0].address.ip().to_string()
 }
 

@@ -60,7 +60,12 @@ impl Scene {
 
     pub(crate) fn want(&self, container: &str, sets: &[RangeSet], wanted: &[&str]) -> Result<String, Error> {
         let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
-        let request = AllocationRequest { owner: Owner::new(container, "eth0"), sets: sets.to_vec(), wanted };
+        let request = AllocationRequest {
+            owner: Owner::new(container, "eth0"),
+            sets: sets.to_vec(),
+            wanted,
+            cooldown: Duration::ZERO,
+        };
         self.store.acquire(&request).map(|given| texts(&given))
     }
 
@@ -75,7 +80,7 @@ impl Scene {
 
 pub(crate) fn store_in(data_dir: PathBuf) -> Store {
     let boot = Boot::new(BOOT, Some(MACHINE));
-    Store { data_dir, network: "net".into(), boot, timeout: Duration::from_secs(20), log: |_| {} }
+    Store { data_dir, network: "net".into(), boot, cooling: None, timeout: Duration::from_secs(20), log: |_| {} }
 }
 
 pub(crate) fn texts(given: &[Allocation]) -> String {

@@ -1,0 +1,220 @@
+//! A released address waits before it is given again, and the one that waits longest is the next.
+#![expect(clippy::unwrap_used, reason = "a test says what should be so")]
+
+mod scene;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use cnikit_reservations::{AllocationRequest, CoolingFile, Error, ErrorKind, Owner};
+use scene::{BOOT, MACHINE, NEXT_BOOT, Scene, part, set, texts};
+
+const HOUR: Duration = Duration::from_hours(1);
+/// As many digits as a boot id has, without dashes.
+const BOOT_DIGITS: &str = "11111111111111111111111111111111";
+
+/// A store that records released addresses.
+fn cooling() -> Scene {
+    let mut scene = Scene::new();
+    let base = scene.place.path().to_owned();
+    scene.store.cooling = Some(CoolingFile { base, directory: ".pool", name: "net.cooling".into() });
+    scene
+}
+
+fn file(scene: &Scene) -> PathBuf {
+    scene.place.path().join(".pool/net.cooling")
+}
+
+fn add(scene: &Scene, container: &str, wanted: &[&str], cooldown: Duration) -> Result<String, Error> {
+    let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
+    let sets = vec![part("10.1.2.0/24", "10.1.2.2", "10.1.2.4")];
+    let request = AllocationRequest { owner: Owner::new(container, "eth0"), sets, wanted, cooldown };
+    scene.store.acquire(&request).map(|given| texts(&given))
+}
+
+/// Records that the addresses were released in this order, at the start of the machine.
+fn released_long_ago(scene: &Scene, addresses: &[&str]) {
+    let mut text = format!("cooling1 {BOOT_DIGITS} 0000016384\n");
+    for (n, address) in addresses.iter().enumerate() {
+        text += &format!("{n} {address} 00000000000000aa\n");
+    }
+    fs::create_dir_all(file(scene).parent().unwrap()).unwrap();
+    fs::set_permissions(file(scene).parent().unwrap(), fs::Permissions::from_mode(0o700)).unwrap();
+    fs::write(file(scene), text).unwrap();
+}
+
+#[test]
+fn an_address_is_not_given_again_before_its_cooldown() {
+    let scene = cooling();
+    for container in ["a", "b", "c"] {
+        add(&scene, container, &[], HOUR).unwrap();
+    }
+    assert_eq!(scene.del("b"), 1);
+    let refused = add(&scene, "d", &[], HOUR).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Exhausted);
+    assert!(refused.text.ends_with("; 1 are not given again yet because they were just released"), "{refused}");
+    assert!(refused.hint.unwrap().starts_with("the next one can be given in 3600 s"));
+    assert_eq!(add(&scene, "d", &[], Duration::ZERO).unwrap(), "10.1.2.3/24", "the cooldown of the request counts");
+}
+
+#[test]
+fn the_same_attachment_can_request_its_address_at_once_and_no_other_can() {
+    let scene = cooling();
+    add(&scene, "a", &["10.1.2.3"], HOUR).unwrap();
+    scene.del("a");
+    let refused = add(&scene, "b", &["10.1.2.3"], HOUR).unwrap_err();
+    assert_eq!(refused.kind, ErrorKind::Exhausted);
+    assert!(refused.text.contains("10.1.2.3 was released by another attachment a short while ago"), "{refused}");
+    assert!(refused.hint.unwrap().contains("try again in 3600 s"));
+    assert_eq!(add(&scene, "a", &["10.1.2.3"], HOUR).unwrap(), "10.1.2.3/24");
+    let refused = add(&scene, "b", &["10.1.2.3"], HOUR).unwrap_err();
+    assert!(refused.text.contains("is not available in range set"), "taken, not cooling: {refused}");
+}
+
+#[test]
+fn the_address_that_was_released_first_is_given_first_after_all_that_never_were() {
+    let scene = cooling();
+    released_long_ago(&scene, &["10.1.2.4", "10.1.2.2"]);
+    let given: Vec<String> =
+        ["a", "b", "c"].map(|container| add(&scene, container, &[], Duration::from_millis(100)).unwrap()).into();
+    assert_eq!(given, ["10.1.2.3/24", "10.1.2.4/24", "10.1.2.2/24"]);
+    assert_eq!(add(&scene, "d", &[], Duration::from_millis(100)).unwrap_err().kind, ErrorKind::Exhausted);
+}
+
+#[test]
+fn of_a_set_too_large_to_try_each_the_first_released_is_given_too() {
+    let scene = cooling();
+    let sets = vec![part("10.1.0.0/16", "10.1.0.2", "10.1.8.1")];
+    let request = |n: usize| AllocationRequest {
+        owner: Owner::new(format!("c{n}"), "eth0"),
+        sets: sets.clone(),
+        wanted: Vec::new(),
+        cooldown: Duration::ZERO,
+    };
+    for n in 0..2048 {
+        scene.store.acquire(&request(n)).unwrap();
+    }
+    for n in [1500, 7, 900] {
+        assert_eq!(scene.del(&format!("c{n}")), 1);
+    }
+    let given = [3000, 3001, 3002].map(|n| texts(&scene.store.acquire(&request(n)).unwrap()));
+    assert_eq!(given, ["10.1.5.222/16", "10.1.0.9/16", "10.1.3.134/16"]);
+    assert_eq!(scene.store.acquire(&request(3003)).unwrap_err().kind, ErrorKind::Exhausted);
+}
+
+#[test]
+fn an_entry_of_another_boot_counts_as_released_when_this_boot_began() {
+    let mut scene = cooling();
+    for container in ["a", "b", "c"] {
+        add(&scene, container, &[], HOUR).unwrap();
+    }
+    for container in ["a", "b", "c"] {
+        scene.del(container);
+    }
+    scene.reboot(NEXT_BOOT, Some(MACHINE));
+    assert_eq!(add(&scene, "d", &[], Duration::from_hours(1 << 30)).unwrap_err().kind, ErrorKind::Exhausted);
+    assert_eq!(add(&scene, "d", &[], Duration::from_millis(1)).unwrap(), "10.1.2.2/24");
+    scene.del("d");
+    let text = fs::read_to_string(file(&scene)).unwrap();
+    assert!(text.starts_with("cooling1 22222222222222222222222222222222 "), "written anew: {text}");
+    assert!(text.contains("\n0 10.1.2.3 "), "{text}");
+}
+
+#[test]
+fn an_address_that_was_held_when_the_last_boot_ended_waits_too() {
+    let mut scene = cooling();
+    for container in ["a", "b", "c"] {
+        add(&scene, container, &[], HOUR).unwrap();
+    }
+    scene.reboot(NEXT_BOOT, Some(MACHINE));
+    assert_eq!(add(&scene, "d", &[], Duration::from_hours(1 << 30)).unwrap_err().kind, ErrorKind::Exhausted);
+    assert_eq!(add(&scene, "a", &[], Duration::from_hours(1 << 30)).unwrap(), "10.1.2.2/24", "its own");
+    assert_eq!(add(&scene, "d", &[], Duration::from_millis(1)).unwrap(), "10.1.2.3/24");
+}
+
+#[test]
+fn gc_starts_a_cooldown_and_the_roll_back_of_an_add_does_not() {
+    let scene = cooling();
+    add(&scene, "a", &[], HOUR).unwrap();
+    scene.store.give_back(&Owner::new("a", "eth0"), &["10.1.2.2".parse().unwrap()]).unwrap();
+    assert!(!file(&scene).exists());
+    add(&scene, "a", &["10.1.2.2"], HOUR).unwrap();
+    scene.store.sweep(&[]).unwrap();
+    assert!(fs::read_to_string(file(&scene)).unwrap().contains(" 10.1.2.2 "));
+    assert_eq!(fs::metadata(file(&scene)).unwrap().permissions().mode() & 0o777, 0o600);
+    assert_eq!(fs::metadata(file(&scene).parent().unwrap()).unwrap().permissions().mode() & 0o777, 0o700);
+}
+
+#[test]
+fn no_state_of_the_file_fails_a_del_or_an_add() {
+    let header = format!("cooling1 {BOOT_DIGITS} 0000016384\n");
+    let whole = format!("{header}5 10.1.2.2 00000000000000aa\n");
+    let mut states: Vec<Vec<u8>> = (0..whole.len()).map(|length| whole.as_bytes()[..length].to_vec()).collect();
+    states.push(vec![0; 500]);
+    states.push([header.as_bytes(), &[0xff; 99]].concat());
+    states
+        .push(format!("{header}x y z\n\n5 10.1.2.2 00aa\n99999999999999999999999 10.1.2.2 00000000000000aa\n").into());
+    states.push(whole.replace("16384", "00000").into());
+    for state in states {
+        let scene = cooling();
+        add(&scene, "a", &[], HOUR).unwrap();
+        fs::create_dir_all(file(&scene).parent().unwrap()).unwrap();
+        fs::write(file(&scene), &state).unwrap();
+        let state = String::from_utf8_lossy(&state).into_owned();
+        assert_eq!(scene.del("a"), 1, "{state:?}");
+        let text = fs::read_to_string(file(&scene)).unwrap();
+        assert!(
+            text.starts_with("cooling1 ") && text.lines().last().unwrap().contains(" 10.1.2.2 "),
+            "{state:?}: {text:?}"
+        );
+        assert_eq!(add(&scene, "b", &["10.1.2.2"], HOUR).unwrap_err().kind, ErrorKind::Exhausted, "{state:?}");
+        assert!(add(&scene, "b", &[], HOUR).is_ok(), "{state:?}");
+    }
+}
+
+#[test]
+fn what_is_no_file_is_replaced_or_left_and_nothing_is_written_through_a_link() {
+    for make in [
+        |path: &PathBuf| std::os::unix::fs::symlink("/nonexistent/x", path).unwrap(),
+        |path: &PathBuf| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
+        |path: &PathBuf| fs::create_dir(path).unwrap(),
+        |path: &PathBuf| {
+            fs::remove_dir(path.parent().unwrap()).unwrap();
+            fs::write(path.parent().unwrap(), "in the way").unwrap();
+        },
+        |path: &PathBuf| fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap(),
+    ] {
+        let scene = cooling();
+        add(&scene, "a", &[], HOUR).unwrap();
+        fs::create_dir_all(file(&scene).parent().unwrap()).unwrap();
+        make(&file(&scene));
+        assert_eq!(scene.del("a"), 1);
+        assert!(add(&scene, "b", &[], HOUR).is_ok());
+        assert!(!std::path::Path::new("/nonexistent").exists());
+    }
+}
+
+#[test]
+fn the_file_stays_small_and_keeps_the_last_release_of_each_address() {
+    let scene = cooling();
+    for n in 0..1500 {
+        add(&scene, &format!("c{n}"), &[], Duration::ZERO).unwrap();
+        scene.del(&format!("c{n}"));
+    }
+    let text = fs::read_to_string(file(&scene)).unwrap();
+    assert!(text.len() < 20 << 10, "{} bytes", text.len());
+    for address in ["10.1.2.2", "10.1.2.3", "10.1.2.4"] {
+        assert!(text.contains(&format!(" {address} ")), "{address}");
+    }
+}
+
+#[test]
+fn without_a_cooling_file_nothing_is_written_beside_the_reservations() {
+    let scene = Scene::new();
+    scene.add("a", &[set("10.1.2.0/24")]).unwrap();
+    scene.del("a");
+    assert!(!scene.place.path().join(".pool").exists());
+    assert_eq!(BOOT.replace('-', ""), BOOT_DIGITS);
+}
