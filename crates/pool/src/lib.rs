@@ -7,16 +7,25 @@
 //!
 //! - [`PoolDefinition`]: a pool, and its blocks by number.
 //! - [`EngineKeys`] and the records: what the engine stores.
+//! - [`NodeFiles`]: the files of a node.
+//! - [`ask_agent`], [`tell_agent`] and [`AgentListener`]: the messages between the plugin and the agent.
 //!
-//! Nothing here does input or output through a network.
+//! Nothing here does input or output through a network: the agent alone speaks with the engine.
 #![forbid(unsafe_code)]
 
 mod definition;
 mod error;
+mod local;
+mod message;
 mod record;
 
 pub use definition::{AfterBoot, BlockOrder, PoolBlock, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig};
 pub use error::Error;
+pub use local::{LocalBlock, LocalNode, LocalPools, LockedNetwork, NetworkFiles, NodeFiles};
+pub use message::{
+    AGENT_SOCKET, AgentCallError, AgentConnection, AgentError, AgentListener, AgentReply, AgentRequest, MESSAGE_LIMIT,
+    Want, ask_agent, parse_reply, tell_agent,
+};
 pub use record::{
     BlockRecord, BlockState, EngineKeys, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, NodeState, SessionRecord,
     StaticRecord, StickyHolder, StickyRecord, VALUE_LIMIT, check_node_name, read_record, write_record,
