@@ -207,7 +207,10 @@ impl PoolDefinition {
                 .hint("use up to 63 letters, digits, `_`, `.` and `-`, the first a letter or a digit"));
         }
         let in_pool = |error: Error| error.within(format_args!("pool {}", config.name));
-        let (v4, v6, statics) = cut(&config).map_err(in_pool)?;
+        validate(&config).map_err(in_pool)?;
+        let v4 = cut_family(&config, PoolFamily::V4, config.block_size4).map_err(in_pool)?;
+        let v6 = cut_family(&config, PoolFamily::V6, config.block_size6).map_err(in_pool)?;
+        let statics = static_ranges(&config).map_err(in_pool)?;
         Ok(PoolDefinition { config, v4, v6, statics })
     }
 
@@ -319,8 +322,8 @@ fn addresses(cidr: IpNetwork) -> RangeInclusive<u128> {
     number(cidr.network())..=number(cidr.broadcast())
 }
 
-/// The ranges of a pool by family, and its static ones, validated.
-fn cut(config: &PoolConfig) -> Result<(Vec<CutRange>, Vec<CutRange>, Vec<Range>), Error> {
+/// Validates what concerns the pool as a whole.
+fn validate(config: &PoolConfig) -> Result<(), Error> {
     limit::count("ranges", config.ranges.len() + config.static_ranges.len(), MOST_RANGES)?;
     if config.ranges.is_empty() {
         return Err(Error::new("no range").hint("give it `ranges`, such as [{\"subnet\": \"10.8.0.0/16\"}]"));
@@ -331,13 +334,15 @@ fn cut(config: &PoolConfig) -> Result<(Vec<CutRange>, Vec<CutRange>, Vec<Range>)
     if config.max_blocks == Some(0) {
         return Err(Error::new("maxBlocks: 0 blocks per node").hint("use `closed` if no block is to be claimed"));
     }
-    let v4 = cut_family(config, PoolFamily::V4, config.block_size4)?;
-    let v6 = cut_family(config, PoolFamily::V6, config.block_size6)?;
-    let mut statics = Vec::new();
+    Ok(())
+}
+
+fn static_ranges(config: &PoolConfig) -> Result<Vec<Range>, Error> {
+    let mut ranges = Vec::new();
     for (n, range) in config.static_ranges.iter().enumerate() {
-        statics.push(Range::try_from(&RangeConfig::from(range)).map_err(|error| invalid(error, "static", n))?);
+        ranges.push(Range::try_from(&RangeConfig::from(range)).map_err(|error| invalid(error, "static", n))?);
     }
-    Ok((v4, v6, statics))
+    Ok(ranges)
 }
 
 fn invalid(error: cnikit_reservations::Error, key: &str, index: usize) -> Error {

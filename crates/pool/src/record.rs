@@ -181,7 +181,7 @@ pub struct EngineKeys {
 }
 
 /// What a key names.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum KeyOfEngine {
     /// `pools/<pool>`.
     Pool(String),
