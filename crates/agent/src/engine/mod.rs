@@ -1,0 +1,5 @@
+//! Engines, which record the blocks of all nodes.
+
+mod memory;
+
+pub use memory::MemoryStore;

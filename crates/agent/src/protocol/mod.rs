@@ -1,0 +1,30 @@
+//! The protocol between a node and the engine, without input or output: what to do next, given the node's files and what the engine
+//! answered. The daemon and the model of the tests execute the same functions.
+//!
+//! - [`Survey`]: what the engine said about a node, at one revision.
+//! - [`plan`]: the steps that follow from the files and a survey.
+//! - [`transaction_of`]: what a step asks of the engine, with its guards.
+//! - [`settled`], [`changed`]: what an answer changes in the files.
+//!
+//! # Why it is safe
+//!
+//! A block serves only after a write in the engine that named this node and its incarnation, or after the engine confirmed that this
+//! write is still the last one. The revision of that write is the block's *epoch*. A block's key is deleted only under its epoch, so a
+//! deletion that is late, because the network or a server held it, deletes nothing that was written since. Therefore a block that was
+//! sealed and is to serve again is written anew first ([`Step::Renew`]): to read that it is still there would not be enough, as the
+//! deletion may yet arrive. A late claim can create a block that the node does not know of; a survey finds it, and the node adopts it
+//! by the same write.
+//!
+//! No time decides anything. The session ends when its lease does, but nothing is freed by that: it detects a clone only.
+
+mod plan;
+mod survey;
+mod transaction;
+mod view;
+
+pub use plan::{Standing, Step, plan};
+pub use survey::{FoundBlock, StoredValue, Survey};
+pub use transaction::{
+    Guard, Outcome, Transaction, WriteOperation, claim, fence, free_fenced, settled, transaction_of,
+};
+pub use view::{BlockChange, BlockId, ChangeKind, HeldBlock, NodeView, changed};

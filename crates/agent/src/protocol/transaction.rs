@@ -1,0 +1,184 @@
+//! What a step asks of the engine: writes under guards, all or nothing.
+
+use cnikit_pool::{
+    BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, SessionRecord, StaticRecord, write_record,
+};
+
+use super::plan::{Standing, Step};
+use super::survey::StoredValue;
+use super::view::{BlockChange, BlockId, ChangeKind, NodeView};
+
+/// A condition of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Guard {
+    /// The key does not exist.
+    Absent(KeyOfEngine),
+    /// The key's last write was in this revision.
+    Unchanged(KeyOfEngine, i64),
+}
+
+impl Guard {
+    /// The key.
+    pub fn key(&self) -> &KeyOfEngine {
+        match self {
+            Guard::Absent(key) | Guard::Unchanged(key, _) => key,
+        }
+    }
+}
+
+/// One write of a transaction.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum WriteOperation {
+    /// Write a value.
+    Put(KeyOfEngine, Vec<u8>),
+    /// Write a value that goes with the lease of this agent.
+    PutLeased(KeyOfEngine, Vec<u8>),
+    /// Delete the key.
+    Delete(KeyOfEngine),
+}
+
+/// Writes that happen if all guards hold.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Transaction {
+    /// The guards.
+    pub guards: Vec<Guard>,
+    /// The writes.
+    pub writes: Vec<WriteOperation>,
+}
+
+/// The answer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Outcome {
+    /// The guards held. Everything was written in this revision.
+    Committed(i64),
+    /// A guard did not hold. These are the values of the guards' keys, in their order.
+    Refused(Vec<Option<StoredValue>>),
+}
+
+fn unfenced(view: &NodeView) -> Guard {
+    Guard::Absent(KeyOfEngine::Fence { node: view.name.clone(), incarnation: view.incarnation })
+}
+
+/// The guards of everything that makes a block this node's.
+fn standing_guards(view: &NodeView, standing: Standing) -> Vec<Guard> {
+    vec![
+        Guard::Unchanged(KeyOfEngine::Session(view.name.clone()), standing.session),
+        Guard::Unchanged(KeyOfEngine::Node(view.name.clone()), standing.node),
+        unfenced(view),
+    ]
+}
+
+/// The transaction of a step; `None` for one that changes the files only.
+///
+/// # Errors
+/// A record would be too long.
+pub fn transaction_of(view: &NodeView, step: &Step) -> Result<Option<Transaction>, Error> {
+    let transaction = match step {
+        Step::RecordBoot | Step::RecordFence | Step::NewIncarnation | Step::Change(_) | Step::Refused => {
+            return Ok(None);
+        }
+        Step::OpenSession { found } => open_session(view, *found)?,
+        Step::Register { session } => register(view, *session)?,
+        Step::Renew { id, value, epoch, standing, .. } => {
+            let mut guards = standing_guards(view, *standing);
+            guards.push(Guard::Unchanged(id.key(), *epoch));
+            Transaction { guards, writes: vec![WriteOperation::Put(id.key(), value.clone())] }
+        }
+        Step::Claim { ids, network, attachment, standing } => {
+            claim(view, ids, network, attachment.as_deref(), *standing)?
+        }
+        Step::Release { id, epoch, .. } => Transaction {
+            guards: vec![Guard::Unchanged(id.key(), *epoch)],
+            writes: vec![WriteOperation::Delete(id.key())],
+        },
+    };
+    Ok(Some(transaction))
+}
+
+fn open_session(view: &NodeView, found: i64) -> Result<Transaction, Error> {
+    let key = KeyOfEngine::Session(view.name.clone());
+    let record = SessionRecord { boot: view.boot.clone(), incarnation: view.incarnation };
+    let guard = if found == 0 { Guard::Absent(key.clone()) } else { Guard::Unchanged(key.clone(), found) };
+    Ok(Transaction { guards: vec![guard], writes: vec![WriteOperation::PutLeased(key, write_record(&record)?)] })
+}
+
+fn register(view: &NodeView, session: i64) -> Result<Transaction, Error> {
+    let record = NodeRecord { incarnation: view.incarnation };
+    Ok(Transaction {
+        guards: vec![Guard::Unchanged(KeyOfEngine::Session(view.name.clone()), session), unfenced(view)],
+        writes: vec![WriteOperation::Put(KeyOfEngine::Node(view.name.clone()), write_record(&record)?)],
+    })
+}
+
+/// Claims blocks, all or none: both families of an attachment in one transaction.
+///
+/// # Errors
+/// A record would be too long.
+pub fn claim(
+    view: &NodeView,
+    ids: &[BlockId],
+    network: &str,
+    attachment: Option<&str>,
+    standing: Standing,
+) -> Result<Transaction, Error> {
+    let mut guards = standing_guards(view, standing);
+    let mut writes = Vec::new();
+    for id in ids {
+        guards.push(Guard::Absent(id.key()));
+        let value = if id.is_static {
+            write_record(&StaticRecord {
+                node: view.name.clone(),
+                incarnation: view.incarnation,
+                network: network.to_owned(),
+                attachment: attachment.unwrap_or_default().to_owned(),
+            })?
+        } else {
+            write_record(&BlockRecord {
+                node: view.name.clone(),
+                incarnation: view.incarnation,
+                network: network.to_owned(),
+            })?
+        };
+        writes.push(WriteOperation::Put(id.key(), value));
+    }
+    Ok(Transaction { guards, writes })
+}
+
+/// Fences an incarnation of a node: by an operator's word that its containers are gone.
+///
+/// # Errors
+/// The record would be too long.
+pub fn fence(node: &str, incarnation: Incarnation, record: &FenceRecord) -> Result<Transaction, Error> {
+    let key = KeyOfEngine::Fence { node: node.to_owned(), incarnation };
+    Ok(Transaction {
+        guards: vec![Guard::Absent(key.clone())],
+        writes: vec![WriteOperation::Put(key, write_record(record)?)],
+    })
+}
+
+/// Frees a block of a fenced incarnation. The fence's own revision is a guard, so nothing is freed without it.
+pub fn free_fenced(node: &str, incarnation: Incarnation, fence: i64, id: &BlockId, epoch: i64) -> Transaction {
+    let key = KeyOfEngine::Fence { node: node.to_owned(), incarnation };
+    Transaction {
+        guards: vec![Guard::Unchanged(key, fence), Guard::Unchanged(id.key(), epoch)],
+        writes: vec![WriteOperation::Delete(id.key())],
+    }
+}
+
+/// What a committed step changes in the files. A refused one changes nothing: the next survey says why.
+pub fn settled(step: &Step, outcome: &Outcome) -> Vec<BlockChange> {
+    let Outcome::Committed(revision) = outcome else { return Vec::new() };
+    let change = |id: &BlockId, network: &str, kind: ChangeKind| BlockChange {
+        id: id.clone(),
+        network: network.to_owned(),
+        kind,
+    };
+    match step {
+        Step::Renew { id, network, .. } => vec![change(id, network, ChangeKind::Activate(*revision))],
+        Step::Claim { ids, network, .. } => {
+            ids.iter().map(|id| change(id, network, ChangeKind::Activate(*revision))).collect()
+        }
+        Step::Release { id, network, held, .. } => vec![change(id, network, ChangeKind::Remove(*held))],
+        _ => Vec::new(),
+    }
+}
