@@ -5,7 +5,7 @@ use std::path::Path;
 use cnikit_testkit::Subject;
 use serde_json::{Value, json};
 
-use crate::{apart, bin, crowded_host_device, dual_stack, flannel, installed, macvlan, tap, written_down};
+use crate::{apart, bin, crowded_host_device, dual_stack, flannel, installed, macvlan, pool, tap, written_down};
 
 /// Calls the macro `$tests` for every subject, one line each: the name of its tests, the subject, and what is tried besides kills
 /// and faults (`moments` and `limits`). A new plugin is a new line.
@@ -16,6 +16,7 @@ macro_rules! each_subject {
             loopback: alone("loopback"), moments, limits;
             host_local: alone("host-local"), moments, limits;
             static_ipam: alone("static"), moments, limits;
+            pool: alone("pool"), moments, limits;
             bridge_with_nftables: masquerading("bridge", "nftables"), moments, limits;
             bridge_with_iptables: masquerading("bridge", "iptables"), moments, limits;
             bridge_with_mac_spoof_check: spoof_checking_bridge(), moments, limits;
@@ -47,6 +48,7 @@ macro_rules! each_subject {
 pub fn alone(plugin: &str) -> Subject {
     let keys = match plugin {
         "loopback" => json!({}),
+        "pool" => return pool(installed()),
         "static" => json!({"ipam": written_down()}),
         _ => json!({"ipam": dual_stack()}),
     };

@@ -175,6 +175,7 @@ impl Example {
 
     fn below(&self, dir: &Path) -> Value {
         let mut list = self.list.clone();
+        let name = list["name"].as_str().unwrap().to_owned();
         for plugin in list["plugins"].as_array_mut().unwrap() {
             let is_flannel = plugin["type"] == "flannel";
             if is_flannel {
@@ -189,6 +190,11 @@ impl Example {
                 if plugin["bridge"].is_string() {
                     plugin["bridge"] = json!(DHCP_BRIDGE);
                 }
+            }
+            if plugin["ipam"]["type"] == "pool" {
+                crate::write_pool_files(dir, &name);
+                plugin["ipam"]["agentSocket"] = json!(dir.join("agent.sock"));
+                plugin["ipam"]["dataDir"] = json!(dir.join("leases"));
             }
             if is_flannel || plugin["ipam"]["type"] == "host-local" {
                 plugin["ipam"]["dataDir"] = json!(dir.join("leases"));

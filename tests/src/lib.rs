@@ -43,7 +43,7 @@ use cnikit_testkit::{Subject, cache};
 use serde_json::{Value, json};
 
 /// Every plugin of ours.
-pub const NAMES: [&str; 19] = [
+pub const NAMES: [&str; 20] = [
     "bandwidth",
     "bridge",
     "dhcp",
@@ -55,6 +55,7 @@ pub const NAMES: [&str; 19] = [
     "ipvlan",
     "loopback",
     "macvlan",
+    "pool",
     "portmap",
     "ptp",
     "sbr",
@@ -247,6 +248,32 @@ pub fn dual_stack() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
 }
 
+/// pool with both families, on a host that is prepared by [`POOL_FILES`].
+pub fn pooled() -> Value {
+    json!({"type": "pool", "pool": "blue", "dataDir": "$DIR/leases", "agentSocket": "$DIR/agent.sock", "agentConfig": "$DIR/none"})
+}
+
+/// Writes the files that the agent of a node has: a pool without a cooldown, and a block of each family for the network `testnet`.
+pub const POOL_FILES: &str = r#"mkdir -p $DIR/leases && mkdir -m 700 $DIR/leases/.pool && cd $DIR/leases/.pool && umask 077 &&
+    printf '{"version":1,"incarnation":"0000000000000000000000000000000a","boot":"%s","state":"serving"}'         "$(cat /proc/sys/kernel/random/boot_id)" >node.json &&
+    echo '{"version":1,"pools":[{"name":"blue","ranges":[{"subnet":"10.77.0.0/24"},{"subnet":"fd00:77::/64"}],
+        "blockSize4":24,"blockSize6":120,"cooldown":0},
+        {"name":"red","ranges":[{"subnet":"10.78.0.0/24"}]}],"select":{"kube-system":"red"}}' >pools.json &&
+    echo '{"version":1,"blocks":[{"pool":"blue","cidr":"10.77.0.0/24","epoch":1,"state":"active"},
+        {"pool":"blue","cidr":"fd00:77::/120","epoch":2,"state":"active"}]}' >testnet.blocks"#;
+
+/// pool by itself, on a node that has [`POOL_FILES`].
+pub fn pool(bin: &Path) -> Subject {
+    Subject::new(bin, "pool", json!({"ipam": pooled()})).on(POOL_FILES)
+}
+
+/// Writes the files of [`POOL_FILES`] for a network below a directory.
+pub fn write_pool_files(dir: &Path, network: &str) {
+    let line = POOL_FILES.replace("$DIR", &dir.display().to_string()).replace("testnet", network);
+    let written = Command::new("sh").args(["-c", &line]).status().unwrap();
+    assert!(written.success(), "{line}");
+}
+
 /// static with both families.
 pub fn written_down() -> Value {
     let addresses = json!([{"address": "10.77.0.5/24", "gateway": "10.77.0.1"}, {"address": "fd00:77::5/64", "gateway": "fd00:77::1"}]);
@@ -298,6 +325,7 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (masquerading("bridge", "iptables"), 2), // programs that wait for each other
         (masquerading("ptp", "nftables"), 4),
         (of("host-local", json!({"ipam": dual_stack()})), 2),
+        (pool(installed()), 2),
         (campaign_subjects::on_master(), 2),
         (campaign_subjects::tuning(), 2),
         (campaign_subjects::limited(), 1),

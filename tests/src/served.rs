@@ -5,7 +5,7 @@ use serde_json::json;
 
 use crate::campaign_subjects::{firewall, publishing, shaped, source_routing, tuned, vrf_member};
 use crate::{
-    MASTER, bin, bridge, crowded_host_device, dual_stack, dummy, flannel, ipvlan, lost_host_device, macvlan, ptp,
+    MASTER, bin, bridge, crowded_host_device, dual_stack, dummy, flannel, ipvlan, lost_host_device, macvlan, pool, ptp,
     subject, tap, vlan, written_down,
 };
 
@@ -26,6 +26,7 @@ pub fn served(plugin: &str) -> Subject {
         "ipvlan" => ipvlan().on(MASTER), // a master, also where the kernel has no ipvlan
         "loopback" => subject("loopback", json!({})),
         "macvlan" => macvlan(),
+        "pool" => pool(bin()),
         "portmap" => publishing(bin(), "nftables"),
         "ptp" => ptp().with("ipMasqBackend", json!("nftables")),
         "sbr" => source_routing(bin()),

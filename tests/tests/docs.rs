@@ -6,6 +6,7 @@ mod keys;
 use std::collections::BTreeSet;
 use std::fmt::Debug;
 use std::path::{Path, PathBuf};
+use std::sync::LazyLock;
 
 use cnikit::types::NetConf;
 use cnikit::{ChainedPlugin, Delegating, InterfacePlugin, InterfaceShape, Ipam, IpamPlugin, Plugin};
@@ -14,9 +15,10 @@ use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
 use cnikit_tests::runtimes::{CONFLIST, files};
 use cnikit_tests::schema::Schema;
-use cnikit_tests::subnet_env;
+use cnikit_tests::{subnet_env, write_pool_files};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
+use tempfile::TempDir;
 
 use keys::Key;
 
@@ -101,8 +103,23 @@ fn documented() -> Vec<Documented> {
             &[],
             &json!({"type": "dhcp", "provide": [{"option": "60", "value": "v"}], "request": [{"option": "66"}]}),
         ),
+        of_ipam::<pool::PoolPlugin>(
+            "pool",
+            &["runtimeConfig.ips", "args.cni.ips", "args.cni.pool"],
+            &json!({"type": "pool", "pool": "blue", "allowedPools": ["red"], "dataDir": pool_files()}),
+        ),
         of_ipam::<static_ipam::StaticPlugin>("static", &["runtimeConfig.ips", "args.cni.ips"], &written),
     ]
+}
+
+/// The directory of a node that has pools and blocks.
+fn pool_files() -> PathBuf {
+    static DIR: LazyLock<TempDir> = LazyLock::new(|| {
+        let dir = TempDir::new().unwrap();
+        write_pool_files(dir.path(), "testnet");
+        dir
+    });
+    DIR.path().join("leases")
 }
 
 /// Low rates of both directions.

@@ -50,6 +50,10 @@ pub(crate) fn check(at: &AttachmentSpec, state: HostState, addresses: &Addresses
     if state == HostState::Nothing {
         return Ok(());
     }
+    // It assigns no address but those of pools that the operator allows for the network.
+    if at.conf.ipam_type() == Some("pool") {
+        return Ok(());
+    }
     let requested = requested(&at.conf, &at.args);
     if requested.addresses.is_empty() && requested.gateways.is_empty() && requested.ranges.is_empty() {
         return Ok(());
@@ -343,6 +347,12 @@ mod tests {
         ] {
             assert!(checked(conf, "allowedSubnets=8.0.0.0/8", "8.8.8.9/8", "8.0.0.1", GATEWAYS).is_err(), "{conf}");
         }
+    }
+
+    #[test]
+    fn an_address_of_a_pool_needs_no_subnet_in_the_configuration() {
+        let conf = r#"{"ipam":{"type":"pool","pool":"blue"},"args":{"cni":{"pool":"blue"}}}"#;
+        assert_eq!(checked(conf, "IP=10.0.0.5", "10.0.0.5/24", "10.0.0.1", GATEWAYS), Ok(()));
     }
 
     #[test]

@@ -32,7 +32,7 @@ const fn ipam(plugin: &'static str, text: &'static str) -> PluginPage {
 }
 
 /// Every plugin of ours.
-pub(crate) const PAGES: [PluginPage; 19] = [
+pub(crate) const PAGES: [PluginPage; 20] = [
     page("bandwidth", include_str!("../../../docs/bandwidth.md")),
     page("bridge", include_str!("../../../docs/bridge.md")),
     ipam("dhcp", include_str!("../../../docs/dhcp.md")),
@@ -44,6 +44,7 @@ pub(crate) const PAGES: [PluginPage; 19] = [
     page("ipvlan", include_str!("../../../docs/ipvlan.md")),
     page("loopback", include_str!("../../../docs/loopback.md")),
     page("macvlan", include_str!("../../../docs/macvlan.md")),
+    ipam("pool", include_str!("../../../docs/pool.md")),
     page("portmap", include_str!("../../../docs/portmap.md")),
     page("ptp", include_str!("../../../docs/ptp.md")),
     page("sbr", include_str!("../../../docs/sbr.md")),

@@ -1,4 +1,4 @@
-//! Fuzz target: the configurations of static, dhcp and of all plugins that make or change an interface.
+//! Fuzz target: the configurations of static, dhcp, pool and of all plugins that make or change an interface.
 
 use std::sync::OnceLock;
 
@@ -18,7 +18,7 @@ pub(crate) fn run(data: &[u8]) {
     let stdin = with_own_ipam(fields.next().unwrap_or_default(), plugins[0].name);
     let mut input = plan(&args, &stdin);
     input.path.clone_from(path);
-    let reply = match choice % 17 {
+    let reply = match choice % 18 {
         0 => call::<InterfaceShape<bridge::BridgePlugin>>(input, plugins),
         1 => call::<InterfaceShape<ptp::PtpPlugin>>(input, plugins),
         3 => call::<Ipam<static_ipam::StaticPlugin>>(input, plugins),
@@ -35,6 +35,7 @@ pub(crate) fn run(data: &[u8]) {
         14 => call::<InterfaceShape<tap::TapPlugin>>(input, plugins),
         15 => call::<InterfaceShape<host_device::HostDevicePlugin>>(input, plugins),
         16 => call::<Ipam<dhcp::DhcpPlugin>>(input, plugins),
+        17 => call::<Ipam<pool::PoolPlugin>>(input, plugins),
         _ => call::<loopback::LoopbackPlugin>(input, plugins),
     };
     check_plan(&reply);

@@ -89,6 +89,7 @@ fn configuration(call: &Value) -> Option<Vec<u8>> {
         "tap",
         "host-device",
         "dhcp",
+        "pool",
     ]
     .iter()
     .position(|plugin| *plugin == text(call, &["plugin"]))?;

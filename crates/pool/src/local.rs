@@ -8,6 +8,7 @@
 //! | `pools.json` | the pools, and which namespace uses which | the agent |
 //! | `<network>.blocks` | the blocks of a network, with epoch and state | the agent, under the network's lock |
 //! | `<network>.cooling` | released addresses | the plugin, under the network's lock |
+//! | `claims.lock` | nothing: it is locked while the agent's program is run to claim a block | |
 //!
 //! The blocks' file does not end in `.json`, because a network can have the name `node` or `pools`. A file is replaced as a whole and
 //! synced, so a reader sees the old or the new one, after a kill and after a power cut.
@@ -23,7 +24,7 @@ use std::time::Duration;
 use cnikit_reservations::{
     Allocation, AllocationRequest, Boot, CoolingFile, Error as ReservationError, LockedStore, RangeConfig, Store,
 };
-use cnikit_store::{PrivateDirectory, check_version};
+use cnikit_store::{Lock, PrivateDirectory, check_version};
 use cnikit_types::{check_network_name, document, limit, read};
 use ipnetwork::IpNetwork;
 use serde::de::DeserializeOwned;
@@ -39,6 +40,7 @@ const NODE: &str = "node.json";
 const POOLS: &str = "pools.json";
 const BLOCKS: &str = ".blocks";
 const COOLING: &str = ".cooling";
+const CLAIMS: &str = "claims.lock";
 /// The version of the formats.
 const VERSION: u64 = 1;
 /// The largest file that is read or written, in bytes.
@@ -237,6 +239,16 @@ impl NodeFiles {
             log,
         };
         NetworkFiles { files: self.clone(), store }
+    }
+
+    /// Takes the lock of those who run the agent's program to claim a block, which waits at most `timeout`.
+    ///
+    /// # Errors
+    /// It is not free in time, or the directory cannot be made.
+    pub fn lock_claims(&self, timeout: Duration) -> Result<Lock, Error> {
+        cnikit_store::Directory::make(&self.data_dir, 0o755).map_err(|error| of_store(&error))?;
+        let directory = PrivateDirectory::make(&self.data_dir, &[DIRECTORY]).map_err(|error| of_store(&error))?;
+        directory.lock(CLAIMS, timeout).map_err(|error| of_store(&error))
     }
 
     fn open(&self) -> Result<Option<PrivateDirectory>, Error> {

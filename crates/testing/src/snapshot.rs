@@ -17,13 +17,14 @@ use nix::sys::uio::pread;
 
 use crate::{Container, Host};
 
-/// Files of host-local with content that may change: the last reserved address, and the index. In a `dataDir` `leases` below
+/// Files of host-local and pool with content that may change: the last reserved address, the index, released addresses. In a `dataDir` `leases` below
 /// the host's directory, and in the default one of a host with its own `/var/lib/cni` ([`Host::with_own`]).
-pub const HINTS: [&str; 4] = [
+pub const HINTS: [&str; 5] = [
     "file: leases/<network>/last_reserved_ip.",
     "file: leases/.idx/<network> = ",
     "file: state/var/lib/cni/networks/<network>/last_reserved_ip.",
     "file: state/var/lib/cni/networks/.idx/<network> = ",
+    "file: leases/.pool/<network> = \"cooling1 ",
 ];
 
 /// The placeholder for a network's name in a text that a line may contain.
@@ -385,7 +386,11 @@ mod tests {
     #[test]
     fn only_files_that_are_hints_match_hints() {
         let hint = |line: &str| HINTS.iter().any(|text| line_contains(line, text));
-        for line in ["file: leases/pods/last_reserved_ip.0 = \"10.0.0.2\"", "file: leases/.idx/pods = \"\\u{0}\""] {
+        for line in [
+            "file: leases/pods/last_reserved_ip.0 = \"10.0.0.2\"",
+            "file: leases/.idx/pods = \"\\u{0}\"",
+            "file: leases/.pool/pods.cooling = \"cooling1 2b\"",
+        ] {
             assert!(hint(line), "{line}");
         }
         for line in [

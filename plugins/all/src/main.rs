@@ -21,6 +21,7 @@ static ALL: &[Entry] = &[
     Entry::of::<InterfaceShape<ipvlan::IpvlanPlugin>>("ipvlan"),
     Entry::of::<loopback::LoopbackPlugin>("loopback"),
     Entry::of::<InterfaceShape<macvlan::MacvlanPlugin>>("macvlan"),
+    Entry::of::<Ipam<pool::PoolPlugin>>("pool"),
     Entry::of::<Chained<portmap::PortmapPlugin>>("portmap"),
     Entry::of::<InterfaceShape<ptp::PtpPlugin>>("ptp"),
     Entry::of::<Chained<sbr::SbrPlugin>>("sbr"),

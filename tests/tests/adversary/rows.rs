@@ -647,68 +647,68 @@ pub(crate) const ROWS: [Row; 61] = [
 /// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
 /// plugin, and its tests run for all of them; `tool` instead of marks means cnitool and libcni only.
 const MATRIX: &str = "
-row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan loopback macvlan portmap ptp sbr static tap tuning vlan vrf
- 1  - x - - x x x - x - - x x x - - - - x  locks are taken where iptables' rules, firewalld's sources, ipvlan's addresses, the host's devices or a container's tables are changed
- 2  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
- 3  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
- 4  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 5  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 6  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 7  - x - - - x - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
- 8  - x - - - x - - - - - - x - - - - - -  ipspoofchk is a key of bridge and ptp: others have no end on the host that could be checked
- 9  - x - x - x x - x - x - x - - x - x -  the others make no link
-10  - x - x - x x - x - x - x - - x - x -  the others start no plugin
-11  - - - - - x - - - - - - - - - - - - -  no other delegates
-12  x x x x x x x x x x x x x x x x x x x
-13  x x x x x x x x x x x x x x x x x x x
-14  - x - - x - - - - - - x x - - - - - -  the others write no rules of iptables
-15  x x - x x x x x x x x x x x x x x x x  the lease of dhcp is checked behind bridge: dhcp.rs
-16  - x - - x - - - - - - x x - - - - - -  the others write no rules
-17  - x - x - x x - x - x - x - - x - x -  the others start no plugin
-18  - x - - x - - - - - - x x - - - - - -  the others start no program
-19  - x - x x x x - x - x x x - - - - x -  the others start no program
-20  x x - x x x x x x x x x x x x x x x x  dhcp enters a namespace only with `v6` and `slaac`: that of its ADD; else its daemon does
-21  - - - - - - - - - - - - - - - - x - -  no other takes names of settings
-22  - - - - - - - - - - - - - - - - x - -  no other takes names of settings
-23  x x x x x x x - x x x x x x - x x x x  host-local and static enter no namespace
-24  x x - - x x x - - - - x x x - - x - x  they pair no ends by index: dummy, ipvlan, macvlan, tap and vlan have none on the host, the others make none
-25  x x - x x x x - x - x x x x - x x x x  loopback's link cannot be renamed or moved; host-local and static look at none; the lease of dhcp is checked with its daemon: dhcp_daemon.rs
-26  x x - x x x x - x - x x x x - x x x x  loopback's link has one name; host-local and static look at no link; the lease of dhcp is checked with its daemon: dhcp_daemon.rs
-27  - x - x - - x - x - x - - x - x - x x  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
-28  x x - x x x x - x - x x x x - x x x x  loopback is told by its namespace alone which one is meant; dhcp, host-local and static look at none
-29  - - - - - - - - - - - x - - - - - - -  no other publishes ports
-30  - - - - - - - - - - - x - - - - - - -  no other publishes ports
-31  - - - - - - - - - - - x - - - - - - -  no other publishes ports
-32  - - - - - - - - - - - x - - - - - - -  no other publishes ports
-33  - x - - - - - - - - x - - - - x x - -  the others take no MAC
-34  - x - - - - - - - - - - - - - - x - -  the others give no container on a bridge a MAC
-35  - x - x - - x x x - x - x - - x - x -  the others ask host-local for no address
-36  - x - - - x - - - - - - x - - - - - -  the others give the host no address and no route
-37  x x - x x x x x x x x x x x x x x x x  the lease of dhcp is checked behind bridge: dhcp.rs
-38  x x x x x x x x x x x x x x x x x x x
-39  x x x x x x x x x x x x x x x x x x x
-40  - x - x - x x x x - x - x x - x x x x  the others keep no file, or it is the daemon's
-41  x x x x x x x x x x x x x x x x x x x
-42  - x - x - x x x x - x - x x - x x x x  the others keep no file, or it is the daemon's
+row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan loopback macvlan pool portmap ptp sbr static tap tuning vlan vrf
+ 1  - x - - x x x - x - - - x x x - - - - x  locks are taken where iptables' rules, firewalld's sources, ipvlan's addresses, the host's devices or a container's tables are changed
+ 2  - - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+ 3  - - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+ 4  - x - - - x - - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 5  - x - - - x - - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 6  - x - - - x - - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 7  - x - - - x - - - - - - - - - - - - - -  macspoofchk is a key of bridge, which flannel delegates to
+ 8  - x - - - x - - - - - - - x - - - - - -  ipspoofchk is a key of bridge and ptp: others have no end on the host that could be checked
+ 9  - x - x - x x - x - x - - x - - x - x -  the others make no link
+10  - x - x - x x - x - x - - x - - x - x -  the others start no plugin
+11  - - - - - x - - - - - - - - - - - - - -  no other delegates
+12  x x x x x x x x x x x x x x x x x x x x
+13  x x x x x x x x x x x x x x x x x x x x
+14  - x - - x - - - - - - - x x - - - - - -  the others write no rules of iptables
+15  x x - x x x x x x x x x x x x x x x x x  the lease of dhcp is checked behind bridge: dhcp.rs
+16  - x - - x - - - - - - - x x - - - - - -  the others write no rules
+17  - x - x - x x - x - x - - x - - x - x -  the others start no plugin
+18  - x - - x - - - - - - - x x - - - - - -  the others start no program
+19  - x - x x x x - x - x - x x - - - - x -  the others start no program
+20  x x - x x x x x x x x x x x x x x x x x  dhcp enters a namespace only with `v6` and `slaac`: that of its ADD; else its daemon does
+21  - - - - - - - - - - - - - - - - - x - -  no other takes names of settings
+22  - - - - - - - - - - - - - - - - - x - -  no other takes names of settings
+23  x x x x x x x - x x x - x x x - x x x x  host-local, pool and static enter no namespace
+24  x x - - x x x - - - - - x x x - - x - x  they pair no ends by index: dummy, ipvlan, macvlan, tap and vlan have none on the host, the others make none
+25  x x - x x x x - x - x - x x x - x x x x  loopback's link cannot be renamed or moved; host-local, pool and static look at none; the lease of dhcp is checked with its daemon: dhcp_daemon.rs
+26  x x - x x x x - x - x - x x x - x x x x  loopback's link has one name; host-local, pool and static look at no link; the lease of dhcp is checked with its daemon: dhcp_daemon.rs
+27  - x - x - - x - x - x - - - x - x - x x  the others list no links of the container; flannel's delegate is bridge, and ptp's veth is bridge's
+28  x x - x x x x - x - x - x x x - x x x x  loopback is told by its namespace alone which one is meant; dhcp, host-local, pool and static look at none
+29  - - - - - - - - - - - - x - - - - - - -  no other publishes ports
+30  - - - - - - - - - - - - x - - - - - - -  no other publishes ports
+31  - - - - - - - - - - - - x - - - - - - -  no other publishes ports
+32  - - - - - - - - - - - - x - - - - - - -  no other publishes ports
+33  - x - - - - - - - - x - - - - - x x - -  the others take no MAC
+34  - x - - - - - - - - - - - - - - - x - -  the others give no container on a bridge a MAC
+35  - x - x - - x x x - x x - x - - x - x -  the others ask host-local for no address
+36  - x - - - x - - - - - - - x - - - - - -  the others give the host no address and no route
+37  x x - x x x x x x x x x x x x x x x x x  the lease of dhcp is checked behind bridge: dhcp.rs
+38  x x x x x x x x x x x x x x x x x x x x
+39  x x x x x x x x x x x x x x x x x x x x
+40  - x - x - x x x x - x x - x x - x x x x  the others keep no file, or it is the daemon's
+41  x x x x x x x x x x x x x x x x x x x x
+42  - x - x - x x x x - x x - x x - x x x x  the others keep no file, or it is the daemon's
 43  tool  what is kept of a result is the runtime's
-44  - - - - x - - - - - - - - - - - - - -  no other speaks with a bus
+44  - - - - x - - - - - - - - - - - - - - -  no other speaks with a bus
 45  tool  plugins read no net.d
-46  x x x x x x x x x x x x x x x x x x x
-47  - - - - - - - - - - - x - - - - - - -  no other publishes ports
-48  - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
-49  - x - - - x - - - - - - x - - - - - -  the others ask an IPAM plugin for nothing that the host gets
-50  - x - - - x - - - - - - x - - - - - -  the spoof checks are keys of bridge and ptp, flannel delegates to bridge
-51  - x - x x x x x x - x x x x - x x x x  dhcp, loopback and static start nothing
-52  - x - - - - - x - - x - - - x x x - -  the others know no args
-53  x x x x x x x x x x x x x x x x x x x
-54  x x x x x x x x x x x x x x x x x x x
-55  x - - - - - - - - - - - - - - - - - -  no other takes rates
-56  - - - - - - - - - - - - - - - x - - -  no other makes a device with an owner
-57  - x x - - - - - - - - - - - - - - - -  no other listens to a server of the network, or gives the host what it chose
-58  - - x - - - - - - - - - - - - - - - -  no other has a daemon
-59  - - - - - - x - - - - - - - - - - - -  no other moves a device of the host
-60  - - - - - - - - - - - - - x - - - - x  no other makes routing tables
-61  - - - - - - x - - - - - - x - - x - -  vrf names its file as sbr does; the others have no such key, or are not in one chain with these
+46  x x x x x x x x x x x x x x x x x x x x
+47  - - - - - - - - - - - - x - - - - - - -  no other publishes ports
+48  - - - - - - - - - - - - x - - - - - - -  no other has a link with route_localnet
+49  - x - - - x - - - - - - - x - - - - - -  the others ask an IPAM plugin for nothing that the host gets
+50  - x - - - x - - - - - - - x - - - - - -  the spoof checks are keys of bridge and ptp, flannel delegates to bridge
+51  - x - x x x x x x - x x x x x - x x x x  dhcp, loopback and static start nothing
+52  - x - - - - - x - - x x - - - x x x - -  the others know no args
+53  x x x x x x x x x x x x x x x x x x x x
+54  x x x x x x x x x x x x x x x x x x x x
+55  x - - - - - - - - - - - - - - - - - - -  no other takes rates
+56  - - - - - - - - - - - - - - - - x - - -  no other makes a device with an owner
+57  - x x - - - - - - - - - - - - - - - - -  no other listens to a server of the network, or gives the host what it chose
+58  - - x - - - - - - - - - - - - - - - - -  no other has a daemon
+59  - - - - - - x - - - - - - - - - - - - -  no other moves a device of the host
+60  - - - - - - - - - - - - - - x - - - - x  no other makes routing tables
+61  - - - - - - x - - - - - - - x - - x - -  vrf names its file as sbr does; the others have no such key, or are not in one chain with these
 ";
 
 /// The plugins that a row is about.

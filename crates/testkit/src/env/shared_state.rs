@@ -7,7 +7,7 @@ const LOCK: &str = "file: leases/<network>/lock = \"\"";
 
 /// Texts that identify lines of shared state, which the first ADD may add to a snapshot; see
 /// [`line_contains`](crate::env::snapshot::line_contains).
-pub const SHARED: [&str; 51] = [
+pub const SHARED: [&str; 52] = [
     // The bridge, with its addresses, routes and settings.
     "cni0",
     // Forwarding, and the settings that the kernel derives from it.
@@ -71,6 +71,7 @@ pub const SHARED: [&str; 51] = [
     "file: state/var/lib/cni/networks/<network>/lock = \"\"",
     HINTS[2],
     HINTS[3],
+    HINTS[4],
 ];
 
 /// Whether a line names this attachment or any host end. The name of a host end is `veth` and digits; `veth` alone is the kind of a

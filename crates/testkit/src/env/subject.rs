@@ -142,6 +142,11 @@ pub(crate) fn addresses(result: &Value) -> impl Iterator<Item = &str> {
     ips.map(|address| address.split('/').next().unwrap_or_default())
 }
 
+/// Whether the IPAM plugin has a file for each address.
+fn stores_reservations(ipam: &Value) -> bool {
+    ["host-local", "pool"].iter().any(|plugin| ipam["type"] == *plugin)
+}
+
 impl Subject {
     /// A plugin in a directory with a configuration; `name`, `type` and `cniVersion` are added if they are absent.
     pub fn new(bin: &Path, plugin: &str, mut conf: Value) -> Subject {
@@ -282,9 +287,9 @@ impl Subject {
         moved
     }
 
-    /// The directory of the network's reservations, if the configuration uses host-local with a `dataDir`.
+    /// The directory of the network's reservations, if the configuration uses host-local or pool with a `dataDir`.
     pub(crate) fn reservations(&self) -> Option<PathBuf> {
-        let dir = self.conf["ipam"]["dataDir"].as_str().filter(|_| self.conf["ipam"]["type"] == "host-local");
+        let dir = self.conf["ipam"]["dataDir"].as_str().filter(|_| stores_reservations(&self.conf["ipam"]));
         dir.map(|dir| Path::new(dir).join(self.network()))
     }
 
