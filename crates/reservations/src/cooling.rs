@@ -219,7 +219,7 @@ fn parse_header(header: &[u8]) -> Option<(u128, u64)> {
 fn parse(content: &[u8], boot: Option<&Boot>) -> HashMap<IpAddr, Release> {
     let Some(header) = content.get(..HEADER).and_then(parse_header) else { return HashMap::new() };
     let mut releases = parse_lines(&String::from_utf8_lossy(&content[HEADER..]));
-    if !boot.is_some_and(|boot| boot.id == header.0) {
+    if boot.is_none_or(|boot| boot.id != header.0) {
         for release in releases.values_mut() {
             release.at = 0;
         }
