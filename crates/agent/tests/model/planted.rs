@@ -1,0 +1,90 @@
+//! Errors in the protocol that the model has to find. Each is what an earlier or a simpler design would have been.
+
+use cnikit_agent::protocol::{
+    BlockChange, ChangeKind, Guard, HeldBlock, NodeView, Step, Survey, Transaction, WriteOperation, plan,
+};
+use cnikit_pool::{BlockState, KeyOfEngine, NodeState};
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Planted {
+    /// A block is deleted whatever its epoch.
+    DeletionWithoutEpoch,
+    /// A fenced incarnation can still claim and renew.
+    ClaimWithoutFence,
+    /// A sealed block serves again because it was seen to be there, without being written.
+    UnsealByReading,
+    /// The boot is recorded before the blocks of the boot before are unconfirmed.
+    BootFirst,
+    /// A block is deleted without having been sealed first.
+    ReleaseWithoutSeal,
+    /// A fenced node has a new incarnation at once, and keeps its blocks.
+    NewIncarnationAtOnce,
+    /// The agent does not ask whether its incarnation was fenced.
+    FenceIgnored,
+    /// A claim that the engine refuses is taken for one that it has executed before.
+    ClaimOfTaken,
+    /// The files are never compared with the engine, so that what a crash lost is not found.
+    NoAdoption,
+}
+
+impl Planted {
+    pub(crate) fn steps(self, view: &NodeView, survey: &Survey, steps: Vec<Step>) -> Vec<Step> {
+        match self {
+            Planted::BootFirst => {
+                let (first, rest) = steps.into_iter().partition(|step| *step == Step::RecordBoot);
+                let (mut first, rest): (Vec<Step>, Vec<Step>) = (first, rest);
+                first.extend(rest);
+                first
+            }
+            Planted::NewIncarnationAtOnce if view.state == NodeState::Fenced => vec![Step::NewIncarnation],
+            Planted::FenceIgnored => plan(view, Some(&Survey { is_fenced: false, ..survey.clone() })),
+            Planted::NoAdoption => {
+                let known = |step: &Step| match step {
+                    Step::Renew { id, .. } => view.blocks.iter().any(|block| block.id == *id),
+                    _ => true,
+                };
+                steps.into_iter().filter(known).collect()
+            }
+            _ => steps.into_iter().map(|step| self.step(view, step)).collect(),
+        }
+    }
+
+    fn step(self, view: &NodeView, step: Step) -> Step {
+        match (self, &step) {
+            (Planted::UnsealByReading, Step::Renew { id, network, epoch, .. }) => {
+                let is_sealed = |block: &&HeldBlock| block.id == *id && block.state == BlockState::Sealed;
+                if view.blocks.iter().find(is_sealed).is_none() {
+                    return step;
+                }
+                let kind = ChangeKind::Activate(*epoch);
+                Step::Change(BlockChange { id: id.clone(), network: network.clone(), kind })
+            }
+            (Planted::ReleaseWithoutSeal, Step::Change(change)) => {
+                let ChangeKind::Seal(epoch) = change.kind else { return step };
+                Step::Release { id: change.id.clone(), network: change.network.clone(), epoch, held: epoch }
+            }
+            _ => step,
+        }
+    }
+
+    pub(crate) fn transaction(self, mut transaction: Transaction) -> Transaction {
+        match self {
+            Planted::DeletionWithoutEpoch => {
+                let deletes = transaction.writes.iter().any(|write| matches!(write, WriteOperation::Delete(_)));
+                if deletes {
+                    transaction.guards.clear();
+                }
+            }
+            Planted::ClaimWithoutFence => {
+                let is_fence = |guard: &Guard| matches!(guard, Guard::Absent(KeyOfEngine::Fence { .. }));
+                transaction.guards.retain(|guard| !is_fence(guard));
+            }
+            Planted::ClaimOfTaken => {
+                let is_block = |guard: &Guard| matches!(guard, Guard::Absent(KeyOfEngine::Block { .. }));
+                transaction.guards.retain(|guard| !is_block(guard));
+            }
+            _ => {}
+        }
+        transaction
+    }
+}

@@ -1,0 +1,550 @@
+//! All machines, the engine, the operator and the network.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use cnikit_agent::engine::MemoryStore;
+use cnikit_agent::protocol::{
+    BlockId, Outcome, Step, Transaction, WriteOperation, fence, free_fenced, plan, settled, transaction_of,
+};
+use cnikit_pool::{
+    AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, SessionRecord, read_record,
+};
+use stateright::{Model, Property};
+
+use crate::machine::{Holder, Machine, NETWORK, POOL, Process, boot};
+use crate::planted::Planted;
+use crate::renumber::renumber;
+
+/// How often each event happens at most, and what is in the scene.
+#[derive(Clone, Debug)]
+pub(crate) struct Scene {
+    pub(crate) machines: Vec<Machine>,
+    /// The number of blocks, of one address each.
+    pub(crate) blocks: u8,
+    pub(crate) limits: Budget,
+    /// Whether the last machine is made from the first one's store, or with an empty store under its name.
+    pub(crate) copy: Option<Copy>,
+    /// Whether a session ends although its machine runs, because the agent does not.
+    pub(crate) sessions_end: bool,
+    pub(crate) after_boot: AfterBoot,
+    /// An error in the protocol that the model has to find.
+    pub(crate) planted: Option<Planted>,
+    /// What some world has to be.
+    pub(crate) reached: Option<fn(&World) -> bool>,
+}
+
+#[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Copy {
+    Clone,
+    Reimage,
+}
+
+#[derive(Clone, std::marker::Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct Budget {
+    pub(crate) crashes: u8,
+    pub(crate) reboots: u8,
+    pub(crate) late: u8,
+    pub(crate) fences: u8,
+    /// New containers.
+    pub(crate) adds: u8,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct World {
+    pub(crate) store: MemoryStore,
+    pub(crate) machines: Vec<Machine>,
+    /// Transactions that the network may deliver later, or never.
+    pub(crate) late: Vec<Transaction>,
+    pub(crate) left: Budget,
+    pub(crate) next_incarnation: u128,
+    pub(crate) next_boot: u8,
+    /// A container was started by an incarnation whose machine knew that it is fenced.
+    pub(crate) served_fenced: bool,
+    /// A fenced incarnation was given a block.
+    pub(crate) gave_fenced: bool,
+    /// The boots of which an operator has said that their containers are gone: those in which the machines were when they were fenced.
+    pub(crate) given_up: BTreeSet<Holder>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Action {
+    Start(usize),
+    Crash(usize),
+    Reboot(usize),
+    /// The agent asks the engine, and plans; whether it has seen unused blocks for long, and whether more addresses are wanted.
+    Look(usize, bool, bool),
+    /// It claims this block.
+    Want(usize, BlockId),
+    /// It executes the next step of its plan.
+    Next(usize),
+    /// The engine executes what the agent asked, and the agent gets the answer.
+    Answer(usize),
+    /// The agent waits no longer. What it asked is executed later, or never.
+    GiveUp(usize),
+    /// It writes its files.
+    Write(usize),
+    Add(usize, BlockId),
+    Del(usize, BlockId),
+    Deliver(usize),
+    Lose(usize),
+    Expire(String),
+    Copy,
+    Fence(String, Incarnation),
+    Free(BlockId),
+    /// As [`Action::Free`], delivered late.
+    FreeLate(BlockId),
+}
+
+pub(crate) fn block(number: u8) -> BlockId {
+    BlockId { pool: POOL.into(), cidr: format!("10.0.0.{number}/32").parse().unwrap(), is_static: false }
+}
+
+impl World {
+    pub(crate) fn owner(&self, id: &BlockId) -> Option<BlockRecord> {
+        read_record(&self.store.values.get(&id.key())?.value).ok()
+    }
+
+    pub(crate) fn is_fenced(&self, node: &str, incarnation: Incarnation) -> bool {
+        self.store.values.contains_key(&KeyOfEngine::Fence { node: node.into(), incarnation })
+    }
+
+    /// Running containers that no operator has declared to be gone: machine and block.
+    pub(crate) fn living(&self) -> Vec<(usize, BlockId, Incarnation)> {
+        let mut living = Vec::new();
+        for (n, machine) in self.machines.iter().enumerate() {
+            for (id, holder) in &machine.containers {
+                if !self.given_up.contains(holder) {
+                    living.push((n, id.clone(), holder.incarnation));
+                }
+            }
+        }
+        living
+    }
+
+    /// The engine executes a transaction.
+    pub(crate) fn commit(&mut self, transaction: &Transaction) -> Outcome {
+        let outcome = self.store.commit(transaction);
+        for write in &transaction.writes {
+            if let (Outcome::Committed(_), WriteOperation::Put(KeyOfEngine::Block { .. }, value)) = (&outcome, write)
+                && let Ok(owner) = read_record::<BlockRecord>(value)
+            {
+                self.gave_fenced |= self.is_fenced(&owner.node, owner.incarnation);
+            }
+        }
+        outcome
+    }
+
+    fn put_late(&mut self, transaction: Option<Transaction>) {
+        if let Some(transaction) = transaction
+            && self.left.late > 0
+        {
+            self.left.late -= 1;
+            self.late.push(transaction);
+            self.late.sort_by_key(|transaction| format!("{transaction:?}"));
+        }
+    }
+
+    /// Whether the machine that has the session is alive in the boot of the session.
+    fn holds_session(&self, name: &str, session: &SessionRecord, sessions_end: bool) -> bool {
+        self.machines.iter().any(|machine| {
+            machine.exists
+                && machine.view.name == name
+                && machine.view.incarnation == session.incarnation
+                && machine.view.boot == session.boot
+                && !(sessions_end && machine.process == Process::Down)
+        })
+    }
+
+    fn sessions(&self) -> Vec<(String, SessionRecord)> {
+        let mut sessions = Vec::new();
+        for (key, stored) in &self.store.values {
+            if let KeyOfEngine::Session(name) = key
+                && let Some(record) = stored.record()
+            {
+                sessions.push((name.clone(), record));
+            }
+        }
+        sessions
+    }
+}
+
+impl Scene {
+    fn ids(&self) -> Vec<BlockId> {
+        (1..=self.blocks).map(block).collect()
+    }
+
+    /// The steps of a machine, with the planted error.
+    pub(crate) fn planned(&self, world: &World, n: usize, is_idle: bool, is_wanted: bool) -> VecDeque<Step> {
+        let machine = &world.machines[n];
+        let view = machine.seen(is_idle, is_wanted);
+        let survey = world.store.survey(&view.name, view.incarnation, &machine.held());
+        let steps = plan(&view, Some(&survey));
+        match self.planted {
+            Some(planted) => planted.steps(&view, &survey, steps).into(),
+            None => steps.into(),
+        }
+    }
+
+    fn transaction(&self, machine: &Machine, step: &Step) -> Option<Transaction> {
+        let transaction = transaction_of(&machine.view, step).unwrap()?;
+        Some(match self.planted {
+            Some(planted) => planted.transaction(transaction),
+            None => transaction,
+        })
+    }
+
+    /// A claim of the block, if the machine may claim and has none that serves.
+    fn claim(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
+        let machine = &world.machines[n];
+        let view = machine.seen(false, true);
+        let survey = world.store.survey(&view.name, view.incarnation, &machine.held());
+        let has_room = view.blocks.iter().filter(|block| block.state != BlockState::Lost).count() < 2;
+        if !has_room || world.owner(id).is_some() || !plan(&view, Some(&survey)).is_empty() {
+            return None;
+        }
+        let standing = survey.standing(&view)?;
+        Some(Step::Claim { ids: vec![id.clone()], network: NETWORK.into(), attachment: None, standing })
+    }
+
+    fn actions_of_machine(&self, world: &World, n: usize, actions: &mut Vec<Action>) {
+        let machine = &world.machines[n];
+        let runs = machine.process != Process::Down;
+        if !runs {
+            actions.push(Action::Start(n));
+        }
+        if runs && world.left.crashes > 0 {
+            actions.push(Action::Crash(n));
+        }
+        if world.left.reboots > 0 {
+            actions.push(Action::Reboot(n));
+        }
+        match &machine.process {
+            Process::Down => {}
+            Process::Idle => {
+                for (is_idle, is_wanted) in [(false, false), (true, false), (false, true)] {
+                    let steps = self.planned(world, n, is_idle, is_wanted);
+                    let is_new = !(is_idle || is_wanted) || steps != self.planned(world, n, false, false);
+                    if !steps.is_empty() && steps != [Step::Refused] && is_new {
+                        actions.push(Action::Look(n, is_idle, is_wanted));
+                    }
+                }
+                let wanted = self.ids().into_iter().filter(|id| self.claim(world, n, id).is_some());
+                actions.extend(wanted.map(|id| Action::Want(n, id)));
+            }
+            Process::Planned(_) => actions.push(Action::Next(n)),
+            Process::Asked(..) => {
+                actions.push(Action::Answer(n));
+                if world.left.late > 0 {
+                    actions.push(Action::GiveUp(n));
+                }
+            }
+            Process::Answered(..) => actions.push(Action::Write(n)),
+        }
+        if world.left.adds > 0 {
+            let serving = machine.view.blocks.iter().filter(|block| machine.allocates(block, self.after_boot));
+            actions.extend(serving.map(|block| Action::Add(n, block.id.clone())));
+        }
+        actions.extend(machine.containers.keys().map(|id| Action::Del(n, id.clone())));
+    }
+
+    fn actions_of_operator(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.left.fences > 0 {
+            for machine in world.machines.iter().filter(|machine| machine.exists) {
+                let view = &machine.view;
+                let action = Action::Fence(view.name.clone(), view.incarnation);
+                if !world.is_fenced(&view.name, view.incarnation) && !actions.contains(&action) {
+                    actions.push(action);
+                }
+            }
+        }
+        for id in self.ids() {
+            if let Some(owner) = world.owner(&id)
+                && world.is_fenced(&owner.node, owner.incarnation)
+            {
+                actions.push(Action::Free(id.clone()));
+                if world.left.late > 0 {
+                    actions.push(Action::FreeLate(id));
+                }
+            }
+        }
+    }
+
+    fn free(world: &World, id: &BlockId) -> Option<Transaction> {
+        let owner = world.owner(id)?;
+        let key = KeyOfEngine::Fence { node: owner.node.clone(), incarnation: owner.incarnation };
+        let fence = world.store.values.get(&key)?.revision;
+        let epoch = world.store.values.get(&id.key())?.revision;
+        Some(free_fenced(&owner.node, owner.incarnation, fence, id, epoch))
+    }
+
+    fn start_copy(&self, world: &mut World) {
+        let last = world.machines.len() - 1;
+        let boot = boot(world.next_boot);
+        world.next_boot += 1;
+        if self.copy == Some(Copy::Clone) {
+            let mut copy = world.machines[0].clone();
+            copy.crash();
+            copy.containers.clear();
+            copy.learned.clear();
+            copy.view.boot = boot;
+            world.machines[last] = copy;
+        } else {
+            let view = &mut world.machines[last].view;
+            view.incarnation = Incarnation::of(world.next_incarnation);
+            view.boot = boot;
+            world.next_incarnation += 1;
+            world.machines[last].exists = true;
+        }
+    }
+}
+
+impl Model for Scene {
+    type State = World;
+    type Action = Action;
+
+    fn init_states(&self) -> Vec<World> {
+        let mut world = World {
+            store: MemoryStore::default(),
+            machines: self.machines.clone(),
+            late: Vec::new(),
+            left: self.limits,
+            next_incarnation: 100,
+            next_boot: 100,
+            served_fenced: false,
+            gave_fenced: false,
+            given_up: BTreeSet::new(),
+        };
+        for n in 0..world.machines.len() {
+            if world.machines[n].exists {
+                self.run(&mut world, n);
+            }
+        }
+        renumber(&mut world);
+        vec![world]
+    }
+
+    fn actions(&self, world: &World, actions: &mut Vec<Action>) {
+        for (n, machine) in world.machines.iter().enumerate() {
+            if machine.exists {
+                self.actions_of_machine(world, n, actions);
+            }
+        }
+        for n in 0..world.late.len() {
+            actions.push(Action::Deliver(n));
+            actions.push(Action::Lose(n));
+        }
+        for (name, session) in world.sessions() {
+            if !world.holds_session(&name, &session, self.sessions_end) {
+                actions.push(Action::Expire(name));
+            }
+        }
+        if self.copy.is_some() && !world.machines.last().unwrap().exists {
+            actions.push(Action::Copy);
+        }
+        self.actions_of_operator(world, actions);
+    }
+
+    fn next_state(&self, before: &World, action: Action) -> Option<World> {
+        let mut world = before.clone();
+        match action {
+            Action::Start(n) => world.machines[n].process = Process::Idle,
+            Action::Crash(n) => {
+                world.left.crashes -= 1;
+                let late = world.machines[n].crash();
+                world.put_late(late);
+            }
+            Action::Reboot(n) => {
+                world.left.reboots -= 1;
+                let late = world.machines[n].crash();
+                world.put_late(late);
+                world.machines[n].containers.clear();
+                world.machines[n].view.boot = boot(world.next_boot);
+                world.next_boot += 1;
+            }
+            Action::Look(n, is_idle, is_wanted) => {
+                world.machines[n].process = Process::Planned(self.planned(before, n, is_idle, is_wanted));
+            }
+            Action::Want(n, id) => {
+                world.machines[n].process = Process::Planned(VecDeque::from([self.claim(before, n, &id)?]));
+            }
+            Action::Next(n) => self.next_step(&mut world, n)?,
+            Action::Answer(n) => {
+                let process = std::mem::replace(&mut world.machines[n].process, Process::Idle);
+                let Process::Asked(step, transaction, rest) = process else { return None };
+                let outcome = match world.commit(&transaction) {
+                    Outcome::Refused(_) => Outcome::Refused(Vec::new()),
+                    committed => committed,
+                };
+                world.machines[n].process = Process::Answered(step, outcome, rest);
+            }
+            Action::GiveUp(n) => {
+                let process = std::mem::replace(&mut world.machines[n].process, Process::Idle);
+                let Process::Asked(_, transaction, _) = process else { return None };
+                world.put_late(Some(transaction));
+            }
+            Action::Write(n) => write_answer(&mut world.machines[n])?,
+            Action::Add(n, id) => {
+                world.left.adds -= 1;
+                let machine = &mut world.machines[n];
+                let holder = machine.holder();
+                let is_fenced = machine.learned.contains(&holder.incarnation);
+                machine.containers.insert(id, holder);
+                world.served_fenced |= is_fenced;
+            }
+            Action::Del(n, id) => drop(world.machines[n].containers.remove(&id)),
+            Action::Deliver(n) => {
+                let transaction = world.late.remove(n);
+                world.commit(&transaction);
+            }
+            Action::Lose(n) => drop(world.late.remove(n)),
+            Action::Expire(name) => drop(world.store.values.remove(&KeyOfEngine::Session(name))),
+            Action::Copy => self.start_copy(&mut world),
+            Action::Fence(node, incarnation) => {
+                world.left.fences -= 1;
+                for machine in &before.machines {
+                    if machine.exists && machine.view.name == node && machine.view.incarnation == incarnation {
+                        world.given_up.insert(machine.holder());
+                    }
+                }
+                let record = FenceRecord { by: "o".into(), at: String::new(), why: String::new() };
+                world.commit(&fence(&node, incarnation, &record).unwrap());
+            }
+            Action::Free(id) => drop(world.commit(&Scene::free(before, &id)?)),
+            Action::FreeLate(id) => {
+                let transaction = Scene::free(before, &id)?;
+                world.put_late(Some(transaction));
+            }
+        }
+        renumber(&mut world);
+        Some(world)
+    }
+
+    fn properties(&self) -> Vec<Property<Scene>> {
+        if self.reached.is_some() {
+            let reached = |scene: &Scene, world: &World| scene.reached.is_some_and(|reached| reached(world));
+            return vec![Property::sometimes("reached", reached)];
+        }
+        vec![
+            Property::always("one holder", |_, world| one_holder(world)),
+            Property::always("holders own their blocks", |_, world| holders_own(world)),
+            Property::always("a fenced incarnation serves nothing that it knows of", |_, world: &World| {
+                !world.served_fenced
+            }),
+            Property::always("a fenced incarnation is given nothing", |_, world: &World| !world.gave_fenced),
+            Property::always("nothing is lost for ever", |scene, world| crate::scenes::heals(scene, world)),
+        ]
+    }
+}
+
+impl Scene {
+    pub(crate) fn next_step(&self, world: &mut World, n: usize) -> Option<()> {
+        let process = std::mem::replace(&mut world.machines[n].process, Process::Idle);
+        let Process::Planned(mut steps) = process else { return None };
+        let step = steps.pop_front()?;
+        world.machines[n].process = match self.transaction(&world.machines[n], &step) {
+            Some(transaction) => Process::Asked(step, transaction, steps),
+            None => {
+                world.machines[n].write(&step, &mut world.next_incarnation);
+                rest(steps)
+            }
+        };
+        Some(())
+    }
+}
+
+impl Scene {
+    /// Has the agent of a machine do all that there is to do, alone. Returns whether it comes to an end.
+    pub(crate) fn run(&self, world: &mut World, n: usize) -> bool {
+        world.machines[n].process = Process::Idle;
+        for _ in 0..20 {
+            let steps = self.planned(world, n, false, false);
+            if steps.is_empty() {
+                return true;
+            }
+            world.machines[n].process = Process::Planned(steps);
+            while world.machines[n].process != Process::Idle {
+                match std::mem::replace(&mut world.machines[n].process, Process::Idle) {
+                    Process::Asked(step, transaction, rest) => {
+                        let outcome = world.commit(&transaction);
+                        world.machines[n].process = Process::Answered(step, outcome, rest);
+                    }
+                    answered @ Process::Answered(..) => {
+                        world.machines[n].process = answered;
+                        let _ = write_answer(&mut world.machines[n]);
+                    }
+                    planned => {
+                        world.machines[n].process = planned;
+                        let _ = self.next_step(world, n);
+                    }
+                }
+            }
+        }
+        false
+    }
+}
+
+/// The process with the remaining steps.
+fn rest(steps: VecDeque<Step>) -> Process {
+    if steps.is_empty() { Process::Idle } else { Process::Planned(steps) }
+}
+
+/// Writes into the files what the engine's answer means.
+pub(crate) fn write_answer(machine: &mut Machine) -> Option<()> {
+    let process = std::mem::replace(&mut machine.process, Process::Idle);
+    let Process::Answered(step, outcome, steps) = process else { return None };
+    if let (Step::OpenSession { .. }, Outcome::Committed(revision)) = (&step, &outcome) {
+        machine.view.session = *revision;
+    }
+    for change in settled(&step, &outcome) {
+        machine.change(&change);
+    }
+    machine.process = rest(steps);
+    Some(())
+}
+
+/// No address has two living holders.
+fn one_holder(world: &World) -> bool {
+    let living = world.living();
+    living.iter().enumerate().all(|(n, (_, id, _))| living[n + 1..].iter().all(|(_, other, _)| other != id))
+}
+
+/// The engine says of the block of each living holder that it is its machine's.
+fn holders_own(world: &World) -> bool {
+    world.living().iter().all(|(n, id, incarnation)| {
+        world
+            .owner(id)
+            .is_some_and(|owner| owner.node == world.machines[*n].view.name && owner.incarnation == *incarnation)
+    })
+}
+
+/// Whether a deletion is under way, of a block that serves.
+pub(crate) fn deletes_serving(world: &World) -> bool {
+    world.late.iter().flat_map(|late| &late.writes).any(|write| {
+        let WriteOperation::Delete(key) = write else { return false };
+        world.living().iter().any(|(_, id, _)| id.key() == *key)
+    })
+}
+
+/// Whether the engine has a block of a machine that its files do not have, while the machine does nothing about it.
+pub(crate) fn is_orphaned(world: &World) -> bool {
+    world.machines.iter().any(|machine| {
+        let view = &machine.view;
+        let is_mine = |id: &BlockId| {
+            world.owner(id).is_some_and(|owner| owner.node == view.name && owner.incarnation == view.incarnation)
+        };
+        machine.process == Process::Idle && is_mine(&block(1)) && machine.held().is_empty()
+    })
+}
+
+/// Whether a machine that was fenced has containers under a new incarnation.
+pub(crate) fn returned(world: &World) -> bool {
+    world.machines.iter().any(|machine| {
+        let is_new = !machine.learned.is_empty() && !machine.learned.contains(&machine.view.incarnation);
+        is_new && machine.view.state == NodeState::Serving && !machine.containers.is_empty()
+    })
+}
+
+/// Whether containers of two incarnations of one name run, on machines of their own.
+pub(crate) fn two_incarnations(world: &World) -> bool {
+    world.machines.iter().all(|machine| !machine.view.blocks.is_empty())
+}
