@@ -3,6 +3,7 @@
 
 mod scene;
 
+use std::fmt::Write as _;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -38,7 +39,7 @@ fn add(scene: &Scene, container: &str, wanted: &[&str], cooldown: Duration) -> R
 fn released_long_ago(scene: &Scene, addresses: &[&str]) {
     let mut text = format!("cooling1 {BOOT_DIGITS} 0000016384\n");
     for (n, address) in addresses.iter().enumerate() {
-        text += &format!("{n} {address} 00000000000000aa\n");
+        writeln!(text, "{n} {address} 00000000000000aa").unwrap();
     }
     fs::create_dir_all(file(scene).parent().unwrap()).unwrap();
     fs::set_permissions(file(scene).parent().unwrap(), fs::Permissions::from_mode(0o700)).unwrap();

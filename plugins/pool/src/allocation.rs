@@ -194,10 +194,10 @@ impl Serving {
                 return Err(Error::config(format!("more than one address of {} is requested", word(*family)))
                     .hint("an attachment gets one address of each family of a pool"));
             }
-            let mut ranges = self.of_family(&self.ranges, *family);
+            let mut ranges = of_family(&self.ranges, *family);
             if let Some(address) = first {
                 self.check_requested(*address)?;
-                let fixed = self.of_family(&self.statics, *family);
+                let fixed = of_family(&self.statics, *family);
                 let is_static = |range: &RangeConfig| range.start == Some(*address);
                 if let Some(range) = fixed.into_iter().find(is_static) {
                     ranges = vec![range];
@@ -219,12 +219,6 @@ impl Serving {
             }
         }
         Ok((sets, foreign))
-    }
-
-    fn of_family(&self, ranges: &[RangeConfig], family: PoolFamily) -> Vec<RangeConfig> {
-        let mut of_family = ranges.to_vec();
-        of_family.retain(|range| range.start.is_some_and(|start| PoolFamily::of(start) == family));
-        of_family
     }
 
     /// Refuses a requested address that no node could have.
@@ -276,7 +270,7 @@ impl Serving {
         let mut families = Vec::new();
         for family in &self.families {
             let mut free: u128 = 0;
-            for range in self.of_family(&self.ranges, *family) {
+            for range in of_family(&self.ranges, *family) {
                 let Ok(range) = Range::try_from(&range) else { continue };
                 let taken = reserved.iter().filter(|address| range.contains(***address)).count();
                 free = free.saturating_add(range.size(&[range.gateway()]).saturating_sub(taken as u128));
@@ -331,6 +325,12 @@ pub(crate) fn fenced(pool: &str) -> Error {
 
 fn invalid_pool(error: cnikit_pool::Error) -> Error {
     with_hint(Error::config(error.text), error.hint)
+}
+
+fn of_family(ranges: &[RangeConfig], family: PoolFamily) -> Vec<RangeConfig> {
+    let mut of_family = ranges.to_vec();
+    of_family.retain(|range| range.start.is_some_and(|start| PoolFamily::of(start) == family));
+    of_family
 }
 
 fn has(range: &RangeConfig, address: IpAddr) -> bool {
