@@ -254,7 +254,7 @@ pub fn pooled() -> Value {
 }
 
 /// Writes the files that the agent of a node has: a pool without a cooldown, and a block of each family for the network `testnet`.
-pub const POOL_FILES: &str = r#"mkdir -p $DIR/leases && mkdir -m 700 $DIR/leases/.pool && cd $DIR/leases/.pool && umask 077 &&
+pub const POOL_FILES: &str = r#"mkdir -p $DIR/leases && mkdir -p -m 700 $DIR/leases/.pool && cd $DIR/leases/.pool && umask 077 &&
     printf '{"version":1,"incarnation":"0000000000000000000000000000000a","boot":"%s","state":"serving"}'         "$(cat /proc/sys/kernel/random/boot_id)" >node.json &&
     echo '{"version":1,"pools":[{"name":"blue","ranges":[{"subnet":"10.77.0.0/24"},{"subnet":"fd00:77::/64"}],
         "blockSize4":24,"blockSize6":120,"cooldown":0},

@@ -106,7 +106,7 @@ fn documented() -> Vec<Documented> {
         of_ipam::<pool::PoolPlugin>(
             "pool",
             &["runtimeConfig.ips", "args.cni.ips", "args.cni.pool"],
-            &json!({"type": "pool", "pool": "blue", "allowedPools": ["red"], "dataDir": pool_files()}),
+            &json!({"type": "pool", "pool": "blue", "allowedPools": ["red"], "routes": [{"dst": "10.0.0.0/8"}], "dataDir": pool_files()}),
         ),
         of_ipam::<static_ipam::StaticPlugin>("static", &["runtimeConfig.ips", "args.cni.ips"], &written),
     ]

@@ -2,9 +2,11 @@
 //! first.
 //!
 //! The time is that since the start of the machine (`CLOCK_BOOTTIME`), with the boot's id, because a clock of the day can be set.
-//! An entry of another boot counts as released when this boot began, which is later than it was. The file is a text: a header with the
-//! boot, and a line for each release, `MILLISECONDS ADDRESS OWNER`, which is appended. It is written anew, with the last line of
-//! each address, when it has doubled, or when its boot has ended. A line that a kill cut off has no complete owner, and is skipped.
+//! An entry of another boot counts as released when this boot began, which is later than it was.
+//!
+//! The file is a text: a header with the boot, and a line for each release, `MILLISECONDS ADDRESS OWNER`, which is appended. It is
+//! written anew, with the last line of each address, when it has doubled, or when its boot has ended. A line that a kill cut off
+//! has no complete owner, and is skipped.
 
 use std::collections::{HashMap, HashSet};
 use std::fmt::Write as _;
