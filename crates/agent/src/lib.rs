@@ -1,8 +1,21 @@
 //! The agent of a node for the plugin `pool`: it claims blocks of addresses from an engine, such as etcd, and gives them back.
 //!
-//! - [`protocol`]: what to do next, as pure functions.
+//! - [`protocol`]: what to do next, as pure functions. The model in the tests executes the same.
 //! - [`engine`]: what records the blocks.
+//! - [`PoolAgent`]: the steps of the protocol, executed on the node's files and an engine.
+//! - [`daemon`] and [`operator`]: the commands of the program.
 #![forbid(unsafe_code)]
 
+mod agent;
+pub mod command_line;
+pub mod config;
+pub mod daemon;
 pub mod engine;
+mod log;
+mod metrics;
+pub mod operator;
 pub mod protocol;
+
+pub use agent::{AgentFailure, AgentSettings, PoolAgent};
+pub use log::log_steps;
+pub use metrics::AgentMetrics;

@@ -1,5 +1,81 @@
 //! Engines, which record the blocks of all nodes.
 
+mod etcd;
 mod memory;
 
-pub use memory::MemoryStore;
+use std::collections::BTreeSet;
+use std::fmt;
+use std::future::Future;
+
+use cnikit_pool::{Incarnation, KeyOfEngine};
+
+pub use etcd::{EtcdEngine, EtcdSettings, EtcdTls};
+pub use memory::{MemoryEngine, MemoryStore};
+
+use crate::protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
+
+/// Why an engine did not answer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EngineError {
+    /// What failed and why.
+    pub text: String,
+    /// Whether the engine may have executed what was asked, or may yet: nothing is known before the next survey.
+    pub is_open: bool,
+}
+
+impl fmt::Display for EngineError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.text)
+    }
+}
+
+impl std::error::Error for EngineError {}
+
+/// A part of the keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Listing {
+    /// The definitions of all pools.
+    Pools,
+    /// Which namespace uses which pool.
+    Selections,
+    /// The blocks of one pool.
+    BlocksOf(String),
+    /// The blocks of all pools.
+    Blocks,
+    /// All static addresses.
+    Statics,
+    /// All nodes.
+    Nodes,
+    /// All sessions.
+    Sessions,
+    /// The fences of one node.
+    FencesOf(String),
+}
+
+/// An engine. Claims, releases, fences, sessions and the node's record are transactions, which the protocol computes; an engine executes
+/// them, all or nothing.
+pub trait Engine: Send + Sync + 'static {
+    /// Executes a transaction.
+    fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Outcome, EngineError>> + Send;
+
+    /// What it has of a node, at one revision. `held` are the blocks in the node's files.
+    fn survey(
+        &self,
+        node: &str,
+        incarnation: Incarnation,
+        held: &BTreeSet<BlockId>,
+    ) -> impl Future<Output = Result<Survey, EngineError>> + Send;
+
+    /// The values of a part of the keys, as they are now.
+    fn list(
+        &self,
+        listing: &Listing,
+    ) -> impl Future<Output = Result<Vec<(KeyOfEngine, StoredValue)>, EngineError>> + Send;
+
+    /// Renews the session, once. `Ok(false)`: it has ended, or none was opened.
+    fn keep_session(&self) -> impl Future<Output = Result<bool, EngineError>> + Send;
+
+    /// Calls `changed` when the pools, the selections or what concerns the node may have changed; ends with an error when it cannot any
+    /// more.
+    fn watch(&self, node: &str, changed: impl Fn() + Send) -> impl Future<Output = EngineError> + Send;
+}

@@ -102,11 +102,13 @@ pub fn plan(view: &NodeView, survey: Option<&Survey>) -> Vec<Step> {
     let session = survey.session.as_ref().map_or(0, |found| found.revision);
     match survey.session_record() {
         None => return vec![Step::OpenSession { found: session }],
-        Some(found) if found.incarnation == view.incarnation && found.boot == view.boot => {}
+        // Of this boot, but of a process or an incarnation before.
+        Some(found) if found.boot == view.boot => {
+            if session != view.session || found.incarnation != view.incarnation {
+                return vec![Step::OpenSession { found: session }];
+            }
+        }
         Some(found) => return refused(view, found.incarnation == view.incarnation),
-    }
-    if session != view.session {
-        return vec![Step::OpenSession { found: session }];
     }
     let Some(standing) = survey.standing(view) else { return vec![Step::Register { session }] };
     let mut steps = Vec::new();
@@ -208,9 +210,8 @@ fn step_of_absent(block: &HeldBlock, standing: Standing) -> Option<Step> {
 /// Another node has the block.
 fn step_of_taken(block: &HeldBlock) -> Option<Step> {
     match block.state {
-        BlockState::Sealed => Some(change(block, ChangeKind::Remove(block.epoch))),
         BlockState::Lost if block.in_use => None,
-        BlockState::Lost => Some(change(block, ChangeKind::Remove(block.epoch))),
+        BlockState::Sealed | BlockState::Lost => Some(change(block, ChangeKind::Remove(block.epoch))),
         BlockState::Active | BlockState::Unconfirmed => Some(change(block, ChangeKind::Lose)),
     }
 }

@@ -134,6 +134,33 @@ impl World {
         outcome
     }
 
+    /// A container gets the address of the block.
+    fn add(&mut self, n: usize, id: BlockId) {
+        self.left.adds -= 1;
+        let machine = &mut self.machines[n];
+        let holder = machine.holder();
+        self.served_fenced |= machine.learned.contains(&holder.incarnation);
+        machine.containers.insert(id, holder);
+    }
+
+    /// An operator says that the containers of an incarnation are gone, of the boot in which its machine is.
+    fn fence(&mut self, node: &str, incarnation: Incarnation) {
+        self.left.fences -= 1;
+        for machine in &self.machines {
+            if machine.exists && machine.view.name == node && machine.view.incarnation == incarnation {
+                self.given_up.insert(machine.holder());
+            }
+        }
+        let record = FenceRecord { by: "o".into(), at: String::new(), why: String::new() };
+        self.commit(&fence(node, incarnation, &record).unwrap());
+    }
+
+    /// The process of a machine ends. What it asked last may still be delivered.
+    fn crash(&mut self, n: usize) {
+        let late = self.machines[n].crash();
+        self.put_late(late);
+    }
+
     fn put_late(&mut self, transaction: Option<Transaction>) {
         if let Some(transaction) = transaction
             && self.left.late > 0
@@ -194,7 +221,7 @@ impl Scene {
     }
 
     /// A claim of the block, if the machine may claim and has none that serves.
-    fn claim(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
+    fn claim(world: &World, n: usize, id: &BlockId) -> Option<Step> {
         let machine = &world.machines[n];
         let view = machine.seen(false, true);
         let survey = world.store.survey(&view.name, view.incarnation, &machine.held());
@@ -228,7 +255,7 @@ impl Scene {
                         actions.push(Action::Look(n, is_idle, is_wanted));
                     }
                 }
-                let wanted = self.ids().into_iter().filter(|id| self.claim(world, n, id).is_some());
+                let wanted = self.ids().into_iter().filter(|id| Scene::claim(world, n, id).is_some());
                 actions.extend(wanted.map(|id| Action::Want(n, id)));
             }
             Process::Planned(_) => actions.push(Action::Next(n)),
@@ -350,13 +377,11 @@ impl Model for Scene {
             Action::Start(n) => world.machines[n].process = Process::Idle,
             Action::Crash(n) => {
                 world.left.crashes -= 1;
-                let late = world.machines[n].crash();
-                world.put_late(late);
+                world.crash(n);
             }
             Action::Reboot(n) => {
                 world.left.reboots -= 1;
-                let late = world.machines[n].crash();
-                world.put_late(late);
+                world.crash(n);
                 world.machines[n].containers.clear();
                 world.machines[n].view.boot = boot(world.next_boot);
                 world.next_boot += 1;
@@ -365,7 +390,7 @@ impl Model for Scene {
                 world.machines[n].process = Process::Planned(self.planned(before, n, is_idle, is_wanted));
             }
             Action::Want(n, id) => {
-                world.machines[n].process = Process::Planned(VecDeque::from([self.claim(before, n, &id)?]));
+                world.machines[n].process = Process::Planned(VecDeque::from([Scene::claim(before, n, &id)?]));
             }
             Action::Next(n) => self.next_step(&mut world, n)?,
             Action::Answer(n) => {
@@ -373,7 +398,7 @@ impl Model for Scene {
                 let Process::Asked(step, transaction, rest) = process else { return None };
                 let outcome = match world.commit(&transaction) {
                     Outcome::Refused(_) => Outcome::Refused(Vec::new()),
-                    committed => committed,
+                    committed @ Outcome::Committed(_) => committed,
                 };
                 world.machines[n].process = Process::Answered(step, outcome, rest);
             }
@@ -383,14 +408,7 @@ impl Model for Scene {
                 world.put_late(Some(transaction));
             }
             Action::Write(n) => write_answer(&mut world.machines[n])?,
-            Action::Add(n, id) => {
-                world.left.adds -= 1;
-                let machine = &mut world.machines[n];
-                let holder = machine.holder();
-                let is_fenced = machine.learned.contains(&holder.incarnation);
-                machine.containers.insert(id, holder);
-                world.served_fenced |= is_fenced;
-            }
+            Action::Add(n, id) => world.add(n, id),
             Action::Del(n, id) => drop(world.machines[n].containers.remove(&id)),
             Action::Deliver(n) => {
                 let transaction = world.late.remove(n);
@@ -399,16 +417,7 @@ impl Model for Scene {
             Action::Lose(n) => drop(world.late.remove(n)),
             Action::Expire(name) => drop(world.store.values.remove(&KeyOfEngine::Session(name))),
             Action::Copy => self.start_copy(&mut world),
-            Action::Fence(node, incarnation) => {
-                world.left.fences -= 1;
-                for machine in &before.machines {
-                    if machine.exists && machine.view.name == node && machine.view.incarnation == incarnation {
-                        world.given_up.insert(machine.holder());
-                    }
-                }
-                let record = FenceRecord { by: "o".into(), at: String::new(), why: String::new() };
-                world.commit(&fence(&node, incarnation, &record).unwrap());
-            }
+            Action::Fence(node, incarnation) => world.fence(&node, incarnation),
             Action::Free(id) => drop(world.commit(&Scene::free(before, &id)?)),
             Action::FreeLate(id) => {
                 let transaction = Scene::free(before, &id)?;
@@ -431,7 +440,7 @@ impl Model for Scene {
                 !world.served_fenced
             }),
             Property::always("a fenced incarnation is given nothing", |_, world: &World| !world.gave_fenced),
-            Property::always("nothing is lost for ever", |scene, world| crate::scenes::heals(scene, world)),
+            Property::always("nothing is lost for ever", crate::scenes::heals),
         ]
     }
 }
@@ -441,12 +450,11 @@ impl Scene {
         let process = std::mem::replace(&mut world.machines[n].process, Process::Idle);
         let Process::Planned(mut steps) = process else { return None };
         let step = steps.pop_front()?;
-        world.machines[n].process = match self.transaction(&world.machines[n], &step) {
-            Some(transaction) => Process::Asked(step, transaction, steps),
-            None => {
-                world.machines[n].write(&step, &mut world.next_incarnation);
-                rest(steps)
-            }
+        world.machines[n].process = if let Some(transaction) = self.transaction(&world.machines[n], &step) {
+            Process::Asked(step, transaction, steps)
+        } else {
+            world.machines[n].write(&step, &mut world.next_incarnation);
+            rest(steps)
         };
         Some(())
     }

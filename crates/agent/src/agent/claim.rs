@@ -1,0 +1,352 @@
+//! Claims of blocks, for a plugin that has no free address.
+
+use std::collections::BTreeSet;
+use std::net::IpAddr;
+use std::time::{Duration, Instant};
+
+use cnikit_pool::{AgentError, BlockRecord, PoolDefinition, PoolFamily, Want};
+use cnikit_types::code;
+use ipnetwork::IpNetwork;
+
+use super::{AgentFailure, PoolAgent};
+use crate::engine::{Engine, Listing};
+use crate::log::log;
+use crate::protocol::{BlockId, NodeView, Outcome, Standing, Step, StoredValue};
+
+/// How many blocks are claimed in one transaction, of each family.
+const BATCH: usize = 16;
+/// A plugin that asks so soon after a claim may have looked at the files before it.
+const CROSSED: Duration = Duration::from_millis(200);
+/// After so many claims that found the blocks taken, the engine is asked which ones are.
+const BLIND: usize = 2;
+/// How often a claim is tried anew because the session or the node's record has changed.
+const RETRIES: usize = 5;
+/// How many block numbers are looked at to find one that can be claimed.
+const LOOKED_AT: usize = 1 << 20;
+/// The first guards of a claim: session, node, fence. Those of the blocks follow.
+const OWN_GUARDS: usize = 3;
+
+fn refused(code: u32, text: impl Into<String>, hint: &str) -> AgentFailure {
+    AgentFailure::Refused { code, text: text.into(), hint: Some(hint.to_owned()) }
+}
+
+impl AgentFailure {
+    /// As the plugin gets it.
+    pub fn reply(&self) -> AgentError {
+        match self {
+            AgentFailure::Engine(error) => AgentError {
+                code: code::TRY_AGAIN,
+                msg: error.text.clone(),
+                hint: Some("the engine is out of reach: look at etcd and at the network of this node".into()),
+            },
+            AgentFailure::Files(error) => {
+                AgentError { code: code::IO, msg: error.text.clone(), hint: error.hint.clone() }
+            }
+            AgentFailure::Refused { code, text, hint } => {
+                AgentError { code: *code, msg: text.clone(), hint: hint.clone() }
+            }
+        }
+    }
+}
+
+/// One call's search for blocks.
+struct Search<'a> {
+    want: &'a Want,
+    pool: PoolDefinition,
+    /// Blocks that other nodes have.
+    taken: BTreeSet<BlockId>,
+    /// How many claims found their blocks taken.
+    missed: usize,
+}
+
+impl<E: Engine> PoolAgent<E> {
+    /// Claims what a plugin wants. `arrived` is when it asked: blocks that were claimed since then may be what it needs.
+    ///
+    /// # Errors
+    /// The pool does not exist or has no free block, the node may not claim, or the engine does not answer.
+    pub fn serve(&mut self, want: &Want, arrived: Instant) -> Result<(), AgentFailure> {
+        let pool = self.pool_of(want)?;
+        let mut search = Search { want, pool, taken: BTreeSet::new(), missed: 0 };
+        if !want.addresses.is_empty() {
+            for address in &want.addresses {
+                self.claim_address(&mut search, *address)?;
+            }
+            return Ok(());
+        }
+        let families: Vec<PoolFamily> = search
+            .pool
+            .families()
+            .filter(|family| want.families.is_empty() || want.families.contains(family))
+            .collect();
+        if families.is_empty() {
+            return Err(refused(
+                code::INVALID_CONFIG,
+                format!("pool {} has no range of the wanted family", want.pool),
+                "choose another pool, or give this one a range of that family",
+            ));
+        }
+        self.unseal(&search, &families)?;
+        let mut needs: Vec<(PoolFamily, usize)> = Vec::new();
+        for family in &families {
+            needs.push((*family, self.lacking(&search, *family)?));
+        }
+        if needs.iter().all(|(_, count)| *count == 0) {
+            let key = |family: PoolFamily| (want.network.clone(), want.pool.clone(), family);
+            let is_new =
+                |family: &PoolFamily| self.claimed.get(&key(*family)).is_some_and(|at| *at + CROSSED > arrived);
+            if families.iter().all(is_new) {
+                return Ok(());
+            }
+            // The addresses that seem free are cooling.
+            needs = families.iter().map(|family| (*family, 1)).collect();
+        }
+        self.claim_blocks(&mut search, needs)
+    }
+
+    fn pool_of(&mut self, want: &Want) -> Result<PoolDefinition, AgentFailure> {
+        cnikit_types::check_network_name(&want.network)
+            .map_err(|why| refused(code::INVALID_CONFIG, why, "a network has a name of letters and digits"))?;
+        if self.files.pool(&want.pool).is_none() || self.standing.is_none() {
+            self.reconcile(&BTreeSet::new())?;
+        }
+        match self.files.pool(&want.pool) {
+            None => Err(refused(
+                code::INVALID_CONFIG,
+                format!("there is no pool {}", want.pool),
+                "define it: cnikit-agent define FILE",
+            )),
+            Some(pool) if pool.config().closed => Err(refused(
+                code::TRY_AGAIN,
+                format!("pool {} is closed: nodes claim no more blocks of it", want.pool),
+                "choose another pool, or open this one",
+            )),
+            Some(pool) => Ok(pool.clone()),
+        }
+    }
+
+    /// Has sealed blocks serve again.
+    fn unseal(&mut self, search: &Search<'_>, families: &[PoolFamily]) -> Result<(), AgentFailure> {
+        let of_want = |block: &crate::protocol::HeldBlock| {
+            block.state == cnikit_pool::BlockState::Sealed
+                && block.network == search.want.network
+                && block.id.pool == search.want.pool
+        };
+        if self.files.blocks(self.settings.grace)?.iter().any(of_want) {
+            let wanted = families.iter().map(|family| (search.want.network.clone(), search.want.pool.clone(), *family));
+            self.reconcile(&wanted.collect())?;
+        }
+        Ok(())
+    }
+
+    /// How many more blocks are needed so that as many addresses are free as are wanted.
+    fn lacking(&self, search: &Search<'_>, family: PoolFamily) -> Result<usize, AgentFailure> {
+        let mut free: u128 = 0;
+        for (id, count) in self.files.free(&search.want.network, &search.pool)? {
+            if id.family() == family && !id.is_static {
+                free = free.saturating_add(count);
+            }
+        }
+        let lacking = u128::from(search.want.free.max(1)).saturating_sub(free);
+        let bits = u32::from(family.bits() - search.pool.block_size(family));
+        let block_size = 1_u128.checked_shl(bits).unwrap_or(u128::MAX);
+        Ok(usize::try_from(lacking.div_ceil(block_size)).unwrap_or(usize::MAX))
+    }
+
+    fn claim_blocks(
+        &mut self,
+        search: &mut Search<'_>,
+        mut needs: Vec<(PoolFamily, usize)>,
+    ) -> Result<(), AgentFailure> {
+        let mut batch = BATCH;
+        while needs.iter().any(|(_, count)| *count > 0) {
+            let view = self.view()?;
+            let mut ids = Vec::new();
+            for (family, count) in &needs {
+                ids.extend(candidates(search, &view, *family, (*count).min(batch))?);
+            }
+            match self.claim_ids(search, &view, &ids)? {
+                Claimed::All => {
+                    for (family, count) in &mut needs {
+                        let claimed = ids.iter().filter(|id| id.family() == *family).count();
+                        *count = count.saturating_sub(claimed);
+                        let key = (search.want.network.clone(), search.want.pool.clone(), *family);
+                        if claimed > 0 {
+                            self.claimed.insert(key, Instant::now());
+                        }
+                    }
+                    batch = BATCH;
+                }
+                Claimed::Taken(_) => {
+                    search.missed += 1;
+                    batch = 1;
+                    if search.missed == BLIND {
+                        self.list_taken(search)?;
+                        batch = BATCH;
+                    }
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn list_taken(&self, search: &mut Search<'_>) -> Result<(), AgentFailure> {
+        let listing = Listing::BlocksOf(search.want.pool.clone());
+        for (key, _) in self.runtime.block_on(self.engine.list(&listing))? {
+            search.taken.extend(BlockId::of_key(&key));
+        }
+        Ok(())
+    }
+
+    /// Claims these blocks, all or none.
+    fn claim_ids(
+        &mut self,
+        search: &mut Search<'_>,
+        view: &NodeView,
+        ids: &[BlockId],
+    ) -> Result<Claimed, AgentFailure> {
+        for _ in 0..RETRIES {
+            let standing = self.standing()?;
+            let step = Step::Claim {
+                ids: ids.to_vec(),
+                network: search.want.network.clone(),
+                attachment: search.want.attachment.clone(),
+                standing,
+            };
+            let outcome = match self.execute(view, &step) {
+                Ok(outcome) => outcome,
+                // It may have been executed: then the next survey finds the blocks, and adopts them.
+                Err(AgentFailure::Engine(error)) if error.is_open => {
+                    log("claim", format_args!("{error}; the engine is asked what became of it"));
+                    self.reconcile(&BTreeSet::new())?;
+                    let now = self.view()?;
+                    let has = |id: &BlockId| {
+                        let is_active = |block: &crate::protocol::HeldBlock| {
+                            block.id == *id && block.state == cnikit_pool::BlockState::Active
+                        };
+                        now.blocks.iter().any(is_active)
+                    };
+                    if ids.iter().all(has) {
+                        return Ok(Claimed::All);
+                    }
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
+            let Some(Outcome::Refused(found)) = outcome else { return Ok(Claimed::All) };
+            let taken: Vec<(BlockId, StoredValue)> = ids
+                .iter()
+                .zip(found.into_iter().skip(OWN_GUARDS))
+                .filter_map(|(id, stored)| Some((id.clone(), stored?)))
+                .collect();
+            if !taken.is_empty() {
+                search.taken.extend(taken.iter().map(|(id, _)| id.clone()));
+                return Ok(Claimed::Taken(taken));
+            }
+            // The session, the node's record or the fence is another one than the last survey said.
+            self.reconcile(&BTreeSet::new())?;
+        }
+        Err(refused(
+            code::TRY_AGAIN,
+            "the session of this node changes again and again",
+            "is there a clone of this node?",
+        ))
+    }
+
+    fn standing(&mut self) -> Result<Standing, AgentFailure> {
+        if self.standing.is_none() {
+            self.reconcile(&BTreeSet::new())?;
+        }
+        self.standing.ok_or_else(|| {
+            let why = self.hindrance.clone().unwrap_or_else(|| "this node may not claim".to_owned());
+            refused(code::TRY_AGAIN, why, "`cnikit-agent list` shows nodes, sessions and fences")
+        })
+    }
+
+    /// Claims the block of a requested address, or the address itself if it is in a static range.
+    fn claim_address(&mut self, search: &mut Search<'_>, address: IpAddr) -> Result<(), AgentFailure> {
+        let want = search.want;
+        let id = if search.pool.static_range_of(address).is_some() {
+            BlockId { pool: want.pool.clone(), cidr: IpNetwork::from(address), is_static: true }
+        } else if let Some(block) = search.pool.block_with(address) {
+            BlockId { pool: want.pool.clone(), cidr: block.cidr, is_static: false }
+        } else {
+            return Err(refused(
+                code::INVALID_CONFIG,
+                format!("pool {} has no address {address}", want.pool),
+                "request an address of the pool's ranges",
+            ));
+        };
+        let view = self.view()?;
+        if let Some(block) = view.blocks.iter().find(|block| block.id == id) {
+            if block.network == want.network && block.state == cnikit_pool::BlockState::Active {
+                return Ok(());
+            }
+            let network = &block.network;
+            return Err(refused(
+                code::TRY_AGAIN,
+                format!("{address} is in {id}, which this node has for network {network}, as {:?}", block.state),
+                "request an address of another block",
+            ));
+        }
+        match self.claim_ids(search, &view, std::slice::from_ref(&id))? {
+            Claimed::All => Ok(()),
+            Claimed::Taken(taken) => {
+                let owner = taken.first().and_then(|(_, stored)| stored.record::<BlockRecord>());
+                let owner = owner.map_or("another program".to_owned(), |owner| {
+                    format!("node {}, for network {}", owner.node, owner.network)
+                });
+                Err(refused(
+                    code::TRY_AGAIN,
+                    format!("{address} is in {id}, which belongs to {owner}"),
+                    "request an address that no other node has",
+                ))
+            }
+        }
+    }
+}
+
+/// What became of a claim.
+enum Claimed {
+    All,
+    /// These blocks are another's.
+    Taken(Vec<(BlockId, StoredValue)>),
+}
+
+/// The next blocks to claim, in the node's order: none that it has, and none that is known to be another's.
+fn candidates(
+    search: &Search<'_>,
+    view: &NodeView,
+    family: PoolFamily,
+    count: usize,
+) -> Result<Vec<BlockId>, AgentFailure> {
+    let name = search.pool.name();
+    let own: BTreeSet<&BlockId> = view.blocks.iter().map(|block| &block.id).collect();
+    let of_pool = own.iter().filter(|id| id.pool == name && id.family() == family && !id.is_static).count();
+    let most = search.pool.config().max_blocks.map_or(usize::MAX, |most| most as usize);
+    if count > 0 && of_pool >= most {
+        return Err(refused(
+            code::TRY_AGAIN,
+            format!("this node has {of_pool} blocks of pool {name}, and may have {most}"),
+            "wait for containers to end, or raise maxBlocks of the pool",
+        ));
+    }
+    let mut found = Vec::new();
+    for index in search.pool.order(family, &view.name).take(LOOKED_AT) {
+        if found.len() == count.min(most - of_pool) {
+            break;
+        }
+        let Some(block) = search.pool.block(family, index) else { continue };
+        let id = BlockId { pool: name.to_owned(), cidr: block.cidr, is_static: false };
+        if !own.contains(&id) && !search.taken.contains(&id) {
+            found.push(id);
+        }
+    }
+    if found.is_empty() && count > 0 {
+        return Err(refused(
+            code::TRY_AGAIN,
+            format!("pool {name} has no free block: nodes have all of them"),
+            "`cnikit-agent list` shows which; give the pool another range, or fence nodes that are gone",
+        ));
+    }
+    Ok(found)
+}

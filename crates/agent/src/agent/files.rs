@@ -1,0 +1,211 @@
+//! The node's files, as the protocol sees them.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
+use std::time::{Duration, Instant};
+
+use cnikit_pool::{
+    BlockState, Error, Incarnation, LocalBlock, LocalNode, LocalPools, LockedNetwork, NetworkFiles, NodeFiles,
+    NodeState, PoolDefinition,
+};
+
+use crate::log::log;
+use crate::protocol::{BlockChange, BlockId, HeldBlock, NodeView, changed};
+
+/// How long to wait for a network's lock, which a plugin holds for milliseconds.
+const LOCK: Duration = Duration::from_secs(10);
+
+/// The files of this node, and what was seen of their use.
+#[derive(Debug)]
+pub(crate) struct AgentFiles {
+    files: NodeFiles,
+    /// Since when each block has had no address in use, and no address of its network was released.
+    unused: BTreeMap<(String, BlockId), Unused>,
+    /// The pools by name.
+    pools: BTreeMap<String, PoolDefinition>,
+}
+
+/// A block without use.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Unused {
+    since: Instant,
+    /// What the file of released addresses was.
+    released: ReleasedFile,
+}
+
+/// Size and change time of the file of released addresses: every release changes them.
+type ReleasedFile = Option<(u64, i64, i64)>;
+
+fn invalid(error: &cnikit_reservations::Error) -> Error {
+    Error { text: error.text.clone(), hint: error.hint.clone() }
+}
+
+impl AgentFiles {
+    pub(crate) fn open(files: NodeFiles) -> Result<AgentFiles, Error> {
+        let mut opened = AgentFiles { files, unused: BTreeMap::new(), pools: BTreeMap::new() };
+        let known = opened.files.pools()?.unwrap_or_default();
+        opened.use_pools(&known);
+        Ok(opened)
+    }
+
+    /// The node's file; one is made with a new incarnation if there is none.
+    pub(crate) fn node(&self) -> Result<LocalNode, Error> {
+        if let Some(node) = self.files.node()? {
+            return Ok(node);
+        }
+        let node = LocalNode { incarnation: Incarnation::draw()?, boot: String::new(), state: NodeState::Serving };
+        self.files.write_node(&node)?;
+        log("node", format_args!("a new store: its incarnation is {}", node.incarnation));
+        Ok(node)
+    }
+
+    pub(crate) fn write_node(&self, node: &LocalNode) -> Result<(), Error> {
+        self.files.write_node(node)
+    }
+
+    pub(crate) fn pool(&self, name: &str) -> Option<&PoolDefinition> {
+        self.pools.get(name)
+    }
+
+    /// Replaces the file of the pools, if it says something else.
+    pub(crate) fn write_pools(&mut self, pools: &LocalPools) -> Result<(), Error> {
+        if self.files.pools().ok().flatten().as_ref() != Some(pools) {
+            self.files.write_pools(pools)?;
+            log("pools", format_args!("{} pools, {} selections", pools.pools.len(), pools.select.len()));
+        }
+        self.use_pools(pools);
+        Ok(())
+    }
+
+    fn use_pools(&mut self, pools: &LocalPools) {
+        let valid = pools.pools.iter().filter_map(|config| PoolDefinition::new(config.clone()).ok());
+        self.pools = valid.map(|pool| (pool.name().to_owned(), pool)).collect();
+    }
+
+    fn network(&self, name: &str) -> NetworkFiles {
+        self.files.network(name, LOCK, |warning| log("reservations", warning))
+    }
+
+    fn id(&self, block: &LocalBlock) -> BlockId {
+        let is_static = self.pools.get(&block.pool).is_some_and(|pool| block.static_range(pool).is_some());
+        BlockId { pool: block.pool.clone(), cidr: block.cidr, is_static }
+    }
+
+    /// The blocks of all networks, with their use. `grace` is how long a block has to be without use to be idle.
+    pub(crate) fn blocks(&mut self, grace: Duration) -> Result<Vec<HeldBlock>, Error> {
+        let mut held = Vec::new();
+        let mut unused = BTreeMap::new();
+        for name in self.files.networks()? {
+            let network = self.network(&name);
+            let blocks = network.blocks()?;
+            if blocks.is_empty() {
+                continue;
+            }
+            let released = self.released(&name);
+            let reserved =
+                network.lock().map_err(|error| invalid(&error))?.reserved().map_err(|error| invalid(&error))?;
+            for block in &blocks {
+                let id = self.id(block);
+                let in_use = is_used(block, &reserved);
+                let mut is_idle = false;
+                if !in_use {
+                    let key = (name.clone(), id.clone());
+                    let seen = match self.unused.get(&key) {
+                        Some(seen) if seen.released == released => *seen,
+                        _ => Unused { since: Instant::now(), released },
+                    };
+                    is_idle = seen.since.elapsed() >= self.grace_of(&id, grace);
+                    unused.insert(key, seen);
+                }
+                let (epoch, state) = (block.epoch, block.state);
+                held.push(HeldBlock { id, network: name.clone(), epoch, state, in_use, idle: is_idle });
+            }
+        }
+        self.unused = unused;
+        Ok(held)
+    }
+
+    /// A block is not given back before the cooldown of its last address has passed.
+    fn grace_of(&self, id: &BlockId, grace: Duration) -> Duration {
+        let cooldown = self.pools.get(&id.pool).map_or(0, |pool| pool.config().cooldown);
+        grace.max(Duration::from_secs(cooldown.into()))
+    }
+
+    fn released(&self, network: &str) -> ReleasedFile {
+        let found = std::fs::metadata(self.files.path().join(format!("{network}.cooling"))).ok()?;
+        Some((found.len(), found.mtime(), found.mtime_nsec()))
+    }
+
+    /// The node as it is now.
+    pub(crate) fn view(&mut self, name: &str, boot: &str, session: i64, grace: Duration) -> Result<NodeView, Error> {
+        let node = self.node()?;
+        let blocks = self.blocks(grace)?;
+        Ok(NodeView {
+            name: name.to_owned(),
+            boot: boot.to_owned(),
+            incarnation: node.incarnation,
+            state: node.state,
+            recorded_boot: node.boot,
+            session,
+            blocks,
+            wanted: BTreeSet::new(),
+        })
+    }
+
+    /// Changes a block, under its network's lock.
+    pub(crate) fn apply(&self, change: &BlockChange) -> Result<(), Error> {
+        let network = self.network(&change.network);
+        let locked = network.lock().map_err(|error| invalid(&error))?;
+        apply_locked(&locked, change)
+    }
+
+    /// How many addresses of a network's blocks of a pool are free, by block.
+    pub(crate) fn free(&self, network: &str, pool: &PoolDefinition) -> Result<Vec<(BlockId, u128)>, Error> {
+        let files = self.network(network);
+        let locked = files.lock().map_err(|error| invalid(&error))?;
+        let reserved = locked.reserved().map_err(|error| invalid(&error))?;
+        let mut free = Vec::new();
+        for block in locked.blocks()?.iter().filter(|block| block.state == BlockState::Active) {
+            let Some(range) = block.range(pool) else { continue };
+            let Ok(range) = cnikit_reservations::Range::try_from(&range) else { continue };
+            let used = reserved.iter().filter(|address| range.contains(**address)).count();
+            free.push((self.id(block), range.size(&[range.gateway()]).saturating_sub(used as u128)));
+        }
+        Ok(free)
+    }
+}
+
+fn apply_locked(locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), Error> {
+    let mut blocks = locked.blocks()?;
+    let reserved = locked.reserved().map_err(|error| invalid(&error))?;
+    let at = blocks.iter().position(|block| block.pool == change.id.pool && block.cidr == change.id.cidr);
+    let in_use = reserved.iter().any(|address| change.id.cidr.contains(*address));
+    let current = at.map(|at| HeldBlock {
+        id: change.id.clone(),
+        network: change.network.clone(),
+        epoch: blocks[at].epoch,
+        state: blocks[at].state,
+        in_use,
+        idle: false,
+    });
+    let after = changed(change, current.as_ref(), in_use);
+    if after == current {
+        return Ok(());
+    }
+    match (at, after) {
+        (Some(at), Some(block)) => blocks[at] = local(&block),
+        (None, Some(block)) => blocks.push(local(&block)),
+        (Some(at), None) => drop(blocks.remove(at)),
+        (None, None) => {}
+    }
+    locked.write_blocks(&blocks)
+}
+
+fn local(block: &HeldBlock) -> LocalBlock {
+    LocalBlock { pool: block.id.pool.clone(), cidr: block.id.cidr, epoch: block.epoch, state: block.state }
+}
+
+fn is_used(block: &LocalBlock, reserved: &[IpAddr]) -> bool {
+    reserved.iter().any(|address| block.cidr.contains(*address))
+}

@@ -1,0 +1,221 @@
+//! The command line.
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use cnikit_pool::Incarnation;
+use lexopt::{Arg, Parser, ValueExt};
+
+use crate::config::CONFIG;
+
+/// The help.
+pub const HELP: &str = "\
+Usage: cnikit-agent COMMAND [OPTIONS]
+
+Claims blocks of addresses for the IPAM plugin pool of this node, and gives them back.
+
+Commands:
+  run                            serve the plugins of this node until SIGTERM
+  claim --network N --pool P     claim a block for a network once, without a daemon
+  fence NODE                     free the blocks of a node whose containers are gone for ever
+      --incarnation ID             of this incarnation (default: the one that is registered)
+      --by NAME, --why TEXT        what the record of the fence says
+  define FILE                    write the definition of a pool, from a JSON file
+  list                           print pools, blocks and nodes as JSON
+
+Options:
+  --config FILE                  the configuration (/etc/cnikit/agent.json)
+  --log                          log every step
+  --help                         print this help
+  --version                      print the version
+";
+
+/// What is to be done.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum AgentCommand {
+    /// Serve.
+    Run,
+    /// Claim once.
+    Claim {
+        /// For this network.
+        network: String,
+        /// From this pool.
+        pool: String,
+    },
+    /// Fence a node.
+    Fence {
+        /// The node.
+        node: String,
+        /// Its incarnation.
+        incarnation: Option<Incarnation>,
+        /// Who says that its containers are gone.
+        by: String,
+        /// Why.
+        why: String,
+    },
+    /// Define a pool.
+    Define(PathBuf),
+    /// List everything.
+    List,
+    /// Print this.
+    Print(String),
+}
+
+/// The parsed command line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CommandLine {
+    /// What is to be done.
+    pub command: AgentCommand,
+    /// The configuration file.
+    pub config: PathBuf,
+    /// Whether every step is logged.
+    pub log: bool,
+}
+
+#[derive(Default)]
+struct Given {
+    words: Vec<String>,
+    config: Option<PathBuf>,
+    log: bool,
+    network: Option<String>,
+    pool: Option<String>,
+    incarnation: Option<Incarnation>,
+    by: Option<String>,
+    why: Option<String>,
+}
+
+/// Parses the arguments after the program's name.
+///
+/// # Errors
+/// The text for the user.
+pub fn parse(arguments: impl IntoIterator<Item = OsString>) -> Result<CommandLine, String> {
+    let mut parser = Parser::from_args(arguments);
+    let mut given = Given::default();
+    while let Some(argument) = parser.next().map_err(|error| error.to_string())? {
+        if let Some(text) = informed(&argument) {
+            return Ok(CommandLine { command: AgentCommand::Print(text), config: CONFIG.into(), log: false });
+        }
+        take(&mut given, &argument.into_owned_name(), &mut parser).map_err(|error| format!("{error}\n\n{HELP}"))?;
+    }
+    let command = command(&given).map_err(|error| format!("{error}\n\n{HELP}"))?;
+    Ok(CommandLine { command, config: given.config.unwrap_or_else(|| CONFIG.into()), log: given.log })
+}
+
+fn informed(argument: &Arg<'_>) -> Option<String> {
+    match argument {
+        Arg::Long("help") | Arg::Short('h') => Some(HELP.to_owned()),
+        Arg::Long("version") => Some(format!("cnikit-agent {}\n", env!("CARGO_PKG_VERSION"))),
+        _ => None,
+    }
+}
+
+/// An argument that borrows nothing from the parser.
+enum Owned {
+    Word(OsString),
+    Flag(String),
+}
+
+trait IntoOwnedName {
+    fn into_owned_name(self) -> Owned;
+}
+
+impl IntoOwnedName for Arg<'_> {
+    fn into_owned_name(self) -> Owned {
+        match self {
+            Arg::Value(word) => Owned::Word(word),
+            Arg::Long(name) => Owned::Flag(name.to_owned()),
+            Arg::Short(letter) => Owned::Flag(letter.to_string()),
+        }
+    }
+}
+
+fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), String> {
+    let name = match argument {
+        Owned::Word(word) => {
+            given.words.push(word.to_str().ok_or("an argument is not UTF-8")?.to_owned());
+            return Ok(());
+        }
+        Owned::Flag(name) => name.as_str(),
+    };
+    if name == "log" {
+        given.log = true;
+        return Ok(());
+    }
+    if !["config", "network", "pool", "incarnation", "by", "why"].contains(&name) {
+        return Err(format!("there is no option --{name}"));
+    }
+    let value = parser.value().map_err(|error| error.to_string())?;
+    if name == "config" {
+        given.config = Some(value.into());
+        return Ok(());
+    }
+    let value = value.string().map_err(|error| error.to_string())?;
+    match name {
+        "network" => given.network = Some(value),
+        "pool" => given.pool = Some(value),
+        "by" => given.by = Some(value),
+        "why" => given.why = Some(value),
+        _ => given.incarnation = Some(value.parse().map_err(|error: cnikit_pool::Error| error.to_string())?),
+    }
+    Ok(())
+}
+
+fn command(given: &Given) -> Result<AgentCommand, String> {
+    let words: Vec<&str> = given.words.iter().map(String::as_str).collect();
+    let needed = |value: &Option<String>, name: &str| value.clone().ok_or(format!("claim needs --{name}"));
+    Ok(match words.as_slice() {
+        ["run"] => AgentCommand::Run,
+        ["claim"] => {
+            AgentCommand::Claim { network: needed(&given.network, "network")?, pool: needed(&given.pool, "pool")? }
+        }
+        ["fence", node] => AgentCommand::Fence {
+            node: (*node).to_owned(),
+            incarnation: given.incarnation,
+            by: given.by.clone().unwrap_or_else(|| "an operator".to_owned()),
+            why: given.why.clone().unwrap_or_default(),
+        },
+        ["define", file] => AgentCommand::Define((*file).into()),
+        ["list"] => AgentCommand::List,
+        [] => return Err("no command".to_owned()),
+        _ => return Err(format!("there is no command {:?}", words.join(" "))),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn line(text: &str) -> Result<CommandLine, String> {
+        parse(text.split(' ').filter(|word| !word.is_empty()).map(OsString::from))
+    }
+
+    #[test]
+    fn commands_and_options_come_in_any_order() {
+        let run = CommandLine { command: AgentCommand::Run, config: CONFIG.into(), log: false };
+        assert_eq!(line("run"), Ok(run.clone()));
+        assert_eq!(line("--log --config=/x run"), Ok(CommandLine { config: "/x".into(), log: true, ..run }));
+        let claim = AgentCommand::Claim { network: "n".into(), pool: "p".into() };
+        assert_eq!(line("claim --network n --pool p --config /x").unwrap().command, claim);
+        let fence = line("fence --why burnt node-1 --by me").unwrap().command;
+        let AgentCommand::Fence { node, by, why, incarnation } = fence else { panic!("{fence:?}") };
+        assert_eq!((node.as_str(), by.as_str(), why.as_str(), incarnation), ("node-1", "me", "burnt", None));
+        assert_eq!(line("run -h").unwrap().command, AgentCommand::Print(HELP.into()));
+        assert!(HELP.lines().all(|line| line.chars().count() <= 100));
+    }
+
+    #[test]
+    fn a_wrong_command_line_is_explained() {
+        for (text, says) in [
+            ("", "no command"),
+            ("walk", "there is no command \"walk\""),
+            ("run run", "there is no command \"run run\""),
+            ("run --fast", "there is no option --fast"),
+            ("claim --pool p", "claim needs --network"),
+            ("fence n --incarnation 1", "is not an incarnation"),
+            ("run --config", "missing argument"),
+        ] {
+            let error = line(text).unwrap_err();
+            assert!(error.contains(says), "{text}: {error}");
+        }
+    }
+}

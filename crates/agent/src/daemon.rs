@@ -1,0 +1,300 @@
+//! The daemon: it serves plugins, and keeps files and engine in agreement.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error, Want};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::{TcpListener, UnixListener};
+use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
+
+use crate::agent::{AgentSettings, PoolAgent};
+use crate::engine::Engine;
+use crate::log::log;
+use crate::metrics::AgentMetrics;
+
+/// How often the files are looked at.
+const TICK: Duration = Duration::from_secs(5);
+/// How long a plugin may take to send its request.
+const REQUEST: Duration = Duration::from_secs(5);
+/// How many plugins are served at once; others wait for their connection to be accepted.
+const CONNECTIONS: usize = 256;
+/// After a failure, how long to wait until the engine is asked anew. It doubles up to the second value.
+const PAUSE: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+/// The longest request for figures, in bytes, and how long one may take.
+const HEAD: usize = 4 << 10;
+const SCRAPE: Duration = Duration::from_secs(5);
+
+/// What a daemon does beside its agent's settings.
+#[derive(Clone, Debug)]
+pub struct DaemonOptions {
+    /// How often files and engine are compared, if nothing happens.
+    pub compare: Duration,
+    /// How long the session outlives the agent.
+    pub session: Duration,
+    /// Where figures are served.
+    pub metrics: Option<String>,
+}
+
+/// What happened.
+enum Event {
+    /// A plugin asked, at this time.
+    Request(AgentConnection, Want, Instant),
+    /// The engine has other pools, selections or fences, or the session has ended.
+    Changed,
+    /// A signal to end.
+    Stop,
+}
+
+/// Serves until SIGTERM or SIGINT. What is under way is finished first. Nothing is given back at the end: blocks and containers stay, and
+/// the next agent takes over the session.
+///
+/// # Errors
+/// The files cannot be read, or signals or figures cannot be served. An engine that does not answer is no error.
+pub fn serve<E: Engine>(
+    runtime: &Runtime,
+    settings: AgentSettings,
+    engine: Arc<E>,
+    listener: AgentListener,
+    options: &DaemonOptions,
+) -> Result<(), Error> {
+    let metrics = Arc::new(AgentMetrics::default());
+    let (events, received) = channel();
+    let node = settings.node.clone();
+    let handle = runtime.handle().clone();
+    let mut agent = PoolAgent::new(settings, Arc::clone(&engine), handle, Arc::clone(&metrics))?;
+    wait_for_signals(runtime, &events)?;
+    if let Some(place) = &options.metrics {
+        serve_metrics(runtime, place, Arc::clone(&metrics))?;
+    }
+    keep_session(runtime, Arc::clone(&engine), options.session / 3, events.clone());
+    watch(runtime, engine, node, events.clone());
+    let accepting = events.clone();
+    let accept = move || accept_all(&listener, &accepting);
+    std::thread::Builder::new().name("accept".into()).spawn(accept).map_err(|error| broken("start a thread", error))?;
+    log("agent", "serves");
+    Daemon { agent: &mut agent, metrics, options, compared: None, pause: PAUSE[0], retry_at: None }.run(&received);
+    log("agent", "ends");
+    Ok(())
+}
+
+fn broken(what: &str, why: impl std::fmt::Display) -> Error {
+    Error { text: format!("{what}: {why}"), hint: None }
+}
+
+struct Daemon<'a, E> {
+    agent: &'a mut PoolAgent<E>,
+    metrics: Arc<AgentMetrics>,
+    options: &'a DaemonOptions,
+    /// When files and engine agreed last; `None` if they are to be compared now.
+    compared: Option<Instant>,
+    pause: Duration,
+    /// When the engine is asked again after a failure.
+    retry_at: Option<Instant>,
+}
+
+impl<E: Engine> Daemon<'_, E> {
+    fn run(mut self, events: &Receiver<Event>) {
+        loop {
+            self.compare_if_due();
+            let left = self.retry_at.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
+            match events.recv_timeout(left) {
+                Ok(Event::Request(connection, want, arrived)) => self.reply(&connection, &want, arrived),
+                Ok(Event::Changed) => self.compared = None,
+                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Err(RecvTimeoutError::Timeout) => match self.agent.has_idle_blocks() {
+                    Ok(true) => self.compared = None,
+                    Ok(false) => {}
+                    Err(error) => log("files", error),
+                },
+            }
+        }
+    }
+
+    fn compare_if_due(&mut self) {
+        let is_due = self.compared.is_none_or(|at| at.elapsed() >= self.options.compare);
+        if !is_due || self.retry_at.is_some_and(|at| at > Instant::now()) {
+            return;
+        }
+        match self.agent.reconcile(&BTreeSet::new()) {
+            Ok(()) => {
+                self.compared = Some(Instant::now());
+                self.pause = PAUSE[0];
+                self.retry_at = None;
+                if !self.agent.may_claim() {
+                    // Another machine's session may end, or the containers of a fenced node.
+                    self.compared = None;
+                    self.retry_at = Some(Instant::now() + TICK);
+                }
+            }
+            Err(error) => {
+                log("engine", error);
+                self.retry_at = Some(Instant::now() + self.pause);
+                self.pause = (self.pause * 2).min(PAUSE[1]);
+            }
+        }
+    }
+
+    fn reply(&mut self, connection: &AgentConnection, want: &Want, arrived: Instant) {
+        let served = self.agent.serve(want, arrived);
+        self.metrics.count_request(served.is_ok());
+        let reply = match served {
+            Ok(()) => AgentReply::Done(true),
+            Err(failure) => {
+                log("claim", format_args!("network {}, pool {}: {failure}", want.network, want.pool));
+                AgentReply::Error(failure.reply())
+            }
+        };
+        if let Err(error) = connection.reply(&reply) {
+            log("socket", error);
+        }
+    }
+}
+
+fn wait_for_signals(runtime: &Runtime, events: &Sender<Event>) -> Result<(), Error> {
+    let _guard = runtime.enter();
+    for kind in [SignalKind::terminate(), SignalKind::interrupt()] {
+        let mut received = signal(kind).map_err(|error| broken("wait for signals", error))?;
+        let events = events.clone();
+        runtime.spawn(async move {
+            received.recv().await;
+            let _ = events.send(Event::Stop);
+        });
+    }
+    Ok(())
+}
+
+/// Renews the session again and again.
+fn keep_session<E: Engine>(runtime: &Runtime, engine: Arc<E>, every: Duration, events: Sender<Event>) {
+    runtime.spawn(async move {
+        loop {
+            tokio::time::sleep(every).await;
+            match engine.keep_session().await {
+                Ok(true) => {}
+                Ok(false) => drop(events.send(Event::Changed)),
+                Err(error) => log("session", error),
+            }
+        }
+    });
+}
+
+fn watch<E: Engine>(runtime: &Runtime, engine: Arc<E>, node: String, events: Sender<Event>) {
+    runtime.spawn(async move {
+        let mut pause = PAUSE[0];
+        loop {
+            let began = Instant::now();
+            let changed = events.clone();
+            let error = engine.watch(&node, move || drop(changed.send(Event::Changed))).await;
+            log("engine", error);
+            pause = if began.elapsed() > PAUSE[1] { PAUSE[0] } else { (pause * 2).min(PAUSE[1]) };
+            tokio::time::sleep(pause).await;
+        }
+    });
+}
+
+/// Accepts connections for ever, each in a thread that waits for its request.
+fn accept_all(listener: &AgentListener, events: &Sender<Event>) {
+    let open = Arc::new(AtomicUsize::new(0));
+    let deadline = cnikit_process::Deadline::never();
+    loop {
+        while open.load(Ordering::Relaxed) >= CONNECTIONS {
+            deadline.pause(Duration::from_millis(5));
+        }
+        let connection = match listener.accept(REQUEST) {
+            Ok(connection) => connection,
+            Err(error) => {
+                log("socket", error);
+                deadline.pause(PAUSE[0]);
+                continue;
+            }
+        };
+        open.fetch_add(1, Ordering::Relaxed);
+        let (waiting, served) = (events.clone(), Arc::clone(&open));
+        let read = move || {
+            read_request(connection, &waiting);
+            served.fetch_sub(1, Ordering::Relaxed);
+        };
+        if let Err(error) = std::thread::Builder::new().name("request".into()).spawn(read) {
+            open.fetch_sub(1, Ordering::Relaxed);
+            log("socket", error);
+        }
+    }
+}
+
+fn read_request(connection: AgentConnection, events: &Sender<Event>) {
+    let arrived = Instant::now();
+    match connection.request() {
+        Ok(AgentRequest::Want(want)) => drop(events.send(Event::Request(connection, want, arrived))),
+        Ok(_) => {
+            let msg = "this agent does not know the request".to_owned();
+            let hint = Some("the agent is older than the plugin: install the same release of both".to_owned());
+            let _ = connection.reply(&AgentReply::Error(cnikit_pool::AgentError { code: 0, msg, hint }));
+        }
+        Err(error) => {
+            log("socket", &error);
+            let error = cnikit_pool::AgentError { code: 0, msg: error.text, hint: error.hint };
+            let _ = connection.reply(&AgentReply::Error(error));
+        }
+    }
+}
+
+/// Serves the figures, over HTTP.
+fn serve_metrics(runtime: &Runtime, place: &str, metrics: Arc<AgentMetrics>) -> Result<(), Error> {
+    let failed = |error: std::io::Error| broken(&format!("serve figures at {place}"), error);
+    let _guard = runtime.enter();
+    if !place.starts_with('/') {
+        let listener = runtime.block_on(TcpListener::bind(place)).map_err(failed)?;
+        runtime.spawn(async move {
+            loop {
+                if let Ok((stream, _)) = listener.accept().await {
+                    answer_in_time(stream, &metrics).await;
+                }
+            }
+        });
+        return Ok(());
+    }
+    if std::os::unix::net::UnixStream::connect(place).is_err() && Path::new(place).exists() {
+        std::fs::remove_file(place).map_err(failed)?;
+    }
+    let listener = UnixListener::bind(place).map_err(failed)?;
+    runtime.spawn(async move {
+        loop {
+            if let Ok((stream, _)) = listener.accept().await {
+                answer_in_time(stream, &metrics).await;
+            }
+        }
+    });
+    Ok(())
+}
+
+async fn answer_in_time(stream: impl AsyncReadExt + AsyncWriteExt + Unpin, metrics: &AgentMetrics) {
+    // A client that is slow is not waited for, and its failure is its own.
+    let _ = tokio::time::timeout(SCRAPE, answer(stream, metrics)).await;
+}
+
+async fn answer(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, metrics: &AgentMetrics) -> std::io::Result<()> {
+    let mut head = Vec::new();
+    let mut buffer = [0; 512];
+    while head.len() < HEAD && !head.windows(4).any(|end| end == b"\r\n\r\n") {
+        match stream.read(&mut buffer).await? {
+            0 => break,
+            count => head.extend_from_slice(&buffer[..count]),
+        }
+    }
+    let (status, body) = if head.starts_with(b"GET /metrics ") {
+        ("200 OK", metrics.text())
+    } else {
+        ("404 Not Found", "see /metrics\n".to_owned())
+    };
+    let answer = format!(
+        "HTTP/1.0 {status}\r\nContent-Type: text/plain; version=0.0.4\r\nContent-Length: {}\r\nConnection: close\r\n\r\n{body}",
+        body.len()
+    );
+    stream.write_all(answer.as_bytes()).await?;
+    stream.shutdown().await
+}

@@ -1,0 +1,170 @@
+//! What an operator does with the engine: define a pool, fence a node, list.
+
+use std::time::SystemTime;
+
+use cnikit_pool::{
+    BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, PoolDefinition, SessionRecord,
+    check_node_name,
+};
+use serde_json::{Value, json};
+
+use crate::agent::AgentFailure;
+use crate::engine::{Engine, Listing};
+use crate::protocol::{BlockId, Guard, Outcome, Transaction, WriteOperation, fence, free_fenced};
+
+/// How often the blocks of a fenced node are listed at most, until none is left.
+const ROUNDS: usize = 20;
+
+fn refused(text: String, hint: &str) -> AgentFailure {
+    AgentFailure::Refused { code: 0, text, hint: Some(hint.to_owned()) }
+}
+
+/// Fences an incarnation of a node, by default the one that is registered, and frees its blocks. It is the operator's word that the
+/// node's containers are gone. Returns the incarnation and how many blocks were freed.
+///
+/// # Errors
+/// There is no such node, or the engine does not answer: then the command is to be repeated, and goes on.
+pub async fn fence_node<E: Engine>(
+    engine: &E,
+    node: &str,
+    incarnation: Option<Incarnation>,
+    by: &str,
+    why: &str,
+) -> Result<(Incarnation, usize), AgentFailure> {
+    check_node_name(node)?;
+    let incarnation = match incarnation {
+        Some(incarnation) => incarnation,
+        None => registered(engine, node).await?,
+    };
+    let at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+    let record = FenceRecord { by: by.to_owned(), at, why: why.to_owned() };
+    // If there is a fence already, its blocks are freed.
+    engine.commit(&fence(node, incarnation, &record)?).await?;
+    let key = KeyOfEngine::Fence { node: node.to_owned(), incarnation };
+    let fences = engine.list(&Listing::FencesOf(node.to_owned())).await?;
+    let Some((_, fence)) = fences.into_iter().find(|(found, _)| *found == key) else {
+        return Err(refused(format!("the fence of node {node} is gone"), "fence it again"));
+    };
+    let mut freed = 0;
+    for _ in 0..ROUNDS {
+        let owned = blocks_of(engine, node, incarnation).await?;
+        if owned.is_empty() {
+            return Ok((incarnation, freed));
+        }
+        for (id, epoch) in owned {
+            let outcome = engine.commit(&free_fenced(node, incarnation, fence.revision, &id, epoch)).await?;
+            freed += usize::from(matches!(outcome, Outcome::Committed(_)));
+        }
+    }
+    Err(refused(format!("node {node} still has blocks"), "fence it again"))
+}
+
+/// The incarnation that is registered for a node.
+async fn registered<E: Engine>(engine: &E, node: &str) -> Result<Incarnation, AgentFailure> {
+    let key = KeyOfEngine::Node(node.to_owned());
+    for (found, stored) in engine.list(&Listing::Nodes).await? {
+        if found == key
+            && let Some(NodeRecord { incarnation }) = stored.record()
+        {
+            return Ok(incarnation);
+        }
+    }
+    Err(refused(format!("there is no node {node}"), "`cnikit-agent list` shows all nodes"))
+}
+
+/// The blocks and static addresses of an incarnation, with their epochs.
+async fn blocks_of<E: Engine>(
+    engine: &E,
+    node: &str,
+    incarnation: Incarnation,
+) -> Result<Vec<(BlockId, i64)>, AgentFailure> {
+    let mut owned = Vec::new();
+    for listing in [Listing::Blocks, Listing::Statics] {
+        for (key, stored) in engine.list(&listing).await? {
+            let owner: Option<BlockRecord> = stored.record();
+            if let (Some(id), Some(owner)) = (BlockId::of_key(&key), owner)
+                && owner.node == node
+                && owner.incarnation == incarnation
+            {
+                owned.push((id, stored.revision));
+            }
+        }
+    }
+    Ok(owned)
+}
+
+/// Writes the definition of a pool. Blocks that nodes have stay theirs: a definition that has no such block any more is refused.
+///
+/// # Errors
+/// The definition is invalid, would lose blocks that nodes have, was changed meanwhile, or the engine does not answer.
+pub async fn define_pool<E: Engine>(engine: &E, text: &[u8]) -> Result<PoolDefinition, AgentFailure> {
+    let pool = PoolDefinition::parse(text)?;
+    let key = KeyOfEngine::Pool(pool.name().to_owned());
+    let value = serde_json::to_vec(pool.config()).map_err(|error| Error { text: error.to_string(), hint: None })?;
+    let found = engine.list(&Listing::Pools).await?.into_iter().find(|(found, _)| *found == key);
+    if !pool.config().closed {
+        for (key, stored) in engine.list(&Listing::BlocksOf(pool.name().to_owned())).await? {
+            let Some(id) = BlockId::of_key(&key) else { continue };
+            if pool.block_of(id.cidr).is_none() {
+                let owner: Option<BlockRecord> = stored.record();
+                let owner = owner.map_or("another program".to_owned(), |owner| format!("node {}", owner.node));
+                return Err(refused(
+                    format!("{owner} has block {}, which this definition does not have", id.cidr),
+                    "close the pool (\"closed\": true) with its old ranges, and wait until its blocks are given back",
+                ));
+            }
+        }
+    }
+    let guard = match found {
+        Some((key, stored)) => Guard::Unchanged(key, stored.revision),
+        None => Guard::Absent(key.clone()),
+    };
+    let written = Transaction { guards: vec![guard], writes: vec![WriteOperation::Put(key, value)] };
+    match engine.commit(&written).await? {
+        Outcome::Committed(_) => Ok(pool),
+        Outcome::Refused(_) => {
+            Err(refused(format!("pool {} was changed meanwhile", pool.name()), "look, and try again"))
+        }
+    }
+}
+
+/// Everything that the engine has, as JSON.
+///
+/// # Errors
+/// The engine does not answer.
+pub async fn list_all<E: Engine>(engine: &E) -> Result<Value, AgentFailure> {
+    let mut pools = Vec::new();
+    for (_, stored) in engine.list(&Listing::Pools).await? {
+        pools.push(serde_json::from_slice::<Value>(&stored.value).unwrap_or(Value::Null));
+    }
+    let mut blocks = Vec::new();
+    for listing in [Listing::Blocks, Listing::Statics] {
+        for (key, stored) in engine.list(&listing).await? {
+            let (Some(id), owner) = (BlockId::of_key(&key), stored.record::<BlockRecord>()) else { continue };
+            blocks.push(json!({
+                "pool": id.pool,
+                "cidr": id.cidr.to_string(),
+                "static": id.is_static,
+                "epoch": stored.revision,
+                "owner": owner,
+            }));
+        }
+    }
+    let sessions = engine.list(&Listing::Sessions).await?;
+    let mut nodes = Vec::new();
+    for (key, stored) in engine.list(&Listing::Nodes).await? {
+        let (KeyOfEngine::Node(name), Some(node)) = (&key, stored.record::<NodeRecord>()) else { continue };
+        let session = sessions.iter().find(|(key, _)| *key == KeyOfEngine::Session(name.clone()));
+        let session: Option<SessionRecord> = session.and_then(|(_, stored)| stored.record());
+        let mut fences = Vec::new();
+        for (key, stored) in engine.list(&Listing::FencesOf(name.clone())).await? {
+            if let (KeyOfEngine::Fence { incarnation, .. }, Some(fence)) = (key, stored.record::<FenceRecord>()) {
+                fences.push(json!({"incarnation": incarnation, "by": fence.by, "at": fence.at, "why": fence.why}));
+            }
+        }
+        nodes.push(json!({
+            "node": name, "incarnation": node.incarnation, "session": session, "fences": fences,
+        }));
+    }
+    Ok(json!({"pools": pools, "blocks": blocks, "nodes": nodes}))
+}

@@ -1,0 +1,245 @@
+//! Claims of several nodes: races, lost answers, members that die, fences, reboots.
+
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use cnikit_agent::AgentFailure;
+use cnikit_agent::engine::{Engine, EtcdSettings};
+use cnikit_agent::operator::fence_node;
+use cnikit_pool::{BlockState, NodeState};
+
+use crate::cluster::Cluster;
+use crate::node::{Node, want};
+use crate::proxy::{PROXY, Proxy};
+use crate::running::eventually;
+
+/// 62 blocks of four addresses, and as many of IPv6; those with network address, gateway and broadcast address are smaller.
+const POOL: &str = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24","rangeEnd":"10.8.0.247"},{"subnet":"fd00::/120"}],
+    "blockSize4":30,"blockSize6":126,"cooldown":0}"#;
+
+#[test]
+fn two_nodes_that_claim_at_once_share_no_block_and_leave_none() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| Node::new("a", host.dir(), settings.clone()).define(POOL));
+    let claim_all = |name: &'static str| {
+        host.enter(|| {
+            let mut node = Node::new(name, host.dir(), settings.clone());
+            let full = node.want("pods", u32::MAX).unwrap_err();
+            assert!(full.to_string().contains("no free block"), "{full}");
+            node.blocks("pods", BlockState::Active).len()
+        })
+    };
+    let (one, other) = std::thread::scope(|scope| {
+        let one = scope.spawn(|| claim_all("a"));
+        let other = scope.spawn(|| claim_all("b"));
+        (one.join().unwrap(), other.join().unwrap())
+    });
+    host.enter(|| {
+        let mut nodes = ["a", "b"].map(|name| Node::new(name, host.dir(), settings.clone()));
+        let owners = nodes[0].owners();
+        let keys: BTreeSet<&String> = owners.iter().map(|(_, key)| key).collect();
+        assert_eq!(keys.len(), one + other, "what the files have is what the engine has");
+        assert!(one > 0 && other > 0, "{one} and {other}");
+        let v4 = keys.iter().filter(|key| !key.contains(':')).count();
+        assert_eq!(v4, 62, "no block is left");
+        for node in &mut nodes {
+            node.reconcile().unwrap();
+        }
+        assert_eq!(nodes[0].owners(), owners, "a new process of an agent changes nothing");
+    });
+}
+
+#[test]
+fn a_claim_whose_answer_is_lost_is_found_and_adopted() {
+    let cluster = Cluster::start();
+    let host = &cluster.host;
+    host.enter(|| {
+        let proxy = Proxy::start("127.0.0.1:2379");
+        let near = EtcdSettings { endpoints: vec![PROXY.into()], ..cluster.settings() };
+        let mut node = Node::new("a", host.dir(), near);
+        node.define(POOL);
+        node.reconcile().unwrap();
+        let direct = Node::new("observer", host.dir(), cluster.settings());
+        // The connection is open, so the claim reaches etcd; its answer does not come back.
+        proxy.lose_answers(true);
+        let failed = node.want("pods", 1).unwrap_err();
+        assert!(matches!(failed, AgentFailure::Engine(_)), "{failed}");
+        eventually("the claim never reached etcd", || direct.owners().len() == 2);
+        assert_eq!(node.blocks("pods", BlockState::Active), [], "the files do not know of it");
+        proxy.lose_answers(false);
+        node.reconcile().unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Active).len(), 2, "one of each family");
+        assert_eq!(direct.owners().len(), 2, "and no other was claimed");
+    });
+}
+
+#[test]
+fn claims_go_on_when_a_member_dies_and_end_in_an_error_without_a_majority() {
+    let mut cluster = Cluster::start();
+    let settings = cluster.settings();
+    let dir = cluster.host.dir().to_owned();
+    let netns = cluster.host.netns().clone();
+    netns
+        .enter(|_| {
+            let mut node = Node::new("a", &dir, settings);
+            node.define(POOL);
+            node.want("pods", 1).unwrap();
+            cluster.kill(0);
+            let began = Instant::now();
+            eventually("no claim succeeds", || node.want("more", 1).is_ok());
+            assert!(began.elapsed() < Duration::from_secs(15), "{:?}", began.elapsed());
+            assert_eq!(node.blocks("more", BlockState::Active).len(), 2);
+            cluster.kill(1);
+            let failed = node.want("none", 1).unwrap_err();
+            assert!(matches!(failed, AgentFailure::Engine(_)), "{failed}");
+            assert_eq!(failed.reply().code, 11);
+            assert_eq!(node.blocks("pods", BlockState::Active).len(), 2, "what the node has goes on to serve");
+        })
+        .unwrap();
+}
+
+#[test]
+fn a_fenced_nodes_blocks_are_given_again_and_it_serves_nothing_when_it_returns() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        // Two blocks of one address of each family.
+        let tiny = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/29","rangeStart":"10.8.0.2","rangeEnd":"10.8.0.3"}],
+            "blockSize4":32,"cooldown":0}"#;
+        let mut lost = Node::new("a", host.dir(), settings.clone());
+        lost.define(tiny);
+        lost.want("pods", 2).unwrap();
+        lost.reserve("pods", "container-1");
+        let mut other = Node::new("b", host.dir(), settings.clone());
+        let full = other.want("pods", 1).unwrap_err();
+        assert!(full.to_string().contains("no free block"), "{full}");
+
+        let began = Instant::now();
+        let fenced = fence_node(other.engine.as_ref(), "a", None, "a test", "it burns");
+        assert_eq!(other.runtime.block_on(fenced).unwrap().1, 2);
+        other.want("pods", 2).unwrap();
+        assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
+        assert_eq!(other.blocks("pods", BlockState::Active).len(), 2);
+
+        // It comes back with its container.
+        lost.reconcile().unwrap();
+        assert_eq!(lost.files.node().unwrap().unwrap().state, NodeState::Fenced);
+        assert_eq!(lost.blocks("pods", BlockState::Active), []);
+        assert_eq!(lost.blocks("pods", BlockState::Lost).len(), 1, "that of the container; the other one is forgotten");
+        let refused = lost.want("pods", 1).unwrap_err();
+        assert!(refused.to_string().contains("node a was fenced, and 1 of its blocks"), "{refused}");
+        // Its container ends: it begins anew.
+        lost.release("pods", "container-1");
+        lost.reconcile().unwrap();
+        assert_eq!(lost.files.node().unwrap().unwrap().state, NodeState::Serving);
+        assert!(lost.agent.may_claim());
+        assert!(other.owners().iter().all(|(owner, _)| owner == "b"));
+    });
+}
+
+#[test]
+fn blocks_are_unconfirmed_after_a_boot_until_the_engine_has_confirmed_them() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(POOL);
+        node.want("pods", 1).unwrap();
+        let before = node.blocks("pods", BlockState::Active);
+        drop(node);
+        let grace = Duration::from_mins(5);
+        let unreachable = EtcdSettings { endpoints: vec!["http://127.0.0.1:1".into()], ..settings.clone() };
+        let mut node = Node::booted("a", host.dir(), unreachable, "boot-2", grace);
+        node.reconcile().unwrap_err();
+        drop(node);
+        let mut node = Node::booted("a", host.dir(), settings, "boot-2", grace);
+        // The session of the boot before ends with its lease, which nothing renews.
+        eventually("it is never confirmed", || {
+            node.reconcile().unwrap();
+            node.agent.may_claim()
+        });
+        assert_eq!(node.blocks("pods", BlockState::Active), before);
+    });
+}
+
+#[test]
+fn an_unused_block_is_given_back_after_the_grace_and_the_last_one_stays() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::booted("a", host.dir(), settings, "boot", Duration::from_millis(300));
+        node.define(POOL);
+        node.want("pods", 10).unwrap();
+        node.reserve("pods", "container-1");
+        let claimed = node.owners().len();
+        assert!(claimed >= 6, "{claimed}");
+        eventually("nothing is given back", || {
+            if node.agent.has_idle_blocks().unwrap() {
+                node.reconcile().unwrap();
+            }
+            node.owners().len() == 2
+        });
+        assert_eq!(node.blocks("pods", BlockState::Active).len(), 2, "the one in use, and one of the other family");
+        node.want("pods", 3).unwrap();
+        assert!(node.owners().len() > 2);
+    });
+}
+
+#[test]
+fn a_second_machine_of_the_same_name_and_store_claims_nothing() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(POOL);
+        node.want("pods", 1).unwrap();
+        let copy = host.dir().join("copy");
+        host.sh(&format!("mkdir {0} && cp -a {1}/a {0}/a", copy.display(), host.dir().display()));
+        let mut clone = Node::booted("a", &copy, settings.clone(), "boot-of-clone", Duration::from_mins(5));
+        let keeps = AtomicBool::new(true);
+        let engine = &node.engine;
+        let handle = node.runtime.handle().clone();
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                while keeps.load(Ordering::Relaxed) {
+                    assert!(handle.block_on(engine.keep_session()).unwrap());
+                    cnikit_process::Deadline::never().pause(Duration::from_millis(200));
+                }
+            });
+            let refused = clone.want("pods", 9).unwrap_err();
+            assert!(refused.to_string().contains("another machine"), "{refused}");
+            assert_eq!(clone.blocks("pods", BlockState::Active), [], "nothing is confirmed");
+            keeps.store(false, Ordering::Relaxed);
+        });
+        assert_eq!(node.blocks("pods", BlockState::Active).len(), 2);
+    });
+}
+
+#[test]
+fn requested_and_static_addresses_are_claimed_once() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let pool = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28,
+            "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.240","rangeEnd":"10.8.0.254"}]}"#;
+        let mut nodes = ["a", "b"].map(|name| Node::new(name, host.dir(), settings.clone()));
+        nodes[0].define(pool);
+        for address in ["10.8.0.245", "10.8.0.77"] {
+            let mut asked = want("pods", 1);
+            asked.addresses = vec![address.parse().unwrap()];
+            asked.attachment = Some("container-1/eth0".into());
+            nodes[0].agent.serve(&asked, Instant::now()).unwrap();
+            nodes[0].agent.serve(&asked, Instant::now()).unwrap();
+            let taken = nodes[1].agent.serve(&asked, Instant::now()).unwrap_err();
+            assert!(taken.to_string().contains("which belongs to node a, for network pods"), "{taken}");
+        }
+        let cidrs: Vec<String> =
+            nodes[0].blocks("pods", BlockState::Active).iter().map(|block| block.cidr.to_string()).collect();
+        assert_eq!(cidrs, ["10.8.0.245/32", "10.8.0.64/28"]);
+        let mut foreign = want("pods", 1);
+        foreign.addresses = vec!["10.9.0.1".parse().unwrap()];
+        assert_eq!(nodes[0].agent.serve(&foreign, Instant::now()).unwrap_err().reply().code, 7);
+    });
+}

@@ -1,0 +1,101 @@
+//! Three members of etcd.
+
+use std::time::Duration;
+
+use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, EtcdTls, Listing};
+use cnikit_pool::EngineKeys;
+use cnikit_testing::Host;
+
+use crate::running::{Running, eventually};
+
+pub(crate) struct Cluster {
+    pub(crate) host: Host,
+    pub(crate) members: Vec<Option<Running>>,
+    /// Flags of each member for TLS, and the scheme of its clients.
+    tls: String,
+    scheme: &'static str,
+}
+
+const MEMBERS: usize = 3;
+
+impl Cluster {
+    /// Starts the members, and waits until they serve.
+    pub(crate) fn start() -> Cluster {
+        let cluster = Cluster::begin(Host::new(), "http", String::new());
+        cluster.wait_ready(&cluster.settings());
+        cluster
+    }
+
+    /// Starts members whose clients need certificates; `certificates` is their directory.
+    pub(crate) fn with_tls(host: Host) -> Cluster {
+        let dir = host.dir().display().to_string();
+        let tls = format!(
+            "--cert-file={dir}/server.pem --key-file={dir}/server.key --client-cert-auth --trusted-ca-file={dir}/ca.pem"
+        );
+        Cluster::begin(host, "https", tls)
+    }
+
+    fn begin(host: Host, scheme: &'static str, tls: String) -> Cluster {
+        let mut cluster = Cluster { host, members: Vec::new(), tls, scheme };
+        for n in 0..MEMBERS {
+            cluster.members.push(Some(cluster.start_member(n)));
+        }
+        cluster
+    }
+
+    fn start_member(&self, n: usize) -> Running {
+        let all: Vec<String> = (0..MEMBERS).map(|n| format!("m{n}=http://127.0.0.1:{}", 2380 + 10 * n)).collect();
+        let client = format!("{}://127.0.0.1:{}", self.scheme, 2379 + 10 * n);
+        let peer = format!("http://127.0.0.1:{}", 2380 + 10 * n);
+        let data = self.host.dir().join(format!("m{n}"));
+        let command = format!(
+            "etcd --name m{n} --data-dir {} --listen-client-urls {client} --advertise-client-urls {client} \
+             --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \
+             --heartbeat-interval 50 --election-timeout 500 {}",
+            data.display(),
+            all.join(","),
+            self.tls
+        );
+        Running::start(&self.host, &format!("etcd-{n}"), &command)
+    }
+
+    pub(crate) fn endpoint(&self, n: usize) -> String {
+        format!("{}://127.0.0.1:{}", self.scheme, 2379 + 10 * n)
+    }
+
+    pub(crate) fn settings(&self) -> EtcdSettings {
+        EtcdSettings {
+            endpoints: (0..MEMBERS).map(|n| self.endpoint(n)).collect(),
+            tls: None,
+            prefix: EngineKeys::PREFIX.into(),
+            timeout: Duration::from_secs(2),
+            session: 5,
+        }
+    }
+
+    /// The settings with a client's certificate, if it has one.
+    pub(crate) fn settings_with(&self, identity: Option<&str>) -> EtcdSettings {
+        let read = |name: String| std::fs::read(self.host.dir().join(name)).unwrap();
+        let identity = identity.map(|name| (read(format!("{name}.pem")), read(format!("{name}.key"))));
+        EtcdSettings { tls: Some(EtcdTls { ca: read("ca.pem".into()), identity }), ..self.settings() }
+    }
+
+    pub(crate) fn wait_ready(&self, settings: &EtcdSettings) {
+        self.host.enter(|| {
+            let runtime = runtime();
+            let engine = EtcdEngine::new(settings.clone()).unwrap();
+            eventually("etcd does not serve", || runtime.block_on(engine.list(&Listing::Pools)).is_ok());
+        });
+    }
+
+    /// Kills a member.
+    pub(crate) fn kill(&mut self, n: usize) {
+        let member = self.members[n].take().unwrap();
+        member.signal(&self.host, "KILL");
+        member.finish();
+    }
+}
+
+pub(crate) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_multi_thread().worker_threads(1).enable_all().build().unwrap()
+}

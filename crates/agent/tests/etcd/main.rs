@@ -1,0 +1,10 @@
+//! Agents and a real etcd of three members, on the loopback interface of a namespace of their own.
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod certificates;
+mod claims;
+mod cluster;
+mod node;
+mod program;
+mod proxy;
+mod running;

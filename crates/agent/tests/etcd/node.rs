@@ -1,0 +1,100 @@
+//! A node with its files and its agent.
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, Listing};
+use cnikit_agent::operator::define_pool;
+use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent};
+use cnikit_pool::{BlockRecord, BlockState, LocalBlock, NodeFiles, Want};
+use cnikit_reservations::{AllocationRequest, Owner, RangeSet};
+use tokio::runtime::Runtime;
+
+use crate::cluster::runtime;
+
+pub(crate) struct Node {
+    pub(crate) runtime: Runtime,
+    pub(crate) engine: Arc<EtcdEngine>,
+    pub(crate) agent: PoolAgent<EtcdEngine>,
+    pub(crate) files: NodeFiles,
+}
+
+impl Node {
+    /// A node with this name, whose files are in a directory of that name.
+    pub(crate) fn new(name: &str, dir: &Path, settings: EtcdSettings) -> Node {
+        Node::booted(name, dir, settings, "boot-1", Duration::from_mins(5))
+    }
+
+    pub(crate) fn booted(name: &str, dir: &Path, settings: EtcdSettings, boot: &str, grace: Duration) -> Node {
+        let runtime = runtime();
+        let engine = Arc::new(EtcdEngine::new(settings).unwrap());
+        let files = NodeFiles::new(dir.join(name));
+        let settings = AgentSettings { node: name.into(), boot: format!("{boot}-{name}"), files: files.clone(), grace };
+        let metrics = Arc::new(AgentMetrics::default());
+        let agent = PoolAgent::new(settings, Arc::clone(&engine), runtime.handle().clone(), metrics).unwrap();
+        Node { runtime, engine, agent, files }
+    }
+
+    pub(crate) fn define(&self, pool: &str) {
+        self.runtime.block_on(define_pool(self.engine.as_ref(), pool.as_bytes())).unwrap();
+    }
+
+    pub(crate) fn reconcile(&mut self) -> Result<(), AgentFailure> {
+        self.agent.reconcile(&BTreeSet::new())
+    }
+
+    pub(crate) fn want(&mut self, network: &str, free: u32) -> Result<(), AgentFailure> {
+        self.agent.serve(&want(network, free), Instant::now())
+    }
+
+    /// The blocks of a network in the files, in a state.
+    pub(crate) fn blocks(&self, network: &str, state: BlockState) -> Vec<LocalBlock> {
+        let network = self.files.network(network, Duration::from_secs(5), |_| {});
+        let mut blocks = network.blocks().unwrap();
+        blocks.retain(|block| block.state == state);
+        blocks
+    }
+
+    /// A container gets an address of a block of the network.
+    pub(crate) fn reserve(&self, network: &str, container: &str) {
+        let pools = self.files.pools().unwrap().unwrap();
+        let network = self.files.network(network, Duration::from_secs(5), |_| {});
+        let locked = network.lock().unwrap();
+        let block = locked.blocks().unwrap().into_iter().find(|block| block.state == BlockState::Active).unwrap();
+        let range = block.range(&pools.pool(&block.pool).unwrap().unwrap()).unwrap();
+        let request = AllocationRequest {
+            owner: Owner::new(container, "eth0"),
+            sets: vec![RangeSet::try_from(&[range][..]).unwrap()],
+            wanted: Vec::new(),
+            cooldown: Duration::ZERO,
+        };
+        locked.acquire(&request).unwrap();
+    }
+
+    pub(crate) fn release(&self, network: &str, container: &str) {
+        let network = self.files.network(network, Duration::from_secs(5), |_| {});
+        network.store().release(&Owner::new(container, "eth0")).unwrap();
+    }
+
+    /// The owners in the engine, with their blocks.
+    pub(crate) fn owners(&self) -> Vec<(String, String)> {
+        let mut owners = Vec::new();
+        for (key, stored) in self.runtime.block_on(self.engine.list(&Listing::Blocks)).unwrap() {
+            owners.push((stored.record::<BlockRecord>().unwrap().node, key.to_string()));
+        }
+        owners
+    }
+}
+
+pub(crate) fn want(network: &str, free: u32) -> Want {
+    Want {
+        network: network.into(),
+        pool: "blue".into(),
+        families: Vec::new(),
+        free,
+        addresses: Vec::new(),
+        attachment: None,
+    }
+}

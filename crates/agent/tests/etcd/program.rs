@@ -1,0 +1,100 @@
+//! The program: daemon, claim without a daemon, operator's commands.
+
+use std::path::Path;
+use std::time::Duration;
+
+use cnikit_pool::{AgentReply, AgentRequest, BlockState, NodeFiles, ask_agent};
+use cnikit_process::Deadline;
+use serde_json::{Value, json};
+
+use crate::cluster::Cluster;
+use crate::node::want;
+use crate::running::{Running, eventually, log_of};
+
+const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
+
+fn configure(cluster: &Cluster, node: &str) -> String {
+    let dir = cluster.host.dir();
+    let config = json!({
+        "endpoints": [cluster.endpoint(0), cluster.endpoint(1), cluster.endpoint(2)],
+        "node": node,
+        "dataDir": dir.join(node),
+        "socket": dir.join(node).join("run/agent.sock"),
+        "metrics": "127.0.0.1:9465",
+        "session": 5,
+    });
+    let path = dir.join(format!("{node}.json"));
+    std::fs::write(&path, config.to_string()).unwrap();
+    let pool = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28}"#;
+    std::fs::write(dir.join("blue.json"), pool).unwrap();
+    path.display().to_string()
+}
+
+fn active(dir: &Path, node: &str, network: &str) -> usize {
+    let network = NodeFiles::new(dir.join(node)).network(network, Duration::from_secs(5), |_| {});
+    network.blocks().unwrap().iter().filter(|block| block.state == BlockState::Active).count()
+}
+
+#[test]
+fn the_daemon_serves_plugins_until_it_is_told_to_end_and_another_takes_over() {
+    let cluster = Cluster::start();
+    let (host, dir) = (&cluster.host, cluster.host.dir());
+    let config = configure(&cluster, "a");
+    host.sh(&format!("{AGENT} define {}/blue.json --config {config}", dir.display()));
+    let daemon = Running::start(host, "agent", &format!("{AGENT} run --log --config {config}"));
+    let socket = dir.join("a/run/agent.sock");
+    let ask = |network: &str, free: u32| {
+        let request = AgentRequest::Want(want(network, free));
+        ask_agent(&socket, &request, Deadline::after(Duration::from_secs(20)))
+    };
+    eventually("the daemon does not serve", || ask("pods", 1).is_ok());
+    assert_eq!(active(dir, "a", "pods"), 1, "{}", log_of(dir, "agent"));
+    assert_eq!(ask("pods", 40).unwrap(), AgentReply::Done(true));
+    assert_eq!(active(dir, "a", "pods"), 3);
+    let Ok(AgentReply::Error(full)) = ask("pods", 1000) else { panic!("a pool of 256 addresses") };
+    assert!(full.code == 11 && full.msg.contains("no free block"), "{full:?}");
+
+    let figures = host.sh("curl -s http://127.0.0.1:9465/metrics || python3 -c 'import urllib.request as u; print(u.urlopen(\"http://127.0.0.1:9465/metrics\").read().decode())'");
+    assert!(
+        figures.contains("cnikit_agent_may_claim 1") && figures.contains("cnikit_agent_failed_requests_total 1"),
+        "{figures}"
+    );
+
+    // A claim by the program is handed on to the daemon.
+    let done = host.sh(&format!("{AGENT} claim --network second --pool nowhere --config {config} || true"));
+    assert!(done.contains("there is no pool nowhere"), "{done}");
+    let listed: Value = serde_json::from_str(&host.sh(&format!("{AGENT} list --config {config}"))).unwrap();
+    assert_eq!(listed["nodes"][0]["node"], "a");
+    assert!(listed["nodes"][0]["session"].is_object(), "{listed}");
+
+    daemon.signal(host, "TERM");
+    let ended = daemon.finish();
+    assert!(ended.how.is_success(), "{:?}: {}", ended.how, log_of(dir, "agent"));
+    let claimed = active(dir, "a", "pods");
+    // The next process of the same boot takes over the session, and has what the first one had.
+    let daemon = Running::start(host, "agent", &format!("{AGENT} run --config {config}"));
+    eventually("the next daemon does not serve", || ask("pods", 1).is_ok());
+    assert_eq!(active(dir, "a", "pods"), claimed, "{}", log_of(dir, "agent"));
+    daemon.signal(host, "KILL");
+    daemon.finish();
+    let fenced: Value =
+        serde_json::from_str(&host.sh(&format!("{AGENT} fence a --by me --why 'it burns' --config {config}"))).unwrap();
+    assert_eq!(fenced["freed"], claimed);
+}
+
+#[test]
+fn without_a_daemon_a_claim_is_made_once() {
+    let cluster = Cluster::start();
+    let (host, dir) = (&cluster.host, cluster.host.dir());
+    let config = configure(&cluster, "a");
+    host.sh(&format!("{AGENT} define {}/blue.json --config {config}", dir.display()));
+    let printed = host.sh(&format!("{AGENT} claim --network pods --pool blue --config {config} 2>/dev/null"));
+    assert_eq!(printed.trim(), r#"{"done":true}"#);
+    assert_eq!(active(dir, "a", "pods"), 1);
+    let (success, printed) = host.try_sh(&format!("{AGENT} claim --network pods --pool red --config {config}"));
+    assert!(!success && printed.contains("there is no pool red"), "{printed}");
+    // A definition without a block that a node has is refused.
+    std::fs::write(dir.join("blue.json"), r#"{"name":"blue","ranges":[{"subnet":"10.9.0.0/24"}]}"#).unwrap();
+    let (success, printed) = host.try_sh(&format!("{AGENT} define {}/blue.json --config {config} 2>&1", dir.display()));
+    assert!(!success && printed.contains("node a has block"), "{printed}");
+}
