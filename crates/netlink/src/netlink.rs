@@ -237,9 +237,9 @@ impl Request {
         self.pack_with(if is_question(&self.message) { 0 } else { NLM_F_ACK }, sequence)
     }
 
-    /// Whether no acknowledgement is needed if another message follows in the same datagram: the kernel works on them in order, and a
-    /// refusal is always reported, except `EINTR`. A change of a route, a rule, an address or a neighbour does not wait for anything
-    /// that a signal could interrupt. An acknowledgement takes one or two microseconds.
+    /// Whether no acknowledgement is needed if another message follows in the same datagram. The kernel works on them in order, and
+    /// reports each refusal except `EINTR`. A change of a route, a rule, an address or a neighbour does not wait for anything that
+    /// a signal could interrupt. An acknowledgement takes one or two microseconds.
     fn may_succeed_silently(&self) -> bool {
         use RouteNetlinkMessage::{
             DelAddress, DelNeighbour, DelRoute, DelRule, NewAddress, NewNeighbour, NewRoute, NewRule,

@@ -10,9 +10,9 @@
 //! instructions.
 //! A block stays in the list of its size, so the daemon of dhcp has as many as it once needed at the same time.
 //!
-//! A call of a plugin needs 30 to 100 kB. It gets them from [`FirstMemory`], which is mapped when the program is executed: the blocks
-//! are next to each other, without headers, so a call touches half of the pages that dlmalloc takes, and makes no system calls for
-//! them.
+//! A call of a plugin needs 30 to 100 kB. It gets them from [`FirstMemory`], which is mapped when the program is executed: the
+//! blocks are next to each other, without headers, so a call touches fewer pages than with dlmalloc, and makes no system calls for
+//! memory.
 #![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
 #![expect(clippy::cast_ptr_alignment, reason = "small blocks are aligned for addresses")]
 
@@ -240,8 +240,8 @@ impl Memory {
     }
 }
 
-// SAFETY: a block is given to one caller at a time, with at least the size and the alignment of the layout: those of lists are cut from
-// memory that overlaps nothing, or are dlmalloc's as the others are.
+// SAFETY: a block is given to one caller at a time, with at least the size and the alignment of the layout: those of lists are cut
+// from memory that overlaps nothing, or are dlmalloc's as the others are.
 unsafe impl GlobalAlloc for Allocator {
     // Not inlined: what calls them is most of the code.
     #[inline(never)]
