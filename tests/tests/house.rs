@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7, every example for
 /// authors in row 8.
-const ROWS: [(&str, u8); 30] = [
+const ROWS: [(&str, u8); 31] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -29,6 +29,7 @@ const ROWS: [(&str, u8); 30] = [
     ("crates/pool", 2),
     ("crates/skel", 2),
     ("crates/libcni", 2),
+    ("crates/agent", 3),
     ("crates/dhcp-daemon", 3),
     ("crates/installer", 3),
     ("crates/plan", 3),
@@ -390,15 +391,44 @@ fn tree(id: &str) -> BTreeSet<String> {
     packages.map(|package| text(&package["name"]).to_owned()).collect()
 }
 
+/// The crates that are denied in deny.toml, each a line that begins with its name.
+fn denied() -> BTreeSet<String> {
+    let file = read("deny.toml");
+    let (_, list) = file.split_once("\ndeny = [").unwrap();
+    let names = list.lines().filter_map(|line| line.trim_start().strip_prefix("{ name = \"")?.split('"').next());
+    names.map(str::to_owned).collect()
+}
+
+/// The crate that alone may have an async runtime.
+const ASYNC: &str = "crates/agent";
+
 #[test]
-fn no_async_runtime_is_in_any_plugin() {
-    let runtimes = listed("deny = [");
-    assert!(runtimes.contains("tokio") && runtimes.contains("async-io"), "{runtimes:?}");
-    for (folder, package) in ours().into_iter().filter(|(folder, _)| folder.starts_with("plugins/")) {
+fn no_async_runtime_is_in_any_crate_but_the_agent() {
+    let runtimes = denied();
+    assert!(runtimes.contains("tokio") && runtimes.contains("async-io") && runtimes.len() >= 9, "{runtimes:?}");
+    let packages = ours();
+    for (folder, package) in &packages {
         let tree = tree(text(&package["id"]));
-        assert!(tree.len() > 5, "{folder} is made of {tree:?} only");
         let found: Vec<_> = tree.intersection(&runtimes).collect();
+        if folder == ASYNC {
+            assert_eq!(found, ["tokio"], "{folder}");
+            continue;
+        }
         assert!(found.is_empty(), "{folder} has {found:?} built in");
+        let to: Vec<&Value> =
+            list(&package["dependencies"]).iter().filter(|edge| edge["name"] == "cnikit-agent").collect();
+        assert!(to.is_empty(), "{folder} depends on {ASYNC}");
+        assert!(tree.len() > 5 || !folder.starts_with("plugins/"), "{folder} is made of {tree:?} only");
+    }
+    assert!(packages.contains_key(ASYNC) && packages.len() > 40, "{:?}", packages.keys());
+}
+
+/// A plain `cargo build` builds all that a plugin's author needs, and no async runtime.
+#[test]
+fn the_agent_alone_is_no_default_member() {
+    let default = list(&metadata()["workspace_default_members"]);
+    for (folder, package) in ours() {
+        assert_eq!(default.contains(&package["id"]), folder != ASYNC, "{folder}");
     }
 }
 

@@ -122,7 +122,7 @@ impl AgentConfig {
         if (tls > 0) != self.ca.is_some() || self.certificate.is_some() != self.key.is_some() {
             return invalid(
                 "ca, certificate, key: https needs `ca`; `certificate` and `key` come together".into(),
-                "see docs/pool.md for how to make certificates",
+                "docs/agent.md has an example",
             );
         }
         if let Some(metrics) = &self.metrics {

@@ -44,9 +44,34 @@ fn invalid(error: &cnikit_reservations::Error) -> Error {
 impl AgentFiles {
     pub(crate) fn open(files: NodeFiles) -> Result<AgentFiles, Error> {
         let mut opened = AgentFiles { files, unused: BTreeMap::new(), pools: BTreeMap::new() };
-        let known = opened.files.pools()?.unwrap_or_default();
-        opened.use_pools(&known);
+        match opened.files.pools() {
+            Ok(known) => opened.use_pools(&known.unwrap_or_default()),
+            Err(error) => log("pools", format_args!("{error}; the file is written anew")),
+        }
+        for network in opened.files.networks()? {
+            opened.set_aside_if_damaged(&network)?;
+        }
         Ok(opened)
+    }
+
+    /// Sets a file of blocks aside that a power cut has damaged: the engine has every block of it, with its network. A file of a later
+    /// release is not damaged, and an error.
+    fn set_aside_if_damaged(&self, name: &str) -> Result<(), Error> {
+        let network = self.network(name);
+        let Err(error) = network.blocks() else { return Ok(()) };
+        if !error.text.contains(": not JSON") {
+            return Err(error);
+        }
+        let _locked = network.lock().map_err(|error| invalid(&error))?;
+        if network.blocks().is_ok() {
+            return Ok(());
+        }
+        let file = self.files.path().join(format!("{name}.blocks"));
+        let aside = self.files.path().join(format!("{name}.blocks.damaged"));
+        std::fs::rename(&file, &aside)
+            .map_err(|why| Error { text: format!("set {} aside: {why}", file.display()), hint: None })?;
+        log("files", format_args!("{error}; it is now {}, and is written anew", aside.display()));
+        Ok(())
     }
 
     /// The node's file; one is made with a new incarnation if there is none.

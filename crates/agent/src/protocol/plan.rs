@@ -3,9 +3,13 @@
 use std::collections::BTreeMap;
 
 use cnikit_pool::{BlockState, NodeState, PoolFamily};
+use cnikit_types::check_network_name;
 
 use super::survey::{FoundBlock, Survey};
 use super::view::{BlockChange, BlockId, ChangeKind, HeldBlock, NodeView};
+
+/// The longest name of a network that has a file of blocks, in bytes.
+const LONGEST_NETWORK: usize = 230;
 
 /// One step. Those that ask the engine have a transaction: see [`super::transaction_of`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -246,6 +250,10 @@ fn adoptions(view: &NodeView, survey: &Survey, standing: Standing) -> Vec<Step> 
             continue;
         }
         let Some(record) = &found.record else { continue };
+        // It becomes the name of a file: who can write to the engine is not trusted with paths.
+        if check_network_name(&record.network).is_err() || record.network.len() > LONGEST_NETWORK {
+            continue;
+        }
         steps.push(Step::Renew {
             id: id.clone(),
             network: record.network.clone(),

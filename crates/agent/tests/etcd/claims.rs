@@ -243,3 +243,78 @@ fn requested_and_static_addresses_are_claimed_once() {
         assert_eq!(nodes[0].agent.serve(&foreign, Instant::now()).unwrap_err().reply().code, 7);
     });
 }
+
+#[test]
+fn what_the_engine_lost_is_claimed_again_and_what_the_disk_lost_is_read_again() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28}"#);
+        node.want("pods", 1).unwrap();
+        node.reserve("pods", "container-1");
+        let before = node.blocks("pods", BlockState::Active);
+
+        // The backup is older than the claim.
+        host.sh("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 del --prefix /cnikit/v1/blocks/");
+        node.reconcile().unwrap();
+        let after = node.blocks("pods", BlockState::Active);
+        assert_eq!(node.owners().len(), 1);
+        assert!(after.len() == 1 && after[0].cidr == before[0].cidr && after[0].epoch > before[0].epoch, "{after:?}");
+
+        // A power cut took the content of the file.
+        std::fs::write(host.dir().join("a/.pool/pods.blocks"), "").unwrap();
+        std::fs::write(host.dir().join("a/.pool/pools.json"), "{").unwrap();
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.reconcile().unwrap();
+        let again = node.blocks("pods", BlockState::Active);
+        assert!(again.len() == 1 && again[0].cidr == before[0].cidr && again[0].epoch > after[0].epoch, "{again:?}");
+        assert!(node.files.pools().unwrap().is_some());
+    });
+}
+
+#[test]
+fn a_record_that_names_a_path_makes_no_file() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28}"#);
+        node.reconcile().unwrap();
+        let incarnation = node.files.node().unwrap().unwrap().incarnation;
+        let record = format!(r#"{{"node":"a","incarnation":"{incarnation}","network":"../../escaped"}}"#);
+        host.sh(&format!(
+            "ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 put /cnikit/v1/blocks/blue/10.8.0.16/28 '{record}'"
+        ));
+        node.reconcile().unwrap();
+        node.want("pods", 1).unwrap();
+        assert!(!host.dir().join("escaped").exists() && !host.dir().parent().unwrap().join("escaped").exists());
+        assert_eq!(node.files.networks().unwrap(), ["pods"]);
+    });
+}
+
+/// 1,024 blocks take 64 transactions.
+#[test]
+fn many_blocks_are_claimed_many_at_once() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/16"}],"blockSize4":26}"#);
+        node.reconcile().unwrap();
+        let before = revision(host);
+        let began = Instant::now();
+        node.want("pods", 1_024 * 64 - 3).unwrap();
+        let writes = revision(host) - before;
+        assert_eq!(node.owners().len(), 1_024);
+        assert!(writes <= 70, "{writes} transactions");
+        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
+    });
+}
+
+/// The revision of etcd: each transaction that writes has one.
+fn revision(host: &cnikit_testing::Host) -> u64 {
+    let text = host.sh("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 get /none -w json");
+    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
+    status["header"]["revision"].as_u64().unwrap()
+}

@@ -98,3 +98,16 @@ fn without_a_daemon_a_claim_is_made_once() {
     let (success, printed) = host.try_sh(&format!("{AGENT} define {}/blue.json --config {config} 2>&1", dir.display()));
     assert!(!success && printed.contains("node a has block"), "{printed}");
 }
+
+#[test]
+fn the_unit_is_valid_and_exposes_little() {
+    let host = cnikit_testing::Host::new();
+    let unit = host.dir().join("cnikit-agent.service");
+    let text = include_str!("../../systemd/cnikit-agent.service").replace("/opt/cni/bin/cnikit-agent", AGENT);
+    std::fs::write(&unit, text).unwrap();
+    let (valid, printed) = host.try_sh(&format!("systemd-analyze verify {}", unit.display()));
+    assert!(valid && !printed.contains("cnikit-agent.service:"), "{printed}");
+    let (is_safe, printed) =
+        host.try_sh(&format!("systemd-analyze security --offline=yes --no-pager --threshold=25 {}", unit.display()));
+    assert!(is_safe, "{printed}");
+}
