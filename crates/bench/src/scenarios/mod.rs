@@ -247,6 +247,11 @@ const NFTABLES: Scenario = Scenario {
     ..ONE
 };
 const HOST_LOCAL: Scenario = Scenario { plugin: "host-local", conf: concat!("{", ipam!(), "}"), pause: BRIEF, ..ONE };
+/// What the agent of a node has written: a pool, and one block of it for the network.
+const POOL_FILES: &str = r#"mkdir -p DIR/leases && mkdir -m 700 DIR/leases/.pool && cd DIR/leases/.pool &&
+    printf '{"version":1,"incarnation":"0000000000000000000000000000000a","boot":"%s","state":"serving"}'         "$(cat /proc/sys/kernel/random/boot_id)" >node.json &&
+    echo '{"version":1,"pools":[{"name":"blue","ranges":[{"subnet":"10.97.0.0/16"}],"blockSize4":24}]}' >pools.json &&
+    echo '{"version":1,"blocks":[{"pool":"blue","cidr":"10.97.1.0/24","epoch":1,"state":"active"}]}' >bench.blocks"#;
 const STATIC: &str = r#"{"ipam":{"type":"static","addresses":[{"address":"10.97.0.5/16","gateway":"10.97.0.1"}]}}"#;
 /// A chain as `cnitool` runs it. loopback after bridge only passes its result on. Both sides have it, and it is one more process,
 /// as portmap or tuning would be.
@@ -626,6 +631,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
     Scenario { name: "host-local, 65,000 taken", reserved: 65_000, rounds: 8, short: 0, ..HOST_LOCAL },
     Scenario {
+        name: "pool",
+        plugin: "pool",
+        conf: r#"{"ipam":{"type":"pool","pool":"blue","dataDir":"DIR/leases","agentSocket":"DIR/agent.sock"}}"#,
+        before: POOL_FILES,
+        ..HOST_LOCAL
+    },
+    Scenario {
         name: "flannel over bridge",
         plugin: "flannel",
         // The last release of upstream that had flannel supports no newer version.
@@ -800,6 +812,7 @@ pub(crate) const FLOOR: [(Verb, f64); 3] = [(Add, 1.35), (Check, 1.5), (Del, 1.1
 /// Of these two rows of ours, the second may cost at most that many times the first.
 pub(crate) const COMPARED: &[(&str, &str, f64)] = &[
     ("host-local, empty ADD", "host-local, 65,000 taken ADD", 1.5),
+    ("host-local, empty ADD", "pool ADD", 1.5),
     ("bridge DEL", "flannel over bridge DEL", 1.5),
     ("portmap, nftables, 1 port ADD", "portmap, nftables, 100,000 foreign rules ADD", 1.5),
     ("portmap, nftables, 1 port DEL", "portmap, nftables, 100,000 foreign rules DEL", 1.5),
