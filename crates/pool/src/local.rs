@@ -180,7 +180,7 @@ impl NodeFiles {
     /// # Errors
     /// It cannot be read, or is damaged.
     pub fn node(&self) -> Result<Option<LocalNode>, Error> {
-        self.read(NODE)
+        self.open()?.node()
     }
 
     /// Replaces `node.json`.
@@ -196,7 +196,7 @@ impl NodeFiles {
     /// # Errors
     /// It cannot be read, or is damaged.
     pub fn pools(&self) -> Result<Option<LocalPools>, Error> {
-        self.read(POOLS)
+        self.open()?.pools()
     }
 
     /// Replaces `pools.json`.
@@ -212,7 +212,7 @@ impl NodeFiles {
     /// # Errors
     /// The directory cannot be listed.
     pub fn networks(&self) -> Result<Vec<String>, Error> {
-        let Some(directory) = self.open()? else { return Ok(Vec::new()) };
+        let Some(directory) = self.open()?.directory else { return Ok(Vec::new()) };
         let mut networks = Vec::new();
         for name in directory.directory().list().map_err(|error| of_store(&error))? {
             let name = name.into_string().unwrap_or_default();
@@ -251,25 +251,13 @@ impl NodeFiles {
         directory.lock(CLAIMS, timeout).map_err(|error| of_store(&error))
     }
 
-    fn open(&self) -> Result<Option<PrivateDirectory>, Error> {
-        PrivateDirectory::open(&self.data_dir, &[DIRECTORY]).map_err(|error| of_store(&error))
-    }
-
-    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
-        let Some(directory) = self.open()? else { return Ok(None) };
-        let Some((text, _)) = directory.directory().read(name, LARGEST).map_err(|error| of_store(&error))? else {
-            return Ok(None);
-        };
-        let path = self.path().join(name);
-        let damaged = |why: &dyn std::fmt::Display| {
-            Error::new(format!("read {}: {why}", path.display()))
-                .hint("start cnikit-agent again, which writes the file anew from its engine")
-        };
-        let document = document::parse(&text).map_err(|error| damaged(&format_args!("not JSON: {error}")))?;
-        limit::check(&document).map_err(|error| damaged(&error))?;
-        let version: VersionOnly = read(&document).map_err(|error| damaged(&error))?;
-        check_version(&path, version.version, VERSION).map_err(|error| of_store(&error))?;
-        read(&document).map(Some).map_err(|error| damaged(&error))
+    /// Opens the directory once, to read several files of it.
+    ///
+    /// # Errors
+    /// It cannot be opened, or another user can write there. That it does not exist is not an error.
+    pub fn open(&self) -> Result<OpenNodeFiles, Error> {
+        let directory = PrivateDirectory::open(&self.data_dir, &[DIRECTORY]).map_err(|error| of_store(&error))?;
+        Ok(OpenNodeFiles { path: self.path(), directory })
     }
 
     fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<(), Error> {
@@ -282,6 +270,62 @@ impl NodeFiles {
         cnikit_store::Directory::make_durably(&self.data_dir, 0o755).map_err(|error| of_store(&error))?;
         let directory = PrivateDirectory::make(&self.data_dir, &[DIRECTORY]).map_err(|error| of_store(&error))?;
         directory.directory().replace_durably(name, &text, 0o600).map_err(|error| of_store(&error))
+    }
+}
+
+/// The files of this node, whose directory is open.
+#[derive(Debug)]
+pub struct OpenNodeFiles {
+    path: PathBuf,
+    directory: Option<PrivateDirectory>,
+}
+
+impl OpenNodeFiles {
+    /// As [`NodeFiles::node`].
+    ///
+    /// # Errors
+    /// As [`NodeFiles::node`].
+    pub fn node(&self) -> Result<Option<LocalNode>, Error> {
+        self.read(NODE)
+    }
+
+    /// As [`NodeFiles::pools`].
+    ///
+    /// # Errors
+    /// As [`NodeFiles::pools`].
+    pub fn pools(&self) -> Result<Option<LocalPools>, Error> {
+        self.read(POOLS)
+    }
+
+    /// The blocks of a network; none if it has no file.
+    ///
+    /// # Errors
+    /// The file cannot be read, or is damaged, or the network's name is too long.
+    pub fn blocks(&self, network: &str) -> Result<Vec<LocalBlock>, Error> {
+        if network.len() > LONGEST_NAME {
+            return Err(Error::new(format!("the network's name has {} bytes", network.len()))
+                .hint(format!("a network of pool has a name of at most {LONGEST_NAME} bytes")));
+        }
+        let Some(file) = self.read::<BlocksFile>(&format!("{network}{BLOCKS}"))? else { return Ok(Vec::new()) };
+        limit::count("blocks", file.blocks.len(), MOST_BLOCKS)?;
+        Ok(file.blocks)
+    }
+
+    fn read<T: DeserializeOwned>(&self, name: &str) -> Result<Option<T>, Error> {
+        let Some(directory) = &self.directory else { return Ok(None) };
+        let Some((text, _)) = directory.directory().read(name, LARGEST).map_err(|error| of_store(&error))? else {
+            return Ok(None);
+        };
+        let path = self.path.join(name);
+        let damaged = |why: &dyn std::fmt::Display| {
+            Error::new(format!("read {}: {why}", path.display()))
+                .hint("start cnikit-agent again, which writes the file anew from its engine")
+        };
+        let document = document::parse(&text).map_err(|error| damaged(&format_args!("not JSON: {error}")))?;
+        limit::check(&document).map_err(|error| damaged(&error))?;
+        let version: VersionOnly = read(&document).map_err(|error| damaged(&error))?;
+        check_version(&path, version.version, VERSION).map_err(|error| of_store(&error))?;
+        read(&document).map(Some).map_err(|error| damaged(&error))
     }
 }
 
@@ -312,14 +356,7 @@ impl NetworkFiles {
     /// # Errors
     /// The file cannot be read, or is damaged.
     pub fn blocks(&self) -> Result<Vec<LocalBlock>, Error> {
-        let name = self.store.network.as_str();
-        if name.len() > LONGEST_NAME {
-            return Err(Error::new(format!("the network's name has {} bytes", name.len()))
-                .hint(format!("a network of pool has a name of at most {LONGEST_NAME} bytes")));
-        }
-        let Some(file) = self.files.read::<BlocksFile>(&format!("{name}{BLOCKS}"))? else { return Ok(Vec::new()) };
-        limit::count("blocks", file.blocks.len(), MOST_BLOCKS)?;
-        Ok(file.blocks)
+        self.files.open()?.blocks(&self.store.network)
     }
 
     /// Locks the network, whose directory is created if it does not exist.

@@ -6,7 +6,9 @@ use std::time::Duration;
 
 use cnikit::types::{Args, NetConf};
 use cnikit::{AttachmentSpec, Error, Result, code, log, netns};
-use cnikit_pool::{BlockState, LocalBlock, LocalPools, NetworkFiles, NodeFiles, NodeState, PoolDefinition, PoolFamily};
+use cnikit_pool::{
+    BlockState, LocalBlock, LocalPools, NetworkFiles, NodeFiles, NodeState, OpenNodeFiles, PoolDefinition, PoolFamily,
+};
 use cnikit_process::Deadline;
 use cnikit_reservations::{Allocation, AllocationRequest, ErrorKind, Owner, Range, RangeConfig, RangeSet, TIMEOUT};
 
@@ -92,8 +94,9 @@ impl<'a> PoolRequest<'a> {
     fn attempt(&self) -> Result<Attempt> {
         // The agent's files are read under the network's lock: the agent holds it when it takes a block away.
         let locked = self.network.lock().map_err(refused)?;
-        let pools = self.files.pools().map_err(unreadable)?;
-        let serving = match self.serving(pools.as_ref(), locked.blocks())? {
+        let files = self.files.open().map_err(unreadable)?;
+        let pools = files.pools().map_err(unreadable)?;
+        let serving = match self.serving(&files, pools.as_ref())? {
             Ok(serving) => serving,
             Err(shortage) => return Ok(Attempt::Short(shortage)),
         };
@@ -125,11 +128,11 @@ impl<'a> PoolRequest<'a> {
     /// The blocks that serve; the inner error is what to ask the agent for.
     pub(crate) fn serving(
         &self,
+        files: &OpenNodeFiles,
         pools: Option<&LocalPools>,
-        blocks: Result<Vec<LocalBlock>, cnikit_pool::Error>,
     ) -> Result<Result<Serving, Shortage>> {
         let name = self.plugin.select(self.conf, self.args, pools)?;
-        let Some(node) = self.files.node().map_err(unreadable)? else {
+        let Some(node) = files.node().map_err(unreadable)? else {
             let text =
                 format!("no agent has ever served this node: there is no node.json in {}", self.files.path().display());
             return Ok(Err(self.unknown(name, &text)));
@@ -147,7 +150,7 @@ impl<'a> PoolRequest<'a> {
         let families = self.families(&definition)?;
         let is_confirmed = netns::boot_id().is_ok_and(|boot| boot == node.boot);
         let after_boot = definition.config().after_boot;
-        let blocks = blocks.map_err(unreadable)?;
+        let blocks = files.blocks(self.network.name()).map_err(unreadable)?;
         let mut ranges = Vec::new();
         let mut statics = Vec::new();
         for block in blocks.iter().filter(|block| block.serves(is_confirmed, after_boot)) {

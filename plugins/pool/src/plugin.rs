@@ -108,11 +108,12 @@ impl IpamPlugin for PoolPlugin {
 
     fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
         let request = PoolRequest::new(self, at, requested(&at.conf, &at.args)?);
-        let pools = request.files.pools().map_err(unreadable)?;
+        let files = request.files.open().map_err(unreadable)?;
+        let pools = files.pools().map_err(unreadable)?;
         let pool = self.select(&at.conf, &at.args, pools.as_ref())?;
         let place = data_dir(&at.conf).join(&at.tag.network);
         let ask = format!("ask the agent at {} for more addresses of pool {pool}", self.agent_socket.display());
-        let Ok(serving) = request.serving(pools.as_ref(), request.network.blocks())? else {
+        let Ok(serving) = request.serving(&files, pools.as_ref())? else {
             let steps = vec![ask, format!("reserve one of each family for {} in {}", request.owner, place.display())];
             return Ok((steps, self.example_of_documentation()?));
         };
