@@ -395,6 +395,12 @@ need_firewalld() {
 }
 unpack_firewalld() { unpack_deb bookworm "firewalld python3-firewall" "$CACHE/firewalld"; }
 
+# etcd and its tool, in front of $PATH. They are unpacked and not installed: an installation starts a server.
+unpack_etcd() {
+    unpack_deb bookworm "etcd-server etcd-client" "$CACHE/etcd"
+    PATH=$CACHE/etcd/usr/bin:$PATH
+}
+
 # build_to_measure DIR: the plugins as they are installed, in DIR/bin, those of the floor in DIR/floor, and in $bench what measures
 # them. That is built by itself, for what is built together has the features of all, and is not what is installed.
 build_to_measure() {
