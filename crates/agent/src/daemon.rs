@@ -51,8 +51,8 @@ enum Event {
     Stop,
 }
 
-/// Serves until SIGTERM or SIGINT. What is under way is finished first. Nothing is given back at the end: blocks and containers stay, and
-/// the next agent takes over the session.
+/// Serves until SIGTERM or SIGINT. What is under way is finished first. Nothing is given back at the end: blocks and containers
+/// stay, and the next agent takes over the session.
 ///
 /// # Errors
 /// The files cannot be read, or signals or figures cannot be served. An engine that does not answer is no error.

@@ -15,8 +15,8 @@ pub const VALUE_LIMIT: usize = 4 << 10;
 /// The longest name of a node, in bytes: that of Kubernetes.
 const LONGEST_NODE: usize = 253;
 
-/// Identifies one life of a node's local store: a random number that is drawn when the store is made. A node that is installed again
-/// has another one, although its name is the same.
+/// Identifies one life of a node's local store: a random number that is drawn when the store is made. A node that is installed
+/// again has another one, although its name is the same.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(u128);
 
@@ -359,8 +359,8 @@ impl fmt::Display for KeyOfEngine {
     }
 }
 
-/// Checks the name of a node, a namespace or a name in one: letters, digits, `_`, `.` and `-`, the first a letter or a digit, at most
-/// 253 bytes.
+/// Checks the name of a node, a namespace or a name in one: letters, digits, `_`, `.` and `-`, the first a letter or a digit, at
+/// most 253 bytes.
 ///
 /// # Errors
 /// It is not one.

@@ -54,8 +54,8 @@ impl AgentFiles {
         Ok(opened)
     }
 
-    /// Sets a file of blocks aside that a power cut has damaged: the engine has every block of it, with its network. A file of a later
-    /// release is not damaged, and an error.
+    /// Sets a file of blocks aside that a power cut has damaged: the engine has every block of it, with its network. A file of a
+    /// later release is not damaged, and an error.
     fn set_aside_if_damaged(&self, name: &str) -> Result<(), Error> {
         let network = self.network(name);
         let Err(error) = network.blocks() else { return Ok(()) };

@@ -121,8 +121,8 @@ impl<E: Engine> PoolAgent<E> {
         })
     }
 
-    /// Has the files say what the engine says: opens the session, registers the incarnation, confirms, adopts, gives back. Blocks that
-    /// are sealed serve again if more addresses of their network and pool are wanted.
+    /// Has the files say what the engine says: opens the session, registers the incarnation, confirms, adopts, gives back. Blocks
+    /// that are sealed serve again if more addresses of their network and pool are wanted.
     ///
     /// # Errors
     /// The engine does not answer, or a file cannot be read or written. What was done is done; the next call goes on.

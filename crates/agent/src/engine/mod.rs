@@ -52,8 +52,8 @@ pub enum Listing {
     FencesOf(String),
 }
 
-/// An engine. Claims, releases, fences, sessions and the node's record are transactions, which the protocol computes; an engine executes
-/// them, all or nothing.
+/// An engine. Claims, releases, fences, sessions and the node's record are transactions, which the protocol computes; an engine
+/// executes them, all or nothing.
 pub trait Engine: Send + Sync + 'static {
     /// Executes a transaction.
     fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Outcome, EngineError>> + Send;
@@ -75,7 +75,7 @@ pub trait Engine: Send + Sync + 'static {
     /// Renews the session, once. `Ok(false)`: it has ended, or none was opened.
     fn keep_session(&self) -> impl Future<Output = Result<bool, EngineError>> + Send;
 
-    /// Calls `changed` when the pools, the selections or what concerns the node may have changed; ends with an error when it cannot any
-    /// more.
+    /// Calls `changed` when the pools, the selections or what concerns the node may have changed; ends with an error when it cannot
+    /// any more.
     fn watch(&self, node: &str, changed: impl Fn() + Send) -> impl Future<Output = EngineError> + Send;
 }

@@ -8,12 +8,12 @@
 //!
 //! # Why it is safe
 //!
-//! A block serves only after a write in the engine that named this node and its incarnation, or after the engine confirmed that this
-//! write is still the last one. The revision of that write is the block's *epoch*. A block's key is deleted only under its epoch, so a
-//! deletion that is late, because the network or a server held it, deletes nothing that was written since. Therefore a block that was
-//! sealed and is to serve again is written anew first ([`Step::Renew`]): to read that it is still there would not be enough, as the
-//! deletion may yet arrive. A late claim can create a block that the node does not know of; a survey finds it, and the node adopts it
-//! by the same write.
+//! A block serves only after a write in the engine that named this node and its incarnation, or after the engine confirmed that
+//! this write is still the last one. The revision of that write is the block's *epoch*. A block's key is deleted only under its
+//! epoch, so a deletion that is late, because the network or a server held it, deletes nothing that was written since. Therefore a
+//! block that was sealed and is to serve again is written anew first ([`Step::Renew`]): to read that it is still there would not be
+//! enough, as the deletion may yet arrive. A late claim can create a block that the node does not know of; a survey finds it, and
+//! the node adopts it by the same write.
 //!
 //! No time decides anything. The session ends when its lease does, but nothing is freed by that: it detects a clone only.
 

@@ -80,8 +80,8 @@ pub struct NodeView {
     pub state: NodeState,
     /// The boot in which the files were confirmed last.
     pub recorded_boot: String,
-    /// The revision in which this process of the agent wrote the session, 0 if it did not: the session of a process before ends with
-    /// that one's lease.
+    /// The revision in which this process of the agent wrote the session, 0 if it did not: the session of a process before ends
+    /// with that one's lease.
     pub session: i64,
     /// The blocks.
     pub blocks: Vec<HeldBlock>,
@@ -133,8 +133,8 @@ pub enum ChangeKind {
     Remove(i64),
 }
 
-/// The block after a change that was decided earlier; `None` if the files have it no longer. `current` and `in_use` are read under the
-/// network's lock: what was decided without it does not count any more if the block has another epoch, or is in use by now.
+/// The block after a change that was decided earlier; `None` if the files have it no longer. `current` and `in_use` are read under
+/// the network's lock: what was decided without it does not count any more if the block has another epoch, or is in use by now.
 pub fn changed(change: &BlockChange, current: Option<&HeldBlock>, in_use: bool) -> Option<HeldBlock> {
     let Some(block) = current else {
         let ChangeKind::Activate(epoch) = change.kind else { return None };

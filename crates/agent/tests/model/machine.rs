@@ -85,7 +85,8 @@ impl Machine {
             && !self.containers.contains_key(&block.id)
     }
 
-    /// The files as the agent sees them: with what containers use. `is_idle` is whether it has seen the others without use for long.
+    /// The files as the agent sees them: with what containers use. `is_idle` is whether it has seen the others without use for
+    /// long.
     pub(crate) fn seen(&self, is_idle: bool, is_wanted: bool) -> NodeView {
         let mut view = self.view.clone();
         self.mark_use(&mut view);

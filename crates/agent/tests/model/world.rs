@@ -62,7 +62,8 @@ pub(crate) struct World {
     pub(crate) served_fenced: bool,
     /// A fenced incarnation was given a block.
     pub(crate) gave_fenced: bool,
-    /// The boots of which an operator has said that their containers are gone: those in which the machines were when they were fenced.
+    /// The boots of which an operator has said that their containers are gone: those in which the machines were when they were
+    /// fenced.
     pub(crate) given_up: BTreeSet<Holder>,
 }
 
