@@ -10,8 +10,8 @@
 //! | `<network>.cooling` | released addresses | the plugin, under the network's lock |
 //! | `claims.lock` | nothing: it is locked while the agent's program is run to claim a block | |
 //!
-//! The blocks' file does not end in `.json`, because a network can have the name `node` or `pools`. A file is replaced as a whole and
-//! synced, so a reader sees the old or the new one, after a kill and after a power cut.
+//! The blocks' file does not end in `.json`, because a network can have the name `node` or `pools`. A file is replaced as a whole
+//! and synced, so a reader sees the old or the new one, after a kill and after a power cut.
 //!
 //! A network's directory `<dataDir>/<network>` is that of host-local, with a file for each address. Whoever takes a block away does
 //! that under the network's lock, in which ADD reads the blocks and takes an address: see [`LockedNetwork`].
@@ -55,7 +55,7 @@ const LONGEST_NAME: usize = 230;
 pub struct LocalNode {
     /// The incarnation of this store.
     pub incarnation: Incarnation,
-    /// The boot in which the engine confirmed the blocks that are active; see [`cnikit_netns::boot_id`].
+    /// The boot in which the engine confirmed the blocks that are active; see `cnikit_netns::boot_id`.
     pub boot: String,
     /// Whether it allocates addresses.
     pub state: NodeState,
@@ -368,8 +368,8 @@ impl NetworkFiles {
     }
 }
 
-/// A network whose lock is held. What is decided from its blocks is true until the value is dropped: nobody allocates an address, and
-/// nobody takes a block away.
+/// A network whose lock is held. What is decided from its blocks is true until the value is dropped: nobody allocates an address,
+/// and nobody takes a block away.
 #[derive(Debug)]
 pub struct LockedNetwork<'a> {
     network: &'a NetworkFiles,

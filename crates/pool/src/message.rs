@@ -1,8 +1,8 @@
 //! The messages between the plugin and the agent of a node, on a socket that only root can use.
 //!
 //! The socket is a sequenced-packet socket (`SOCK_SEQPACKET`, unix(7)): one connection has one request, a JSON object in one packet
-//! of at most 4 KiB, and one reply, likewise. A plugin that does not wait for the reply closes the connection, and the agent does what
-//! is wanted all the same. Both sides check that the other is a process of root (`SO_PEERCRED`).
+//! of at most 4 KiB, and one reply, likewise. A plugin that does not wait for the reply closes the connection, and the agent does
+//! what is wanted all the same. Both sides check that the other is a process of root (`SO_PEERCRED`).
 //!
 //! A member that one side does not know is ignored, so that plugin and agent of different releases understand each other.
 

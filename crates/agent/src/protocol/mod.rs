@@ -2,7 +2,7 @@
 //! answered. The daemon and the model of the tests execute the same functions.
 //!
 //! - [`Survey`]: what the engine said about a node, at one revision.
-//! - [`plan`]: the steps that follow from the files and a survey.
+//! - [`plan()`]: the steps that follow from the files and a survey.
 //! - [`transaction_of`]: what a step asks of the engine, with its guards.
 //! - [`settled`], [`changed`]: what an answer changes in the files.
 //!
