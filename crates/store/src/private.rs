@@ -39,8 +39,8 @@ impl PrivateDirectory {
         Ok(PrivateDirectory { directory, owner })
     }
 
-    /// Opens the directory that the names `below` lead to from `base`, as [`PrivateDirectory::make`] does; `None` if one of them, or
-    /// `base`, does not exist.
+    /// Opens the directory that the names `below` lead to from `base`, as [`PrivateDirectory::make`] does; `None` if one of them,
+    /// or `base`, does not exist.
     ///
     /// # Errors
     /// openat(2) fails, or a directory below `base` belongs to another user or can be written by one.

@@ -91,8 +91,8 @@ impl TryFrom<PoolKeys> for PoolPlugin {
 }
 
 impl PoolPlugin {
-    /// The pool of a request: that of the pod's namespace, otherwise that of the configuration. `args.cni.pool` may choose another one
-    /// only if `allowedPools` names it, because tenants can write it.
+    /// The pool of a request: that of the pod's namespace, otherwise that of the configuration. `args.cni.pool` may choose another
+    /// one only if `allowedPools` names it, because tenants can write it.
     pub(crate) fn select(&self, conf: &NetConf, args: &Args, pools: Option<&LocalPools>) -> Result<String> {
         let namespace = args.get("K8S_POD_NAMESPACE").unwrap_or_default();
         let of_namespace = pools.and_then(|pools| pools.select.get(namespace));

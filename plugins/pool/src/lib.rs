@@ -1,8 +1,8 @@
 //! Allocates addresses of pools that many nodes share.
 //!
 //! A pool is cut into blocks. An engine, such as etcd, records which node owns a block; the files of that node record who holds an
-//! address of it. An agent on the node claims blocks and gives them back; the plugin reads the agent's files, and asks the agent only
-//! when the blocks of its network have no free address. So the usual ADD and every DEL do not leave the node.
+//! address of it. An agent on the node claims blocks and gives them back; the plugin reads the agent's files, and asks the agent
+//! only when the blocks of its network have no free address. So the usual ADD and every DEL do not leave the node.
 //!
 //! ```json
 //! {

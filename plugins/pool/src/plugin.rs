@@ -43,8 +43,8 @@ impl IpamPlugin for PoolPlugin {
         Ok(())
     }
 
-    /// Checks that the record's addresses in blocks of this network are reserved, and that no block was lost. Other addresses may come
-    /// from another plugin.
+    /// Checks that the record's addresses in blocks of this network are reserved, and that no block was lost. Other addresses may
+    /// come from another plugin.
     fn confirm(&self, check: &Check) -> Result<()> {
         let at = &check.attachment;
         let network = network(&NodeFiles::new(data_dir(&at.conf)), &at.tag.network);
@@ -79,8 +79,8 @@ impl IpamPlugin for PoolPlugin {
         Ok(())
     }
 
-    /// A pool without a free address is not an error, and neither is an agent or an engine that is out of reach while the network has
-    /// blocks: a runtime may evict the containers of a node that fails STATUS.
+    /// A pool without a free address is not an error, and neither is an agent or an engine that is out of reach while the network
+    /// has blocks: a runtime may evict the containers of a node that fails STATUS.
     fn status(&self, status: &Status) -> Result<()> {
         let conf = &status.call.conf;
         let files = NodeFiles::new(data_dir(conf));
