@@ -318,8 +318,10 @@ need_runtimes() {
     need busybox busybox-static
     need containerd containerd
     need curl curl
+    need newuidmap uidmap
     need podman podman
     need runc runc
+    need slirp4netns slirp4netns
 }
 unpack_runtimes() { unpack_deb sid containerd "$CACHE/containerd"; }
 

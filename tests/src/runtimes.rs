@@ -9,6 +9,7 @@ mod image;
 mod node;
 mod page;
 mod plugins;
+mod session;
 mod trials;
 
 pub use containerd::{Containerd, Edition, PodSandbox, ReadyPod, Sandbox};
@@ -16,7 +17,8 @@ pub use image::{IMAGE, UNTIL_SERVED, release_image};
 pub use node::{HINTS, Node};
 pub use page::{CONFLIST, file, file_in, files, network, with_backend};
 pub use plugins::Maker;
-pub use trials::trials;
+pub use session::Session;
+pub use trials::{trials, trials_unless};
 
 /// The settings of Podman that the tests need: there may be no systemd, root in a container may not raise every limit, and a
 /// profile would stay loaded in the machine's kernel.

@@ -7,7 +7,16 @@ use libtest_mimic::{Arguments, Trial};
 /// Runs scenes by name. Runtimes need the machine's own root: as root of a user namespace none is run, and that is reported with
 /// the text that `scripts/test` expects.
 pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(String, F)>) -> ExitCode {
-    let is_root = is_root();
+    trials_unless(|| None, arguments, scenes)
+}
+
+/// The same, if root of this machine finds nothing that they lack.
+pub fn trials_unless<F: Fn() + Send + 'static>(
+    lacking: fn() -> Option<&'static str>,
+    arguments: &Arguments,
+    scenes: Vec<(String, F)>,
+) -> ExitCode {
+    let unmet = if is_root() { lacking() } else { Some("the machine's own root") };
     let count = scenes.len();
     let mut trials = Vec::new();
     for (name, play) in scenes {
@@ -15,11 +24,11 @@ pub fn trials<F: Fn() + Send + 'static>(arguments: &Arguments, scenes: Vec<(Stri
             play();
             Ok(())
         });
-        trials.push(trial.with_ignored_flag(!is_root));
+        trials.push(trial.with_ignored_flag(unmet.is_some()));
     }
     let conclusion = libtest_mimic::run(arguments, trials);
-    if !is_root {
-        println!("runtimes: {count} not run here for want of: root\n");
+    if let Some(unmet) = unmet {
+        println!("runtimes: {count} not run here for want of: {unmet}\n");
     }
     conclusion.exit_code()
 }
