@@ -17,8 +17,9 @@ use nix::sys::uio::pread;
 
 use crate::{Container, Host};
 
-/// Files of host-local and pool with content that may change: the last reserved address, the index, released addresses. In a `dataDir` `leases` below
-/// the host's directory, and in the default one of a host with its own `/var/lib/cni` ([`Host::with_own`]).
+/// Files of host-local and pool with content that may change: the last reserved address, the index, released addresses. In a
+/// `dataDir` `leases` below the host's directory, and in the default one of a host with its own `/var/lib/cni`
+/// ([`Host::with_own`]).
 pub const HINTS: [&str; 5] = [
     "file: leases/<network>/last_reserved_ip.",
     "file: leases/.idx/<network> = ",
