@@ -33,10 +33,11 @@ const NETWORKS: &str = ".config/cni/net.d";
 /// An address of the node, for containers to reach. It is not the loopback's, which slirp4netns keeps from them.
 const NODE: &str = "192.0.2.1";
 
-/// The state of the user's network that no scene changes, without counters, and without what slirp4netns advertises at some time.
+/// The state of the user's network that no scene changes, without counters, what slirp4netns advertises at some time, and the
+/// state of duplicate address detection, which upstream's bridge has.
 const STATE: &str = r#"ip -o link | cut -d : -f 2
 ip -o -4 address show
-ip -o -6 address show scope global | grep -v " tap0 "
+ip -o -6 address show scope global | grep -v " tap0 " | sed "s/ tentative//"
 ip route | sed "s/ linkdown//"
 ip -6 route | grep -v -e ^fe80 -e " tap0 " | sed "s/ linkdown//"
 nft -s list ruleset
