@@ -584,6 +584,9 @@ fn a_requested_address_is_taken_from_an_own_block_or_the_agent_says_whose_it_is(
     assert_eq!(asked[0].addresses, ["10.77.0.50".parse::<IpAddr>().unwrap()]);
     assert_eq!(asked[0].attachment.as_deref(), Some("c-5/eth0"));
 
+    let (added, asked) =
+        node.with_agent(|_| Some(AgentReply::Done(true)), || node.add_with("c-5", "IP=10.77.0.50", &[]));
+    assert_eq!((added.unwrap_err().0, asked.len()), (11, 1), "an agent that has not got it is not asked again");
     let claim = |_: &Want| {
         node.write_blocks("testnet", &[ACTIVE[0], ("10.77.0.48/29", BlockState::Active), ACTIVE[1]]);
         Some(AgentReply::Done(true))

@@ -75,6 +75,7 @@ impl<'a> PoolRequest<'a> {
     /// Allocates one address of each family. If the node has none, the agent is asked for more, until the deadline.
     pub(crate) fn allocate(&self) -> Result<Vec<Allocation>> {
         let deadline = Deadline::after(self.plugin.timeout);
+        let mut has_asked = false;
         for _ in 0..ROUNDS {
             match self.attempt()? {
                 Attempt::Allocated(addresses, None) => return Ok(addresses),
@@ -82,8 +83,11 @@ impl<'a> PoolRequest<'a> {
                     agent::tell(self, &shortage);
                     return Ok(addresses);
                 }
+                // Nobody takes a requested address away that the agent got for this attachment.
+                Attempt::Short(shortage) if has_asked && !shortage.addresses.is_empty() => return Err(shortage.error),
                 Attempt::Short(shortage) => agent::ask(self, shortage, deadline)?,
             }
+            has_asked = true;
         }
         match self.attempt()? {
             Attempt::Allocated(addresses, _) => Ok(addresses),
