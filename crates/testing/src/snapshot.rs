@@ -255,8 +255,8 @@ const SETTINGS: &str = "/proc/sys/net";
 const USUAL: usize = 256;
 const LONGEST: usize = 64 << 10;
 
-/// Adds every setting that can be read. A namespace has about 600, and 130 more for each link. So each is opened from its directory,
-/// which spares the kernel the walk from the root, and read by one read(2), which returns all of it.
+/// Adds every setting that can be read. A namespace has about 600, and 130 more for each link. So each is opened from its
+/// directory, which spares the kernel the walk from the root, and read by one pread(2), which returns all of it.
 fn settings(lines: &mut BTreeSet<String>) {
     let mut buffer = vec![0; LONGEST];
     let mut directories = vec![SETTINGS.to_owned()];
