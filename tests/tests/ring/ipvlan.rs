@@ -223,8 +223,8 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
 }
 
 /// Two ADDs at once, each for a container of its own, on a master without other links, while another process holds the lock of the
-/// last check: both are past the first check by then. (Of several who wait for a lock, /proc/locks of Linux 5.10 shows the first one only,
-/// so this looks at what they wait in.) Then as many as there are, of two random modes.
+/// last check: both are past the first check by then. (Of several who wait for a lock, /proc/locks of Linux 5.10 shows the first
+/// one only, so this looks at what they wait in.) Then as many as there are, of two random modes.
 const AT_ONCE: &str = r#"unshare --mount sh -euc '
     all="one two a1 a2 a3 b1 b2 b3"
     for name in $all; do ip netns add $name; done

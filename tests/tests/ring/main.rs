@@ -1,8 +1,8 @@
 //! Tests that declare the features of the kernel that they need, and run on more than one kernel.
 //!
 //! If a need is not met they are reported as not run, with its name. In the virtual machine (`scripts/test vm`, which sets
-//! `CNIKIT_RING=vm`) an unmet need is a failure, unless the machine is meant to lack it: `CNIKIT_LACKS` has the names of such needs,
-//! with commas between.
+//! `CNIKIT_RING=vm`) an unmet need is a failure, unless the machine is meant to lack it: `CNIKIT_LACKS` has the names of such
+//! needs, with commas between.
 //!
 //! A module of tests is a `mod` and a word in `main`; a test is a line in its module's `TESTS`.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
