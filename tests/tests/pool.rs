@@ -7,7 +7,6 @@ use std::net::IpAddr;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -140,22 +139,20 @@ impl Node {
     ) -> (T, Vec<Want>) {
         let listener = AgentListener::bind(&self.socket()).unwrap();
         let asked = Mutex::new(Vec::new());
-        let ends = AtomicBool::new(false);
         let done = thread::scope(|scope| {
             scope.spawn(|| {
                 loop {
                     let connection = listener.accept(Duration::from_secs(10)).unwrap();
-                    if ends.load(Ordering::SeqCst) {
+                    let AgentRequest::Want(want) = connection.request().unwrap() else { unreachable!() };
+                    if want.network == END {
                         break;
                     }
-                    let AgentRequest::Want(want) = connection.request().unwrap() else { unreachable!() };
                     let reply = serve(&want);
                     asked.lock().unwrap().push(want);
                     reply_or_drop(&connection, reply.as_ref());
                 }
             });
             let done = work();
-            ends.store(true, Ordering::SeqCst);
             end(&self.socket());
             done
         });
@@ -170,18 +167,20 @@ fn reply_or_drop(connection: &AgentConnection, reply: Option<&AgentReply>) {
     }
 }
 
-/// Wakes the agent of [`Node::with_agent`].
+/// The network of the last request to the agent of [`Node::with_agent`]. The kernel keeps the order of the connections: all requests that
+/// nothing waited for come before it.
+const END: &str = "the-end";
+
 fn end(socket: &Path) {
     let nothing = Want {
-        network: String::new(),
+        network: END.to_owned(),
         pool: String::new(),
         families: Vec::new(),
         free: 0,
         addresses: Vec::new(),
         attachment: None,
     };
-    // The agent may have closed the connection before the message is sent.
-    let _ = tell_agent(socket, &AgentRequest::Want(nothing));
+    tell_agent(socket, &AgentRequest::Want(nothing)).unwrap();
 }
 
 const ACTIVE: [(&str, BlockState); 2] = [("10.77.0.8/29", BlockState::Active), ("fd00:77::8/125", BlockState::Active)];

@@ -682,7 +682,7 @@ row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan l
 32  - - - - - - - - - - - - x - - - - - - -  no other publishes ports
 33  - x - - - - - - - - x - - - - - x x - -  the others take no MAC
 34  - x - - - - - - - - - - - - - - - x - -  the others give no container on a bridge a MAC
-35  - x - x - - x x x - x x - x - - x - x -  the others ask host-local for no address
+35  - x - x - - x x x - x - - x - - x - x -  the others ask host-local for no address; those of pool are in tests/pool.rs
 36  - x - - - x - - - - - - - x - - - - - -  the others give the host no address and no route
 37  x x - x x x x x x x x x x x x x x x x x  the lease of dhcp is checked behind bridge: dhcp.rs
 38  x x x x x x x x x x x x x x x x x x x x

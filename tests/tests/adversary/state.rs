@@ -2,13 +2,14 @@
 
 use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
 use std::time::Duration;
 
 use cnikit_testkit::life::SHARED;
 use cnikit_testkit::{Host, HostSnapshot};
 use cnikit_tests::scene::Scene;
 use cnikit_tests::served::{served, served_together};
-use cnikit_tests::wrapped;
+use cnikit_tests::{wrapped, write_pool_files};
 use nix::mount::{MsFlags, mount};
 use nix::sched::CloneFlags;
 use serde_json::json;
@@ -41,6 +42,7 @@ fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
         let subject = subject.at(&disk);
         mounted(&host, || {
             mount(Some("tmpfs"), &disk, Some("tmpfs"), MsFlags::empty(), Some("size=128k")).unwrap();
+            prepare(plugin, &disk);
             let result = subject.add(&host, "c-one", &one);
             host.try_sh(&format!("cat /dev/zero >{}/fill 2>/dev/null", disk.display()));
             let before = HostSnapshot::of(&host);
@@ -62,6 +64,13 @@ fn on_a_full_disk_an_add_is_undone_and_a_del_works() {
     }
 }
 
+/// Writes what a plugin needs in the directory that its files are in.
+fn prepare(plugin: &str, dir: &Path) {
+    if plugin == "pool" {
+        write_pool_files(dir, "testnet");
+    }
+}
+
 #[test]
 fn under_umask_0_other_users_cannot_access_stored_files() {
     for plugin in rows::plugins_here(42) {
@@ -69,6 +78,7 @@ fn under_umask_0_other_users_cannot_access_stored_files() {
         let host = subject.host();
         let container = subject.container(&host);
         let mut subject = subject.at(&host.dir().join("kept"));
+        prepare(plugin, &host.dir().join("kept"));
         let open = wrapped(&subject, ":");
         let script = open.path().join(&subject.plugin);
         let text = fs::read_to_string(&script).unwrap();
