@@ -32,7 +32,8 @@ const POOL: &str = r#"{"name":"blue","ranges":[{"subnet":"10.77.0.0/24"},{"subne
     "static":[{"subnet":"10.77.0.0/24","rangeStart":"10.77.0.240"}],"cooldown":0}"#;
 
 fn block(cidr: &str, state: BlockState) -> LocalBlock {
-    LocalBlock { pool: "blue".into(), cidr: cidr.parse().unwrap(), epoch: 1, state }
+    let is_static = cidr.ends_with("/32");
+    LocalBlock { pool: "blue".into(), cidr: cidr.parse().unwrap(), is_static, epoch: 1, state }
 }
 
 fn boot() -> String {

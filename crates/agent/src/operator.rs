@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing};
-use crate::protocol::{BlockId, Guard, Outcome, Transaction, WriteOperation, fence, free_fenced};
+use crate::protocol::{BlockId, Guard, Outcome, StoredValue, Transaction, WriteOperation, fence, free_fenced};
 
 /// How often the blocks of a fenced node are listed at most, until none is left.
 const ROUNDS: usize = 20;
@@ -102,17 +102,10 @@ pub async fn define_pool<E: Engine>(engine: &E, text: &[u8]) -> Result<PoolDefin
     let key = KeyOfEngine::Pool(pool.name().to_owned());
     let value = serde_json::to_vec(pool.config()).map_err(|error| Error { text: error.to_string(), hint: None })?;
     let found = engine.list(&Listing::Pools).await?.into_iter().find(|(found, _)| *found == key);
-    if !pool.config().closed {
-        for (key, stored) in engine.list(&Listing::BlocksOf(pool.name().to_owned())).await? {
-            let Some(id) = BlockId::of_key(&key) else { continue };
-            if pool.block_of(id.cidr).is_none() {
-                let owner: Option<BlockRecord> = stored.record();
-                let owner = owner.map_or("another program".to_owned(), |owner| format!("node {}", owner.node));
-                return Err(refused(
-                    format!("{owner} has block {}, which this definition does not have", id.cidr),
-                    "close the pool (\"closed\": true) with its old ranges, and wait until its blocks are given back",
-                ));
-            }
+    let name = pool.name();
+    for listing in [Listing::BlocksOf(name.to_owned()), Listing::StaticsOf(name.to_owned())] {
+        for (key, stored) in engine.list(&listing).await? {
+            check_keeps(&pool, &key, &stored)?;
         }
     }
     let guard = match found {
@@ -126,6 +119,25 @@ pub async fn define_pool<E: Engine>(engine: &E, text: &[u8]) -> Result<PoolDefin
             Err(refused(format!("pool {} was changed meanwhile", pool.name()), "look, and try again"))
         }
     }
+}
+
+/// Refuses a definition without a block or a static address that a node has.
+fn check_keeps(pool: &PoolDefinition, key: &KeyOfEngine, stored: &StoredValue) -> Result<(), AgentFailure> {
+    let Some(id) = BlockId::of_key(key) else { return Ok(()) };
+    let (is_kept, what) = if id.is_static {
+        (pool.static_range_of(id.cidr.ip()).is_some(), format!("static address {}", id.cidr.ip()))
+    } else {
+        (pool.block_of(id.cidr).is_some(), format!("block {}", id.cidr))
+    };
+    if is_kept {
+        return Ok(());
+    }
+    let owner: Option<BlockRecord> = stored.record();
+    let owner = owner.map_or("another program".to_owned(), |owner| format!("node {}", owner.node));
+    Err(refused(
+        format!("{owner} has {what}, which this definition does not have"),
+        "close the pool (\"closed\": true) with its old ranges, and wait until its blocks are given back",
+    ))
 }
 
 /// Everything that the engine has, as JSON.

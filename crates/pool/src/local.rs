@@ -76,12 +76,21 @@ pub struct LocalPools {
 pub struct LocalBlock {
     /// The pool that it was cut from.
     pub pool: String,
-    /// Its addresses. A prefix of one address in a static range is a static address, which only its attachment gets.
+    /// Its addresses.
     pub cidr: IpNetwork,
+    /// Whether it is a static address, which only its attachment gets. It is written when the address is claimed: a later
+    /// definition of the pool does not make a block of it, nor the reverse.
+    #[serde(default, rename = "static", skip_serializing_if = "is_false")]
+    pub is_static: bool,
     /// The revision in which the engine created its record.
     pub epoch: i64,
     /// Its state.
     pub state: BlockState,
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+fn is_false(value: &bool) -> bool {
+    !value
 }
 
 #[derive(Serialize, Deserialize)]
@@ -131,16 +140,16 @@ impl LocalBlock {
 
     /// Its usable addresses for the reservations; `None` if the pool has no such block any more, or it is a static address.
     pub fn range(&self, pool: &PoolDefinition) -> Option<RangeConfig> {
-        if self.pool != pool.name() {
+        if self.pool != pool.name() || self.is_static {
             return None;
         }
         pool.block_of(self.cidr).map(|block| block.range)
     }
 
-    /// The range of its one address, if that is a static one of the pool.
+    /// The range of its one address; `None` if it is not a static address, or the pool has no such static address any more.
     pub fn static_range(&self, pool: &PoolDefinition) -> Option<RangeConfig> {
         let address = self.cidr.ip();
-        if self.pool != pool.name() || self.cidr.prefix() != self.family().bits() {
+        if self.pool != pool.name() || !self.is_static || self.cidr.prefix() != self.family().bits() {
             return None;
         }
         let range = pool.static_range_of(address)?;
@@ -430,7 +439,7 @@ mod tests {
     }
 
     fn block(cidr: &str, state: BlockState) -> LocalBlock {
-        LocalBlock { pool: "blue".into(), cidr: cidr.parse().unwrap(), epoch: 7, state }
+        LocalBlock { pool: "blue".into(), cidr: cidr.parse().unwrap(), is_static: false, epoch: 7, state }
     }
 
     fn pool() -> PoolDefinition {
@@ -480,6 +489,9 @@ mod tests {
             text,
             r#"{"version":1,"blocks":[{"pool":"blue","cidr":"10.8.0.64/26","epoch":7,"state":"unconfirmed"}]}"#
         );
+        let address = LocalBlock { is_static: true, ..block("10.8.0.200/32", BlockState::Active) };
+        let text = serde_json::to_string(&address).unwrap();
+        assert_eq!(text, r#"{"pool":"blue","cidr":"10.8.0.200/32","static":true,"epoch":7,"state":"active"}"#);
     }
 
     #[test]
@@ -585,9 +597,14 @@ mod tests {
         assert_eq!(start("10.8.1.0/26"), None, "outside the pool");
         assert_eq!(start("10.8.0.0/27"), None, "of another size");
         assert_eq!(start("10.8.0.200/32"), None);
-        let fixed = |cidr: &str| block(cidr, BlockState::Active).static_range(&pool()).and_then(|range| range.end);
+        let fixed = |cidr: &str| {
+            let address = LocalBlock { is_static: true, ..block(cidr, BlockState::Active) };
+            assert_eq!(address.range(&pool()), None, "it is no block");
+            address.static_range(&pool()).and_then(|range| range.end)
+        };
         assert_eq!(fixed("10.8.0.200/32"), "10.8.0.200".parse().ok());
-        assert_eq!(fixed("10.8.0.7/32"), None, "not a static one");
+        assert_eq!(fixed("10.8.0.7/32"), None, "not in a static range");
+        assert_eq!(block("10.8.0.200/32", BlockState::Active).static_range(&pool()), None, "not claimed as one");
         let other = LocalBlock { pool: "red".into(), ..block("10.8.0.0/26", BlockState::Active) };
         assert_eq!(other.range(&pool()), None);
     }

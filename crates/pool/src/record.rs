@@ -290,6 +290,11 @@ impl EngineKeys {
         format!("{}static/", self.prefix)
     }
 
+    /// The prefix of the static addresses of a pool.
+    pub fn statics_of(&self, pool: &str) -> String {
+        format!("{}static/{pool}/", self.prefix)
+    }
+
     /// The prefix of the sticky names of all pools.
     pub fn stickies(&self) -> String {
         format!("{}sticky/", self.prefix)

@@ -112,11 +112,6 @@ impl AgentFiles {
         self.files.network(name, LOCK, |warning| log("reservations", warning))
     }
 
-    fn id(&self, block: &LocalBlock) -> BlockId {
-        let is_static = self.pools.get(&block.pool).is_some_and(|pool| block.static_range(pool).is_some());
-        BlockId { pool: block.pool.clone(), cidr: block.cidr, is_static }
-    }
-
     /// The blocks of all networks, with their use. `grace` is how long a block has to be without use to be idle.
     pub(crate) fn blocks(&mut self, grace: Duration) -> Result<Vec<HeldBlock>, Error> {
         let mut held = Vec::new();
@@ -131,7 +126,7 @@ impl AgentFiles {
             let reserved =
                 network.lock().map_err(|error| invalid(&error))?.reserved().map_err(|error| invalid(&error))?;
             for block in &blocks {
-                let id = self.id(block);
+                let id = id_of(block);
                 let in_use = is_used(block, &reserved);
                 let mut is_idle = false;
                 if !in_use {
@@ -195,7 +190,7 @@ impl AgentFiles {
             let Some(range) = block.range(pool) else { continue };
             let Ok(range) = cnikit_reservations::Range::try_from(&range) else { continue };
             let used = reserved.iter().filter(|address| range.contains(**address)).count();
-            free.push((self.id(block), range.size(&[range.gateway()]).saturating_sub(used as u128)));
+            free.push((id_of(block), range.size(&[range.gateway()]).saturating_sub(used as u128)));
         }
         Ok(free)
     }
@@ -204,7 +199,7 @@ impl AgentFiles {
 fn apply_locked(locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), Error> {
     let mut blocks = locked.blocks()?;
     let reserved = locked.reserved().map_err(|error| invalid(&error))?;
-    let at = blocks.iter().position(|block| block.pool == change.id.pool && block.cidr == change.id.cidr);
+    let at = blocks.iter().position(|block| id_of(block) == change.id);
     let in_use = reserved.iter().any(|address| change.id.cidr.contains(*address));
     let current = at.map(|at| HeldBlock {
         id: change.id.clone(),
@@ -228,7 +223,12 @@ fn apply_locked(locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), 
 }
 
 fn local(block: &HeldBlock) -> LocalBlock {
-    LocalBlock { pool: block.id.pool.clone(), cidr: block.id.cidr, epoch: block.epoch, state: block.state }
+    let BlockId { pool, cidr, is_static } = block.id.clone();
+    LocalBlock { pool, cidr, is_static, epoch: block.epoch, state: block.state }
+}
+
+fn id_of(block: &LocalBlock) -> BlockId {
+    BlockId { pool: block.pool.clone(), cidr: block.cidr, is_static: block.is_static }
 }
 
 fn is_used(block: &LocalBlock, reserved: &[IpAddr]) -> bool {

@@ -298,6 +298,7 @@ impl Engine for EtcdEngine {
             Listing::Pools => self.keys.pools(),
             Listing::Selections => self.keys.selections(),
             Listing::BlocksOf(pool) => self.keys.blocks_of(pool),
+            Listing::StaticsOf(pool) => self.keys.statics_of(pool),
             Listing::Blocks => self.keys.blocks(),
             Listing::Statics => self.keys.statics(),
             Listing::Nodes => self.keys.nodes(),

@@ -87,7 +87,8 @@ impl Engine for MemoryEngine {
             | (Listing::Statics, KeyOfEngine::Static { .. })
             | (Listing::Nodes, KeyOfEngine::Node(_))
             | (Listing::Sessions, KeyOfEngine::Session(_)) => true,
-            (Listing::BlocksOf(name), KeyOfEngine::Block { pool, .. }) => name == pool,
+            (Listing::BlocksOf(name), KeyOfEngine::Block { pool, .. })
+            | (Listing::StaticsOf(name), KeyOfEngine::Static { pool, .. }) => name == pool,
             (Listing::FencesOf(name), KeyOfEngine::Fence { node, .. }) => name == node,
             _ => false,
         };

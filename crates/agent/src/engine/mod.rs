@@ -40,6 +40,8 @@ pub enum Listing {
     Selections,
     /// The blocks of one pool.
     BlocksOf(String),
+    /// The static addresses of one pool.
+    StaticsOf(String),
     /// The blocks of all pools.
     Blocks,
     /// All static addresses.

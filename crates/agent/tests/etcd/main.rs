@@ -4,6 +4,7 @@
 mod certificates;
 mod claims;
 mod cluster;
+mod definitions;
 mod node;
 mod program;
 mod proxy;

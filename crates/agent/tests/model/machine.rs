@@ -78,8 +78,8 @@ impl Machine {
 
     /// Whether the plugin allocates an address of the block, by the rule of its own code.
     pub(crate) fn allocates(&self, block: &HeldBlock, after_boot: AfterBoot) -> bool {
-        let local =
-            LocalBlock { pool: block.id.pool.clone(), cidr: block.id.cidr, epoch: block.epoch, state: block.state };
+        let BlockId { pool, cidr, is_static } = block.id.clone();
+        let local = LocalBlock { pool, cidr, is_static, epoch: block.epoch, state: block.state };
         self.view.state == NodeState::Serving
             && local.serves(self.view.recorded_boot == self.view.boot, after_boot)
             && !self.containers.contains_key(&block.id)
