@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing};
-use crate::protocol::{BlockId, Guard, Outcome, StoredValue, Transaction, WriteOperation, fence, free_fenced};
+use crate::protocol::{BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced};
 
 /// How often the blocks of a fenced node are listed at most, until none is left.
 const ROUNDS: usize = 20;
@@ -93,32 +93,63 @@ async fn blocks_of<E: Engine>(
     Ok(owned)
 }
 
-/// Writes the definition of a pool. Blocks that nodes have stay theirs: a definition that has no such block any more is refused.
+/// Writes the definition of a pool. Blocks that nodes have stay theirs: a definition that has no such block any more is refused. Nodes
+/// may claim meanwhile: a claim by the definition before is refused after this one.
 ///
 /// # Errors
-/// The definition is invalid, would lose blocks that nodes have, was changed meanwhile, or the engine does not answer.
+/// The definition is invalid, would lose blocks that nodes have, overlaps another pool, or the engine does not answer.
 pub async fn define_pool<E: Engine>(engine: &E, text: &[u8]) -> Result<PoolDefinition, AgentFailure> {
     let pool = PoolDefinition::parse(text)?;
     let key = KeyOfEngine::Pool(pool.name().to_owned());
     let value = serde_json::to_vec(pool.config()).map_err(|error| Error { text: error.to_string(), hint: None })?;
-    let found = engine.list(&Listing::Pools).await?.into_iter().find(|(found, _)| *found == key);
-    let name = pool.name();
-    for listing in [Listing::BlocksOf(name.to_owned()), Listing::StaticsOf(name.to_owned())] {
+    for _ in 0..ROUNDS {
+        let guards = guards_of_definition(engine, &pool, &key).await?;
+        let written = Transaction { guards, writes: vec![WriteOperation::Put(key.clone(), value.clone())] };
+        match engine.commit(&written).await? {
+            Outcome::Committed(_) => return Ok(pool),
+            // A node has claimed a block meanwhile, or a pool was defined.
+            Outcome::Refused(_) => {}
+        }
+    }
+    Err(refused(format!("nodes claim blocks of pool {} again and again", pool.name()), "try again"))
+}
+
+/// Checks that a definition keeps what nodes have, and overlaps no other pool. Returns the guards by which this is still so when it is
+/// written: whoever writes a key after it was listed gives it a later revision than all that were listed have.
+async fn guards_of_definition<E: Engine>(
+    engine: &E,
+    pool: &PoolDefinition,
+    key: &KeyOfEngine,
+) -> Result<Vec<Guard>, AgentFailure> {
+    let mut guards = vec![Guard::Absent(key.clone())];
+    let mut last = 0;
+    for (found, stored) in engine.list(&Listing::Pools).await? {
+        last = last.max(stored.revision);
+        if found == *key {
+            guards = vec![Guard::Unchanged(key.clone(), stored.revision)];
+        } else if let Ok(other) = PoolDefinition::parse(&stored.value)
+            && let Some((range, of_other)) = pool.overlap(&other)
+        {
+            return Err(refused(
+                format!("range {range} overlaps {of_other} of pool {}", other.name()),
+                "an address is of one pool: choose other ranges",
+            ));
+        }
+    }
+    guards.push(Guard::NoneSince(Part::Pools, last));
+    let name = pool.name().to_owned();
+    for (listing, part) in [
+        (Listing::BlocksOf(name.clone()), Part::BlocksOf(name.clone())),
+        (Listing::StaticsOf(name.clone()), Part::StaticsOf(name.clone())),
+    ] {
+        let mut last = 0;
         for (key, stored) in engine.list(&listing).await? {
-            check_keeps(&pool, &key, &stored)?;
+            last = last.max(stored.revision);
+            check_keeps(pool, &key, &stored)?;
         }
+        guards.push(Guard::NoneSince(part, last));
     }
-    let guard = match found {
-        Some((key, stored)) => Guard::Unchanged(key, stored.revision),
-        None => Guard::Absent(key.clone()),
-    };
-    let written = Transaction { guards: vec![guard], writes: vec![WriteOperation::Put(key, value)] };
-    match engine.commit(&written).await? {
-        Outcome::Committed(_) => Ok(pool),
-        Outcome::Refused(_) => {
-            Err(refused(format!("pool {} was changed meanwhile", pool.name()), "look, and try again"))
-        }
-    }
+    Ok(guards)
 }
 
 /// Refuses a definition without a block or a static address that a node has.

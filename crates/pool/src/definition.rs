@@ -279,6 +279,20 @@ impl PoolDefinition {
         self.statics.iter().find(|range| range.contains(address))
     }
 
+    /// A range of this pool and one of the other that have addresses in common, static ranges included.
+    pub fn overlap<'a>(&'a self, other: &'a PoolDefinition) -> Option<(&'a Range, &'a Range)> {
+        for one in self.all_ranges() {
+            if let Some(found) = other.all_ranges().find(|range| one.overlaps(range)) {
+                return Some((one, found));
+            }
+        }
+        None
+    }
+
+    fn all_ranges(&self) -> impl Iterator<Item = &Range> {
+        self.v4.iter().chain(&self.v6).map(|cut| &cut.range).chain(&self.statics)
+    }
+
     /// The numbers of the family's blocks in the order in which this node tries them: each once, the beginning and the step drawn
     /// from a hash of pool and node, so that two nodes rarely try the same.
     pub fn order(&self, family: PoolFamily, node: &str) -> BlockOrder {
@@ -528,6 +542,26 @@ mod tests {
         for other in ["10.8.3.65/26", "10.8.3.64/27", "10.9.0.0/26", "fd01::/122"] {
             assert_eq!(one.block_of(other.parse().unwrap()), None, "{other}");
         }
+    }
+
+    #[test]
+    fn ranges_of_two_pools_that_overlap_are_found() {
+        let blue = pool(
+            r#""ranges":[{"subnet":"10.8.0.0/24","rangeEnd":"10.8.0.127"},{"subnet":"fd00::/64"}],
+               "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.200"}]"#,
+        )
+        .unwrap();
+        let found = |ranges: &str| {
+            let other = pool(&format!(r#""ranges":[{ranges}],"blockSize4":28"#)).unwrap();
+            blue.overlap(&other).map(|(one, other)| format!("{one} {other}"))
+        };
+        assert_eq!(found(r#"{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.128","rangeEnd":"10.8.0.199"}"#), None);
+        let whole = r#"{"subnet":"10.8.0.0/16"}"#;
+        assert_eq!(found(whole).as_deref(), Some("10.8.0.1-10.8.0.127 10.8.0.1-10.8.255.254"));
+        let last = r#"{"subnet":"10.8.0.192/26","rangeStart":"10.8.0.240"}"#;
+        assert_eq!(found(last).as_deref(), Some("10.8.0.200-10.8.0.254 10.8.0.240-10.8.0.254"));
+        assert!(found(r#"{"subnet":"fd00::/96"}"#).is_some());
+        assert_eq!(found(r#"{"subnet":"::/64"}"#), None, "10.8.0.1 is not ::a08:1");
     }
 
     #[test]

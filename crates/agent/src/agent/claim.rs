@@ -23,8 +23,8 @@ const BLIND: usize = 2;
 const RETRIES: usize = 5;
 /// How many block numbers are looked at to find one that can be claimed.
 const LOOKED_AT: usize = 1 << 20;
-/// The first guards of a claim: session, node, fence. Those of the blocks follow.
-const OWN_GUARDS: usize = 3;
+/// The first guards of a claim: session, node, fence, the pool's definition. Those of the blocks follow.
+const OWN_GUARDS: usize = 4;
 
 fn refused(code: u32, text: impl Into<String>, hint: &str) -> AgentFailure {
     AgentFailure::Refused { code, text: text.into(), hint: Some(hint.to_owned()) }
@@ -65,13 +65,29 @@ impl<E: Engine> PoolAgent<E> {
     /// # Errors
     /// The pool does not exist or has no free block, the node may not claim, or the engine does not answer.
     pub fn serve(&mut self, want: &Want, arrived: Instant) -> Result<(), AgentFailure> {
+        for round in 0..RETRIES {
+            if self.served(want, arrived, round > 0)? == Served::Done {
+                return Ok(());
+            }
+        }
+        Err(refused(
+            code::TRY_AGAIN,
+            format!("pool {} or the blocks of this node change again and again", want.pool),
+            "`cnikit-agent list` shows pools, nodes and sessions",
+        ))
+    }
+
+    /// One attempt. `is_again`: the one before found that pool or blocks are not what the files said.
+    fn served(&mut self, want: &Want, arrived: Instant, is_again: bool) -> Result<Served, AgentFailure> {
         let pool = self.pool_of(want)?;
         let mut search = Search { want, pool, taken: BTreeSet::new(), missed: 0 };
         if !want.addresses.is_empty() {
             for address in &want.addresses {
-                self.claim_address(&mut search, *address)?;
+                if self.claim_address(&mut search, *address)? == Served::Again {
+                    return Ok(Served::Again);
+                }
             }
-            return Ok(());
+            return Ok(Served::Done);
         }
         let families: Vec<PoolFamily> = search
             .pool
@@ -94,8 +110,8 @@ impl<E: Engine> PoolAgent<E> {
             let key = |family: PoolFamily| (want.network.clone(), want.pool.clone(), family);
             let is_new =
                 |family: &PoolFamily| self.claimed.get(&key(*family)).is_some_and(|at| *at + CROSSED > arrived);
-            if families.iter().all(is_new) {
-                return Ok(());
+            if is_again || families.iter().all(is_new) {
+                return Ok(Served::Done);
             }
             // The addresses that seem free are cooling.
             needs = families.iter().map(|family| (*family, 1)).collect();
@@ -156,7 +172,7 @@ impl<E: Engine> PoolAgent<E> {
         &mut self,
         search: &mut Search<'_>,
         mut needs: Vec<(PoolFamily, usize)>,
-    ) -> Result<(), AgentFailure> {
+    ) -> Result<Served, AgentFailure> {
         let mut batch = BATCH;
         while needs.iter().any(|(_, count)| *count > 0) {
             let view = self.view()?;
@@ -176,6 +192,7 @@ impl<E: Engine> PoolAgent<E> {
                     }
                     batch = BATCH;
                 }
+                Claimed::Again => return Ok(Served::Again),
                 Claimed::Taken(_) => {
                     search.missed += 1;
                     batch = 1;
@@ -186,7 +203,7 @@ impl<E: Engine> PoolAgent<E> {
                 }
             }
         }
-        Ok(())
+        Ok(Served::Done)
     }
 
     fn list_taken(&self, search: &mut Search<'_>) -> Result<(), AgentFailure> {
@@ -204,8 +221,12 @@ impl<E: Engine> PoolAgent<E> {
         view: &NodeView,
         ids: &[BlockId],
     ) -> Result<Claimed, AgentFailure> {
+        let definition = view.pools.get(&search.want.pool).copied();
         for _ in 0..RETRIES {
             let standing = self.standing()?;
+            if self.files.revision_of(&search.want.pool) != definition {
+                return Ok(Claimed::Again);
+            }
             let step = Step::Claim {
                 ids: ids.to_vec(),
                 network: search.want.network.clone(),
@@ -242,7 +263,7 @@ impl<E: Engine> PoolAgent<E> {
                 search.taken.extend(taken.iter().map(|(id, _)| id.clone()));
                 return Ok(Claimed::Taken(taken));
             }
-            // The session, the node's record or the fence is another one than the last survey said.
+            // The session, the node's record, the fence or the definition is another one than the last survey said.
             self.reconcile(&BTreeSet::new())?;
         }
         Err(refused(
@@ -263,7 +284,7 @@ impl<E: Engine> PoolAgent<E> {
     }
 
     /// Claims the block of a requested address, or the address itself if it is in a static range.
-    fn claim_address(&mut self, search: &mut Search<'_>, address: IpAddr) -> Result<(), AgentFailure> {
+    fn claim_address(&mut self, search: &mut Search<'_>, address: IpAddr) -> Result<Served, AgentFailure> {
         let want = search.want;
         let id = if search.pool.static_range_of(address).is_some() {
             BlockId { pool: want.pool.clone(), cidr: IpNetwork::from(address), is_static: true }
@@ -279,7 +300,7 @@ impl<E: Engine> PoolAgent<E> {
         let view = self.view()?;
         if let Some(block) = view.blocks.iter().find(|block| block.id == id) {
             if block.network == want.network && block.state == cnikit_pool::BlockState::Active {
-                return Ok(());
+                return Ok(Served::Done);
             }
             let network = &block.network;
             return Err(refused(
@@ -289,7 +310,8 @@ impl<E: Engine> PoolAgent<E> {
             ));
         }
         match self.claim_ids(search, &view, std::slice::from_ref(&id))? {
-            Claimed::All => Ok(()),
+            Claimed::All => Ok(Served::Done),
+            Claimed::Again => Ok(Served::Again),
             Claimed::Taken(taken) => {
                 let owner = taken.first().and_then(|(_, stored)| stored.record::<BlockRecord>());
                 let owner = owner.map_or("another program".to_owned(), |owner| {
@@ -305,9 +327,19 @@ impl<E: Engine> PoolAgent<E> {
     }
 }
 
+/// What became of an attempt.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Served {
+    Done,
+    /// The files are fresh now, and say something else.
+    Again,
+}
+
 /// What became of a claim.
 enum Claimed {
     All,
+    /// As [`Served::Again`].
+    Again,
     /// These blocks are another's.
     Taken(Vec<(BlockId, StoredValue)>),
 }

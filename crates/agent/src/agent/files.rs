@@ -24,6 +24,8 @@ pub(crate) struct AgentFiles {
     unused: BTreeMap<(String, BlockId), Unused>,
     /// The pools by name.
     pools: BTreeMap<String, PoolDefinition>,
+    /// The revisions of their definitions in the engine; none before it was asked.
+    revisions: BTreeMap<String, i64>,
 }
 
 /// A block without use.
@@ -43,7 +45,8 @@ fn invalid(error: &cnikit_reservations::Error) -> Error {
 
 impl AgentFiles {
     pub(crate) fn open(files: NodeFiles) -> Result<AgentFiles, Error> {
-        let mut opened = AgentFiles { files, unused: BTreeMap::new(), pools: BTreeMap::new() };
+        let mut opened =
+            AgentFiles { files, unused: BTreeMap::new(), pools: BTreeMap::new(), revisions: BTreeMap::new() };
         match opened.files.pools() {
             Ok(known) => opened.use_pools(&known.unwrap_or_default()),
             Err(error) => log("pools", format_args!("{error}; the file is written anew")),
@@ -93,14 +96,19 @@ impl AgentFiles {
         self.pools.get(name)
     }
 
-    /// Replaces the file of the pools, if it says something else.
-    pub(crate) fn write_pools(&mut self, pools: &LocalPools) -> Result<(), Error> {
+    /// Replaces the file of the pools, if it says something else. `revisions` are those of the definitions.
+    pub(crate) fn write_pools(&mut self, pools: &LocalPools, revisions: BTreeMap<String, i64>) -> Result<(), Error> {
         if self.files.pools().ok().flatten().as_ref() != Some(pools) {
             self.files.write_pools(pools)?;
             log("pools", format_args!("{} pools, {} selections", pools.pools.len(), pools.select.len()));
         }
         self.use_pools(pools);
+        self.revisions = revisions;
         Ok(())
+    }
+
+    pub(crate) fn revision_of(&self, pool: &str) -> Option<i64> {
+        self.revisions.get(pool).copied()
     }
 
     fn use_pools(&mut self, pools: &LocalPools) {
@@ -168,6 +176,7 @@ impl AgentFiles {
             state: node.state,
             recorded_boot: node.boot,
             session,
+            pools: self.revisions.clone(),
             blocks,
             wanted: BTreeSet::new(),
         })

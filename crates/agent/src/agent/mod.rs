@@ -128,12 +128,15 @@ impl<E: Engine> PoolAgent<E> {
     /// The engine does not answer, or a file cannot be read or written. What was done is done; the next call goes on.
     pub fn reconcile(&mut self, wanted: &BTreeSet<(String, String, PoolFamily)>) -> Result<(), AgentFailure> {
         self.standing = None;
-        self.refresh_pools()?;
+        let mut is_fresh = false;
         for _ in 0..ROUNDS {
+            if !is_fresh {
+                self.refresh_pools()?;
+            }
             let mut view = self.view()?;
             view.wanted.clone_from(wanted);
             if view.recorded_boot != view.boot {
-                self.execute_all(&view, plan(&view, None))?;
+                is_fresh = self.execute_all(&view, plan(&view, None))?;
                 continue;
             }
             let survey = self.survey(&view)?;
@@ -142,7 +145,8 @@ impl<E: Engine> PoolAgent<E> {
                 self.agreed(&view, &survey);
                 return Ok(());
             }
-            self.execute_all(&view, steps)?;
+            // A refused step may be one of another definition of its pool.
+            is_fresh = self.execute_all(&view, steps)?;
         }
         Err(AgentFailure::Refused {
             code: 0,
@@ -214,11 +218,13 @@ impl<E: Engine> PoolAgent<E> {
         surveyed
     }
 
-    fn execute_all(&mut self, view: &NodeView, steps: Vec<Step>) -> Result<(), AgentFailure> {
+    /// Executes steps. Returns whether the engine refused none.
+    fn execute_all(&mut self, view: &NodeView, steps: Vec<Step>) -> Result<bool, AgentFailure> {
+        let mut is_done = true;
         for step in steps {
-            self.execute(view, &step)?;
+            is_done &= !matches!(self.execute(view, &step)?, Some(Outcome::Refused(_)));
         }
-        Ok(())
+        Ok(is_done)
     }
 
     /// Executes a step; a refused one changes nothing.
@@ -263,10 +269,14 @@ impl<E: Engine> PoolAgent<E> {
     /// Copies the definitions of the pools and the selections into the files.
     fn refresh_pools(&mut self) -> Result<(), AgentFailure> {
         let mut pools = LocalPools::default();
+        let mut revisions = BTreeMap::new();
         for (key, stored) in self.runtime.block_on(self.engine.list(&Listing::Pools))? {
             let KeyOfEngine::Pool(name) = key else { continue };
             match PoolDefinition::parse(&stored.value) {
-                Ok(pool) if pool.name() == name => pools.pools.push(pool.config().clone()),
+                Ok(pool) if pool.name() == name => {
+                    pools.pools.push(pool.config().clone());
+                    revisions.insert(name, stored.revision);
+                }
                 Ok(pool) => log("pools", format_args!("the pool {} is under the name {name}: ignored", pool.name())),
                 Err(error) => log("pools", format_args!("the pool {name} is ignored: {error}")),
             }
@@ -276,7 +286,7 @@ impl<E: Engine> PoolAgent<E> {
                 pools.select.insert(namespace, pool);
             }
         }
-        self.files.write_pools(&pools)?;
+        self.files.write_pools(&pools, revisions)?;
         Ok(())
     }
 }

@@ -12,7 +12,7 @@ use etcd_client::{
 use tokio::sync::Mutex;
 
 use super::{Engine, EngineError, Listing};
-use crate::protocol::{BlockId, Guard, Outcome, StoredValue, Survey, Transaction, WriteOperation};
+use crate::protocol::{BlockId, Guard, Outcome, Part, StoredValue, Survey, Transaction, WriteOperation};
 
 /// How many keys are read at once.
 const PAGE: i64 = 1_000;
@@ -232,6 +232,16 @@ fn comparison(keys: &EngineKeys, guard: &Guard) -> Compare {
     match guard {
         Guard::Absent(key) => Compare::create_revision(keys.of(key), CompareOp::Equal, 0),
         Guard::Unchanged(key, revision) => Compare::mod_revision(keys.of(key), CompareOp::Equal, *revision),
+        Guard::NoneSince(part, revision) => {
+            let prefix = match part {
+                Part::Pools => keys.pools(),
+                Part::BlocksOf(pool) => keys.blocks_of(pool),
+                Part::StaticsOf(pool) => keys.statics_of(pool),
+            };
+            let end = end_of(&prefix);
+            // All keys of the range have to satisfy it; one without keys does.
+            Compare::mod_revision(prefix, CompareOp::Less, revision + 1).with_range(end)
+        }
     }
 }
 
@@ -246,13 +256,15 @@ impl Engine for EtcdEngine {
     async fn commit(&self, transaction: &Transaction) -> Result<Outcome, EngineError> {
         let (operations, lease) = self.operations(transaction).await?;
         let comparisons: Vec<Compare> = transaction.guards.iter().map(|guard| comparison(&self.keys, guard)).collect();
-        let reads: Vec<TxnOp> =
-            transaction.guards.iter().map(|guard| TxnOp::get(self.keys.of(guard.key()), None)).collect();
+        let keys = transaction.guards.iter().filter_map(Guard::key);
+        let reads: Vec<TxnOp> = keys.map(|key| TxnOp::get(self.keys.of(key), None)).collect();
         let asked = Txn::new().when(comparisons).and_then(operations).or_else(reads);
         let mut client = self.client().await?;
         let answer = self.answered("write", async move { client.txn(asked).await }).await?;
         if !answer.succeeded() {
-            return Ok(Outcome::Refused(answer.op_responses().into_iter().map(first_value).collect()));
+            let mut read = answer.op_responses().into_iter().map(first_value);
+            let value = |guard: &Guard| guard.key().and_then(|_| read.next().flatten());
+            return Ok(Outcome::Refused(transaction.guards.iter().map(value).collect()));
         }
         if let Some(lease) = lease {
             self.lease.store(lease, Ordering::Relaxed);

@@ -21,9 +21,8 @@ impl MemoryStore {
     /// Executes a transaction.
     pub fn commit(&mut self, transaction: &Transaction) -> Outcome {
         if !transaction.guards.iter().all(|guard| self.holds(guard)) {
-            return Outcome::Refused(
-                transaction.guards.iter().map(|guard| self.values.get(guard.key()).cloned()).collect(),
-            );
+            let value = |guard: &Guard| self.values.get(guard.key()?).cloned();
+            return Outcome::Refused(transaction.guards.iter().map(value).collect());
         }
         self.revision += 1;
         for write in &transaction.writes {
@@ -48,6 +47,9 @@ impl MemoryStore {
         match guard {
             Guard::Absent(key) => !self.values.contains_key(key),
             Guard::Unchanged(key, revision) => self.values.get(key).is_some_and(|stored| stored.revision == *revision),
+            Guard::NoneSince(part, revision) => {
+                self.values.iter().all(|(key, stored)| !part.has(key) || stored.revision <= *revision)
+            }
         }
     }
 }

@@ -25,6 +25,6 @@ mod view;
 pub use plan::{Standing, Step, plan};
 pub use survey::{FoundBlock, StoredValue, Survey};
 pub use transaction::{
-    Guard, Outcome, Transaction, WriteOperation, claim, fence, free_fenced, settled, transaction_of,
+    Guard, Outcome, Part, Transaction, WriteOperation, claim, fence, free_fenced, settled, transaction_of,
 };
 pub use view::{BlockChange, BlockId, ChangeKind, HeldBlock, NodeView, changed};

@@ -120,7 +120,17 @@ pub fn plan(view: &NodeView, survey: Option<&Survey>) -> Vec<Step> {
         steps.extend(step_of_block(view, block, survey.blocks.get(&block.id), standing));
     }
     steps.extend(adoptions(view, survey, standing));
+    steps.retain(|step| is_of_known_pool(view, step));
     steps
+}
+
+/// Whether a step makes no block this node's whose pool the node does not know: the definition is a guard of that.
+fn is_of_known_pool(view: &NodeView, step: &Step) -> bool {
+    match step {
+        Step::Renew { id, .. } => view.pools.contains_key(&id.pool),
+        Step::Claim { ids, .. } => ids.iter().all(|id| view.pools.contains_key(&id.pool)),
+        _ => true,
+    }
 }
 
 /// After a boot, no block is active. The node's file names the boot only then: until it does, nobody takes an active block for a

@@ -1,5 +1,7 @@
 //! What a step asks of the engine: writes under guards, all or nothing.
 
+use std::collections::BTreeSet;
+
 use cnikit_pool::{
     BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, SessionRecord, StaticRecord, write_record,
 };
@@ -15,13 +17,39 @@ pub enum Guard {
     Absent(KeyOfEngine),
     /// The key's last write was in this revision.
     Unchanged(KeyOfEngine, i64),
+    /// No key of this part was written after this revision.
+    NoneSince(Part, i64),
+}
+
+/// A part of the keys that a definition of a pool depends on.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Part {
+    /// The definitions of all pools.
+    Pools,
+    /// The blocks of a pool.
+    BlocksOf(String),
+    /// The static addresses of a pool.
+    StaticsOf(String),
+}
+
+impl Part {
+    /// Whether a key belongs to it.
+    pub fn has(&self, key: &KeyOfEngine) -> bool {
+        match (self, key) {
+            (Part::Pools, KeyOfEngine::Pool(_)) => true,
+            (Part::BlocksOf(name), KeyOfEngine::Block { pool, .. })
+            | (Part::StaticsOf(name), KeyOfEngine::Static { pool, .. }) => name == pool,
+            _ => false,
+        }
+    }
 }
 
 impl Guard {
-    /// The key.
-    pub fn key(&self) -> &KeyOfEngine {
+    /// The key; `None` if it is about several keys.
+    pub fn key(&self) -> Option<&KeyOfEngine> {
         match self {
-            Guard::Absent(key) | Guard::Unchanged(key, _) => key,
+            Guard::Absent(key) | Guard::Unchanged(key, _) => Some(key),
+            Guard::NoneSince(..) => None,
         }
     }
 }
@@ -51,7 +79,7 @@ pub struct Transaction {
 pub enum Outcome {
     /// The guards held. Everything was written in this revision.
     Committed(i64),
-    /// A guard did not hold. These are the values of the guards' keys, in their order.
+    /// A guard did not hold. These are the values of the guards' keys, in their order; `None` also for a guard of several keys.
     Refused(Vec<Option<StoredValue>>),
 }
 
@@ -59,13 +87,20 @@ fn unfenced(view: &NodeView) -> Guard {
     Guard::Absent(KeyOfEngine::Fence { node: view.name.clone(), incarnation: view.incarnation })
 }
 
-/// The guards of everything that makes a block this node's.
-fn standing_guards(view: &NodeView, standing: Standing) -> Vec<Guard> {
-    vec![
+/// The guards of everything that makes blocks this node's. The last ones are the definitions that the blocks were cut by.
+fn standing_guards<'a>(view: &NodeView, standing: Standing, ids: impl Iterator<Item = &'a BlockId>) -> Vec<Guard> {
+    let mut guards = vec![
         Guard::Unchanged(KeyOfEngine::Session(view.name.clone()), standing.session),
         Guard::Unchanged(KeyOfEngine::Node(view.name.clone()), standing.node),
         unfenced(view),
-    ]
+    ];
+    let pools: BTreeSet<&String> = ids.map(|id| &id.pool).collect();
+    for pool in pools {
+        // No key has revision 0: a claim from a pool that the node does not know is refused.
+        let revision = view.pools.get(pool).copied().unwrap_or_default();
+        guards.push(Guard::Unchanged(KeyOfEngine::Pool(pool.clone()), revision));
+    }
+    guards
 }
 
 /// The transaction of a step; `None` for one that changes the files only.
@@ -80,7 +115,7 @@ pub fn transaction_of(view: &NodeView, step: &Step) -> Result<Option<Transaction
         Step::OpenSession { found } => open_session(view, *found)?,
         Step::Register { session } => register(view, *session)?,
         Step::Renew { id, value, epoch, standing, .. } => {
-            let mut guards = standing_guards(view, *standing);
+            let mut guards = standing_guards(view, *standing, std::iter::once(id));
             guards.push(Guard::Unchanged(id.key(), *epoch));
             Transaction { guards, writes: vec![WriteOperation::Put(id.key(), value.clone())] }
         }
@@ -121,7 +156,7 @@ pub fn claim(
     attachment: Option<&str>,
     standing: Standing,
 ) -> Result<Transaction, Error> {
-    let mut guards = standing_guards(view, standing);
+    let mut guards = standing_guards(view, standing, ids.iter());
     let mut writes = Vec::new();
     for id in ids {
         guards.push(Guard::Absent(id.key()));

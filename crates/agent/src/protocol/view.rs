@@ -1,6 +1,6 @@
 //! The node's own files, as the protocol sees them, and the changes of a block.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
 use cnikit_pool::{BlockState, Incarnation, KeyOfEngine, NodeState, PoolFamily};
@@ -83,6 +83,8 @@ pub struct NodeView {
     /// The revision in which this process of the agent wrote the session, 0 if it did not: the session of a process before ends
     /// with that one's lease.
     pub session: i64,
+    /// The pools that the node knows, with the revision of their definition: a block is not claimed by another definition.
+    pub pools: BTreeMap<String, i64>,
     /// The blocks.
     pub blocks: Vec<HeldBlock>,
     /// The networks and pools of which more addresses are wanted.

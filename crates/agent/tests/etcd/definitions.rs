@@ -1,5 +1,7 @@
-//! Definitions of pools that change while nodes have blocks.
+//! Definitions of pools that change while nodes have blocks, or claim some.
 
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 use cnikit_agent::operator::define_pool;
@@ -44,5 +46,64 @@ fn a_static_address_that_is_claimed_stays_one_whatever_is_defined() {
         }
         assert_eq!(node.owners(), [], "and none is claimed for it");
         assert_eq!(node.blocks("pods", BlockState::Active).len(), 1);
+    });
+}
+
+#[test]
+fn a_node_that_does_not_know_the_last_definition_claims_by_it_all_the_same() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(STATIC);
+        node.reconcile().unwrap();
+        let operator = Node::new("operator", host.dir(), settings.clone());
+        operator.define(TINY);
+        assert_eq!(node.files.pools().unwrap().unwrap().pools[0].block_size4, 28, "nothing has told it");
+        node.want("pods", 1).unwrap();
+        let blocks = node.blocks("pods", BlockState::Active);
+        assert!(blocks.len() == 1 && blocks[0].cidr.prefix() == 32, "{blocks:?}");
+        operator.define(STATIC.replace("blue", "red").replace("10.8", "10.9").as_str());
+        let why = refused(&operator, &STATIC.replace("blue", "green"));
+        assert!(why.starts_with("range 10.8.0.1-10.8.0.254 overlaps 10.8.0.1-10.8.0.254 of pool blue"), "{why}");
+        // A requested address is claimed by the last definition too.
+        node.agent.serve(&asks("10.8.0.77"), Instant::now()).unwrap();
+        assert_eq!(node.owners().len(), 2);
+    });
+}
+
+/// Without the guards, claims by both definitions overlap within a few rounds.
+#[test]
+fn claims_while_a_pool_is_defined_again_and_again_never_overlap() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| Node::new("operator", host.dir(), settings.clone()).define(TINY));
+    let ends = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            host.enter(|| {
+                let operator = Node::new("operator", host.dir(), settings.clone());
+                while !ends.load(Ordering::Relaxed) {
+                    for pool in [STATIC, TINY] {
+                        let _ = operator.runtime.block_on(define_pool(operator.engine.as_ref(), pool.as_bytes()));
+                    }
+                }
+            });
+        });
+        host.enter(|| {
+            let mut node = Node::new("a", host.dir(), settings.clone());
+            for _ in 0..40 {
+                // The first block decides: the other definition is refused from then on.
+                let _ = node.want("pods", 20);
+                let mut seen = BTreeSet::new();
+                for (_, key) in node.owners() {
+                    let cidr: ipnetwork::IpNetwork = key.strip_prefix("blocks/blue/").unwrap().parse().unwrap();
+                    assert!(cidr.iter().all(|address| seen.insert(address)), "{:?}", node.owners());
+                }
+                host.sh("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 del --prefix /cnikit/v1/blocks/");
+                node.reconcile().unwrap();
+            }
+            ends.store(true, Ordering::Relaxed);
+        });
     });
 }

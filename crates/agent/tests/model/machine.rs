@@ -58,6 +58,7 @@ impl Machine {
                 state: NodeState::Serving,
                 recorded_boot: String::new(),
                 session: 0,
+                pools: BTreeMap::from([(POOL.to_owned(), 1)]),
                 blocks: Vec::new(),
                 wanted: BTreeSet::new(),
             },

@@ -17,6 +17,9 @@ fn visit(world: &mut World, call: &mut dyn FnMut(i64) -> i64) {
     }
     for machine in &mut world.machines {
         machine.view.session = call(machine.view.session);
+        for revision in machine.view.pools.values_mut() {
+            *revision = call(*revision);
+        }
         for block in &mut machine.view.blocks {
             block.epoch = call(block.epoch);
         }
@@ -41,7 +44,7 @@ fn visit(world: &mut World, call: &mut dyn FnMut(i64) -> i64) {
 
 fn visit_transaction(transaction: &mut Transaction, call: &mut dyn FnMut(i64) -> i64) {
     for guard in &mut transaction.guards {
-        if let Guard::Unchanged(_, revision) = guard {
+        if let Guard::Unchanged(_, revision) | Guard::NoneSince(_, revision) = guard {
             *revision = call(*revision);
         }
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, VecDeque};
 
 use cnikit_agent::engine::MemoryStore;
 use cnikit_agent::protocol::{
-    BlockId, Outcome, Step, Transaction, WriteOperation, fence, free_fenced, plan, settled, transaction_of,
+    BlockId, Outcome, Step, StoredValue, Transaction, WriteOperation, fence, free_fenced, plan, settled, transaction_of,
 };
 use cnikit_pool::{
     AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, SessionRecord, read_record,
@@ -342,6 +342,9 @@ impl Model for Scene {
             gave_fenced: false,
             given_up: BTreeSet::new(),
         };
+        let pool = StoredValue { value: Vec::new(), revision: 1 };
+        world.store.values.insert(KeyOfEngine::Pool(POOL.into()), pool);
+        world.store.revision = 1;
         for n in 0..world.machines.len() {
             if world.machines[n].exists {
                 self.run(&mut world, n);
