@@ -7,6 +7,7 @@ use cnikit_pool::Incarnation;
 use lexopt::{Arg, Parser, ValueExt};
 
 use crate::config::CONFIG;
+use crate::operator::FenceRequest;
 
 /// The help.
 pub const HELP: &str = "\
@@ -18,8 +19,10 @@ Commands:
   run                            serve the plugins of this node until SIGTERM
   claim --network N --pool P     claim a block for a network once, without a daemon
   fence NODE                     free the blocks of a node whose containers are gone for ever
-      --incarnation ID             of this incarnation (default: the one that is registered)
+      --incarnation ID             of this incarnation (default: of a fence that is not finished,
+                                   otherwise the one that is registered)
       --by NAME, --why TEXT        what the record of the fence says
+      --force                      although the node has a session, so that its agent seems to run
   define FILE                    write the definition of a pool, from a JSON file
   list                           print pools, blocks and nodes as JSON
 
@@ -43,16 +46,7 @@ pub enum AgentCommand {
         pool: String,
     },
     /// Fence a node.
-    Fence {
-        /// The node.
-        node: String,
-        /// Its incarnation.
-        incarnation: Option<Incarnation>,
-        /// Who says that its containers are gone.
-        by: String,
-        /// Why.
-        why: String,
-    },
+    Fence(FenceRequest),
     /// Define a pool.
     Define(PathBuf),
     /// List everything.
@@ -82,6 +76,7 @@ struct Given {
     incarnation: Option<Incarnation>,
     by: Option<String>,
     why: Option<String>,
+    force: bool,
 }
 
 /// Parses the arguments after the program's name.
@@ -141,6 +136,10 @@ fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), 
         given.log = true;
         return Ok(());
     }
+    if name == "force" {
+        given.force = true;
+        return Ok(());
+    }
     if !["config", "network", "pool", "incarnation", "by", "why"].contains(&name) {
         return Err(format!("there is no option --{name}"));
     }
@@ -168,12 +167,13 @@ fn command(given: &Given) -> Result<AgentCommand, String> {
         ["claim"] => {
             AgentCommand::Claim { network: needed(&given.network, "network")?, pool: needed(&given.pool, "pool")? }
         }
-        ["fence", node] => AgentCommand::Fence {
+        ["fence", node] => AgentCommand::Fence(FenceRequest {
             node: (*node).to_owned(),
             incarnation: given.incarnation,
             by: given.by.clone().unwrap_or_else(|| "an operator".to_owned()),
             why: given.why.clone().unwrap_or_default(),
-        },
+            force: given.force,
+        }),
         ["define", file] => AgentCommand::Define((*file).into()),
         ["list"] => AgentCommand::List,
         [] => return Err("no command".to_owned()),
@@ -197,8 +197,11 @@ mod tests {
         let claim = AgentCommand::Claim { network: "n".into(), pool: "p".into() };
         assert_eq!(line("claim --network n --pool p --config /x").unwrap().command, claim);
         let fence = line("fence --why burnt node-1 --by me").unwrap().command;
-        let AgentCommand::Fence { node, by, why, incarnation } = fence else { panic!("{fence:?}") };
-        assert_eq!((node.as_str(), by.as_str(), why.as_str(), incarnation), ("node-1", "me", "burnt", None));
+        let (node, by, why) = ("node-1".to_owned(), "me".to_owned(), "burnt".to_owned());
+        let request = FenceRequest { node, incarnation: None, by, why, force: false };
+        assert_eq!(fence, AgentCommand::Fence(request));
+        let forced = line("fence n --force").unwrap().command;
+        assert!(matches!(forced, AgentCommand::Fence(FenceRequest { force: true, .. })), "{forced:?}");
         assert_eq!(line("run -h").unwrap().command, AgentCommand::Print(HELP.into()));
         assert!(HELP.lines().all(|line| line.chars().count() <= 100));
     }

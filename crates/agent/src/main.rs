@@ -71,9 +71,10 @@ fn execute(line: &CommandLine) -> Result<String, AgentFailure> {
     match &line.command {
         AgentCommand::Run => run(&runtime, &config, engine).map(|()| String::new()),
         AgentCommand::Claim { network, pool } => claim(&runtime, &config, engine, network, pool),
-        AgentCommand::Fence { node, incarnation, by, why } => {
-            let (fenced, freed) = runtime.block_on(operator::fence_node(&engine, node, *incarnation, by, why))?;
-            Ok(format!("{}\n", serde_json::json!({"node": node, "incarnation": fenced, "freed": freed})))
+        AgentCommand::Fence(request) => {
+            let (incarnation, freed) = runtime.block_on(operator::fence_node(&engine, request))?;
+            let done = serde_json::json!({"node": request.node, "incarnation": incarnation, "freed": freed});
+            Ok(format!("{done}\n"))
         }
         AgentCommand::Define(file) => {
             let text = std::fs::read(file)

@@ -19,44 +19,115 @@ fn refused(text: String, hint: &str) -> AgentFailure {
     AgentFailure::Refused { code: 0, text, hint: Some(hint.to_owned()) }
 }
 
-/// Fences an incarnation of a node, by default the one that is registered, and frees its blocks. It is the operator's word that the
-/// node's containers are gone. Returns the incarnation and how many blocks were freed.
+/// What is to be fenced.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FenceRequest {
+    /// The node.
+    pub node: String,
+    /// Its incarnation; `None`: the one of a fence that was begun and has not freed all blocks yet, otherwise the registered one.
+    pub incarnation: Option<Incarnation>,
+    /// Who says that its containers are gone.
+    pub by: String,
+    /// Why.
+    pub why: String,
+    /// Whether an incarnation is fenced that has a session, so that its agent seems to run.
+    pub force: bool,
+}
+
+/// Fences an incarnation of a node, and frees its blocks. It is the operator's word that the node's containers are gone. Returns the
+/// incarnation and how many blocks were freed.
 ///
 /// # Errors
-/// There is no such node, or the engine does not answer: then the command is to be repeated, and goes on.
-pub async fn fence_node<E: Engine>(
-    engine: &E,
-    node: &str,
-    incarnation: Option<Incarnation>,
-    by: &str,
-    why: &str,
-) -> Result<(Incarnation, usize), AgentFailure> {
-    check_node_name(node)?;
-    let incarnation = match incarnation {
+/// There is no such node, its agent seems to run, or the engine does not answer. Once the incarnation is known, the error names it: the
+/// command is to be repeated with it, and goes on.
+pub async fn fence_node<E: Engine>(engine: &E, request: &FenceRequest) -> Result<(Incarnation, usize), AgentFailure> {
+    check_node_name(&request.node)?;
+    let incarnation = match request.incarnation {
         Some(incarnation) => incarnation,
-        None => registered(engine, node).await?,
+        None => match unfinished(engine, &request.node).await? {
+            Some(incarnation) => incarnation,
+            None => registered(engine, &request.node).await?,
+        },
     };
-    let at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
-    let record = FenceRecord { by: by.to_owned(), at, why: why.to_owned() };
-    // If there is a fence already, its blocks are freed.
-    engine.commit(&fence(node, incarnation, &record)?).await?;
+    match fence_incarnation(engine, request, incarnation).await {
+        Ok(freed) => Ok((incarnation, freed)),
+        Err(AgentFailure::Engine(error)) => Err(refused(
+            format!("fence incarnation {incarnation} of node {}: {error}", request.node),
+            &format!("repeat it: cnikit-agent fence {} --incarnation {incarnation}", request.node),
+        )),
+        Err(error) => Err(error),
+    }
+}
+
+async fn fence_incarnation<E: Engine>(
+    engine: &E,
+    request: &FenceRequest,
+    incarnation: Incarnation,
+) -> Result<usize, AgentFailure> {
+    let node = request.node.as_str();
     let key = KeyOfEngine::Fence { node: node.to_owned(), incarnation };
-    let fences = engine.list(&Listing::FencesOf(node.to_owned())).await?;
-    let Some((_, fence)) = fences.into_iter().find(|(found, _)| *found == key) else {
-        return Err(refused(format!("the fence of node {node} is gone"), "fence it again"));
+    let mut fenced = fence_of(engine, node, &key).await?;
+    if fenced.is_none() {
+        let at = humantime::format_rfc3339_seconds(SystemTime::now()).to_string();
+        let record = FenceRecord { by: request.by.clone(), at, why: request.why.clone() };
+        let mut transaction = fence(node, incarnation, &record)?;
+        if !request.force {
+            transaction.guards.push(without_session(engine, node, incarnation).await?);
+        }
+        engine.commit(&transaction).await?;
+        fenced = fence_of(engine, node, &key).await?;
+    }
+    let Some(fence) = fenced else {
+        let text = format!("the session of node {node} changed while its incarnation {incarnation} was to be fenced");
+        return Err(refused(text, "is its agent starting? Look with `cnikit-agent list`, and fence it again"));
     };
     let mut freed = 0;
     for _ in 0..ROUNDS {
         let owned = blocks_of(engine, node, incarnation).await?;
         if owned.is_empty() {
-            return Ok((incarnation, freed));
+            return Ok(freed);
         }
         for (id, epoch) in owned {
-            let outcome = engine.commit(&free_fenced(node, incarnation, fence.revision, &id, epoch)).await?;
+            let outcome = engine.commit(&free_fenced(node, incarnation, fence, &id, epoch)).await?;
             freed += usize::from(matches!(outcome, Outcome::Committed(_)));
         }
     }
-    Err(refused(format!("node {node} still has blocks"), "fence it again"))
+    Err(refused(
+        format!("incarnation {incarnation} of node {node} still has blocks"),
+        &format!("fence it again: cnikit-agent fence {node} --incarnation {incarnation}"),
+    ))
+}
+
+/// The revision of a fence.
+async fn fence_of<E: Engine>(engine: &E, node: &str, key: &KeyOfEngine) -> Result<Option<i64>, AgentFailure> {
+    let fences = engine.list(&Listing::FencesOf(node.to_owned())).await?;
+    Ok(fences.into_iter().find(|(found, _)| found == key).map(|(_, stored)| stored.revision))
+}
+
+/// The guard by which this incarnation has no session when it is fenced.
+async fn without_session<E: Engine>(engine: &E, node: &str, incarnation: Incarnation) -> Result<Guard, AgentFailure> {
+    let key = KeyOfEngine::Session(node.to_owned());
+    let found = engine.list(&Listing::Sessions).await?.into_iter().find(|(found, _)| *found == key);
+    let Some((_, stored)) = found else { return Ok(Guard::Absent(key)) };
+    match stored.record::<SessionRecord>() {
+        Some(session) if session.incarnation == incarnation => Err(refused(
+            format!("incarnation {incarnation} of node {node} has a session: its agent runs, or has ended just now"),
+            "wait until the session has ended (`session` of its configuration), or say --force if its containers are gone",
+        )),
+        _ => Ok(Guard::Unchanged(key, stored.revision)),
+    }
+}
+
+/// The incarnation of a fence of the node that has not freed all blocks.
+async fn unfinished<E: Engine>(engine: &E, node: &str) -> Result<Option<Incarnation>, AgentFailure> {
+    for (key, _) in engine.list(&Listing::FencesOf(node.to_owned())).await? {
+        if let KeyOfEngine::Fence { incarnation, .. } = key
+            && !blocks_of(engine, node, incarnation).await?.is_empty()
+        {
+            return Ok(Some(incarnation));
+        }
+    }
+    Ok(None)
 }
 
 /// The incarnation that is registered for a node.

@@ -10,7 +10,7 @@ use cnikit_agent::operator::fence_node;
 use cnikit_pool::{BlockState, NodeState};
 
 use crate::cluster::Cluster;
-use crate::node::{Node, want};
+use crate::node::{Node, fence_of, want};
 use crate::proxy::{PROXY, Proxy};
 use crate::running::eventually;
 
@@ -117,7 +117,8 @@ fn a_fenced_nodes_blocks_are_given_again_and_it_serves_nothing_when_it_returns()
         assert!(full.to_string().contains("no free block"), "{full}");
 
         let began = Instant::now();
-        let fenced = fence_node(other.engine.as_ref(), "a", None, "a test", "it burns");
+        let request = fence_of("a", true);
+        let fenced = fence_node(other.engine.as_ref(), &request);
         assert_eq!(other.runtime.block_on(fenced).unwrap().1, 2);
         other.want("pods", 2).unwrap();
         assert!(began.elapsed() < Duration::from_secs(1), "{:?}", began.elapsed());
@@ -136,6 +137,46 @@ fn a_fenced_nodes_blocks_are_given_again_and_it_serves_nothing_when_it_returns()
         assert_eq!(lost.files.node().unwrap().unwrap().state, NodeState::Serving);
         assert!(lost.agent.may_claim());
         assert!(other.owners().iter().all(|(owner, _)| owner == "b"));
+    });
+}
+
+#[test]
+fn a_fence_that_is_repeated_does_not_fence_what_began_anew() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(POOL);
+        node.want("pods", 1).unwrap();
+        let first = node.files.node().unwrap().unwrap().incarnation;
+        let operator = Node::new("operator", host.dir(), settings.clone());
+        let fence = |force| operator.runtime.block_on(fence_node(operator.engine.as_ref(), &fence_of("a", force)));
+        let alive = fence(false).unwrap_err().to_string();
+        assert!(alive.contains("has a session") && alive.contains(&first.to_string()), "{alive}");
+        assert_eq!(fence(true).unwrap(), (first, 2));
+        node.reconcile().unwrap();
+        node.want("pods", 1).unwrap();
+        let second = node.files.node().unwrap().unwrap().incarnation;
+        assert_ne!(first, second);
+
+        // The first fence was not finished: a block of that incarnation is still there.
+        let left = format!(r#"{{"node":"a","incarnation":"{first}","network":"pods"}}"#);
+        let put = |key: &str| {
+            host.sh(&format!("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 put /cnikit/v1/blocks/{key} '{left}'"))
+        };
+        let free = |key: &&str| !node.owners().iter().any(|(_, owned)| owned.ends_with(*key));
+        let key = ["blue/10.8.0.40/30", "blue/10.8.0.44/30", "blue/10.8.0.48/30"].into_iter().find(free).unwrap();
+        put(key);
+        assert_eq!(fence(false).unwrap(), (first, 1), "that of the new incarnation is not touched");
+        let alive = fence(false).unwrap_err().to_string();
+        assert!(alive.contains(&second.to_string()), "{alive}");
+        assert_eq!(node.owners().len(), 2);
+        // Its session ends.
+        eventually("it stays alive", || match fence(false) {
+            Ok(fenced) => fenced == (second, 2),
+            Err(error) => !error.to_string().contains("has a session"),
+        });
+        assert_eq!(fence(false).unwrap(), (second, 0), "to repeat it does nothing");
     });
 }
 

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, Listing};
-use cnikit_agent::operator::define_pool;
+use cnikit_agent::operator::{FenceRequest, define_pool};
 use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent};
 use cnikit_pool::{BlockRecord, BlockState, LocalBlock, NodeFiles, Want};
 use cnikit_reservations::{AllocationRequest, Owner, RangeSet};
@@ -86,6 +86,11 @@ impl Node {
         }
         owners
     }
+}
+
+/// The fence of a node.
+pub(crate) fn fence_of(node: &str, force: bool) -> FenceRequest {
+    FenceRequest { node: node.into(), incarnation: None, by: "a test".into(), why: "it burns".into(), force }
 }
 
 pub(crate) fn want(network: &str, free: u32) -> Want {

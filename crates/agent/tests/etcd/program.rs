@@ -77,8 +77,10 @@ fn the_daemon_serves_plugins_until_it_is_told_to_end_and_another_takes_over() {
     assert_eq!(active(dir, "a", "pods"), claimed, "{}", log_of(dir, "agent"));
     daemon.signal(host, "KILL");
     daemon.finish();
-    let fenced: Value =
-        serde_json::from_str(&host.sh(&format!("{AGENT} fence a --by me --why 'it burns' --config {config}"))).unwrap();
+    let fence = format!("{AGENT} fence a --by me --why 'it burns' --config {config}");
+    let (is_fenced, printed) = host.try_sh(&format!("{fence} 2>&1"));
+    assert!(!is_fenced && printed.contains("has a session") && printed.contains("--force"), "{printed}");
+    let fenced: Value = serde_json::from_str(&host.sh(&format!("{fence} --force"))).unwrap();
     assert_eq!(fenced["freed"], claimed);
 }
 
