@@ -80,7 +80,7 @@ impl Node {
     }
 
     fn write_node(&self, state: NodeState, boot: &str) {
-        let node = LocalNode { incarnation: Incarnation::of(10), boot: boot.to_owned(), state };
+        let node = LocalNode { node: "node-1".into(), incarnation: Incarnation::of(10), boot: boot.to_owned(), state };
         self.files.write_node(&node).unwrap();
     }
 

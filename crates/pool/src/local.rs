@@ -53,6 +53,9 @@ const LONGEST_NAME: usize = 230;
 /// `node.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LocalNode {
+    /// The node's name, under which the engine has its blocks; empty if an agent wrote it that did not store the name.
+    #[serde(default, skip_serializing_if = "String::is_empty")]
+    pub node: String,
     /// The incarnation of this store.
     pub incarnation: Incarnation,
     /// The boot in which the engine confirmed the blocks that are active; see `cnikit_netns::boot_id`.
@@ -456,7 +459,12 @@ mod tests {
         assert_eq!(files.networks().unwrap(), [""; 0]);
         assert!(!files.data_dir().exists(), "reading makes nothing");
 
-        let node = LocalNode { incarnation: Incarnation::of(9), boot: "b".into(), state: NodeState::Serving };
+        let node = LocalNode {
+            node: "node-1".into(),
+            incarnation: Incarnation::of(9),
+            boot: "b".into(),
+            state: NodeState::Serving,
+        };
         files.write_node(&node).unwrap();
         let pools = LocalPools {
             pools: vec![pool().config().clone()],
@@ -498,7 +506,12 @@ mod tests {
     fn a_network_of_any_name_has_files_of_its_own() {
         let (_dir, files) = place();
         files
-            .write_node(&LocalNode { incarnation: Incarnation::of(1), boot: String::new(), state: NodeState::Fenced })
+            .write_node(&LocalNode {
+                node: String::new(),
+                incarnation: Incarnation::of(1),
+                boot: String::new(),
+                state: NodeState::Fenced,
+            })
             .unwrap();
         for name in ["node", "pools", "node.json", "a", "a.blocks", "a.cooling"] {
             network(&files, name).lock().unwrap().write_blocks(&[block("10.8.0.0/26", BlockState::Lost)]).unwrap();

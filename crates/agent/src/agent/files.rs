@@ -20,6 +20,8 @@ const LOCK: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub(crate) struct AgentFiles {
     files: NodeFiles,
+    /// The node's name.
+    name: String,
     /// Since when each block has had no address in use, and no address of its network was released.
     unused: BTreeMap<(String, BlockId), Unused>,
     /// The pools by name.
@@ -44,9 +46,12 @@ fn invalid(error: &cnikit_reservations::Error) -> Error {
 }
 
 impl AgentFiles {
-    pub(crate) fn open(files: NodeFiles) -> Result<AgentFiles, Error> {
+    /// Opens the files of the node with this name.
+    pub(crate) fn open(files: NodeFiles, name: &str) -> Result<AgentFiles, Error> {
+        let name = name.to_owned();
         let mut opened =
-            AgentFiles { files, unused: BTreeMap::new(), pools: BTreeMap::new(), revisions: BTreeMap::new() };
+            AgentFiles { files, name, unused: BTreeMap::new(), pools: BTreeMap::new(), revisions: BTreeMap::new() };
+        opened.node()?;
         match opened.files.pools() {
             Ok(known) => opened.use_pools(&known.unwrap_or_default()),
             Err(error) => log("pools", format_args!("{error}; the file is written anew")),
@@ -77,15 +82,39 @@ impl AgentFiles {
         Ok(())
     }
 
-    /// The node's file; one is made with a new incarnation if there is none.
+    /// The node's file; one is made with a new incarnation if there is none. The file of another node is an error.
     pub(crate) fn node(&self) -> Result<LocalNode, Error> {
-        if let Some(node) = self.files.node()? {
-            return Ok(node);
+        match self.files.node()? {
+            Some(node) if node.node == self.name => return Ok(node),
+            Some(node) if node.node.is_empty() => {
+                let named = LocalNode { node: self.name.clone(), ..node };
+                self.files.write_node(&named)?;
+                return Ok(named);
+            }
+            Some(node) => return Err(self.is_of_another(&node.node)),
+            None => {}
         }
-        let node = LocalNode { incarnation: Incarnation::draw()?, boot: String::new(), state: NodeState::Serving };
+        let node = LocalNode {
+            node: self.name.clone(),
+            incarnation: Incarnation::draw()?,
+            boot: String::new(),
+            state: NodeState::Serving,
+        };
         self.files.write_node(&node)?;
         log("node", format_args!("a new store: its incarnation is {}", node.incarnation));
         Ok(node)
+    }
+
+    fn is_of_another(&self, name: &str) -> Error {
+        let path = self.files.path();
+        Error {
+            text: format!("the files in {} are those of node {name}, and this node is {}", path.display(), self.name),
+            hint: Some(format!(
+                "if the node's name has changed, set `node` in the configuration to {name}; if this machine is a copy of \
+                 that node, and no container runs, remove {}",
+                path.display()
+            )),
+        }
     }
 
     pub(crate) fn write_node(&self, node: &LocalNode) -> Result<(), Error> {

@@ -100,14 +100,14 @@ impl<E: Engine> PoolAgent<E> {
     /// An agent that has done nothing yet. Only one process of a node may have one: the caller holds the lock of the agents.
     ///
     /// # Errors
-    /// The files cannot be read.
+    /// The files cannot be read, or are those of another node.
     pub fn new(
         settings: AgentSettings,
         engine: Arc<E>,
         runtime: Handle,
         metrics: Arc<AgentMetrics>,
     ) -> Result<PoolAgent<E>, Error> {
-        let files = AgentFiles::open(settings.files.clone())?;
+        let files = AgentFiles::open(settings.files.clone(), &settings.node)?;
         Ok(PoolAgent {
             settings,
             engine,
@@ -249,7 +249,12 @@ impl<E: Engine> PoolAgent<E> {
 
     /// Executes a step that changes the files only.
     fn write(&mut self, view: &NodeView, step: &Step) -> Result<(), Error> {
-        let node = LocalNode { incarnation: view.incarnation, boot: view.recorded_boot.clone(), state: view.state };
+        let node = LocalNode {
+            node: view.name.clone(),
+            incarnation: view.incarnation,
+            boot: view.recorded_boot.clone(),
+            state: view.state,
+        };
         match step {
             Step::RecordBoot => self.files.write_node(&LocalNode { boot: view.boot.clone(), ..node }),
             Step::RecordFence => {

@@ -102,6 +102,29 @@ fn without_a_daemon_a_claim_is_made_once() {
 }
 
 #[test]
+fn a_node_does_not_run_with_the_files_of_another_name() {
+    let cluster = Cluster::start();
+    let (host, dir) = (&cluster.host, cluster.host.dir());
+    let config = configure(&cluster, "a");
+    host.sh(&format!("{AGENT} define {}/blue.json --config {config}", dir.display()));
+    let claim = format!("{AGENT} claim --network pods --pool blue --config {config} 2>&1");
+    host.sh(&claim);
+    let renamed = std::fs::read_to_string(&config).unwrap().replace(r#""node":"a""#, r#""node":"b""#);
+    std::fs::write(&config, renamed).unwrap();
+    for command in ["run", "claim --network pods --pool blue"] {
+        let (success, printed) = host.try_sh(&format!("{AGENT} {command} --config {config} 2>&1"));
+        assert!(!success && printed.contains("are those of node a, and this node is b"), "{command}: {printed}");
+        assert!(printed.contains("set `node` in the configuration to a"), "{printed}");
+    }
+    // A file without a name, as an earlier agent wrote it, gets this one's.
+    let file = dir.join("a/.pool/node.json");
+    let text = std::fs::read_to_string(&file).unwrap();
+    std::fs::write(&file, text.replace(r#""node":"a","#, "")).unwrap();
+    host.sh(&claim);
+    assert_eq!(NodeFiles::new(dir.join("a")).node().unwrap().unwrap().node, "b");
+}
+
+#[test]
 fn the_unit_is_valid_and_exposes_little() {
     let host = cnikit_testing::Host::new();
     let unit = host.dir().join("cnikit-agent.service");
