@@ -21,7 +21,10 @@ mod record;
 
 pub use definition::{AfterBoot, BlockOrder, PoolBlock, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig};
 pub use error::Error;
-pub use local::{LocalBlock, LocalNode, LocalPools, LockedNetwork, NetworkFiles, NodeFiles, OpenNodeFiles};
+pub use local::{
+    LONGEST_NETWORK, LocalBlock, LocalNode, LocalPools, LockedNetwork, MOST_BLOCKS, NetworkFiles, NodeFiles,
+    OpenNodeFiles,
+};
 pub use message::{
     AGENT_SOCKET, AgentCallError, AgentConnection, AgentError, AgentListener, AgentReply, AgentRequest, MESSAGE_LIMIT,
     Want, ask_agent, parse_reply, tell_agent,

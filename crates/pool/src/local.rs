@@ -45,10 +45,10 @@ const CLAIMS: &str = "claims.lock";
 const VERSION: u64 = 1;
 /// The largest file that is read or written, in bytes.
 const LARGEST: usize = 4 << 20;
-/// The most blocks of one network.
-const MOST_BLOCKS: usize = 16_384;
-/// The longest name of a network, in bytes: files have it with an ending, and temporary ones with two.
-const LONGEST_NAME: usize = 230;
+/// The most blocks of one network on one node.
+pub const MOST_BLOCKS: usize = 16_384;
+/// The longest name of a network that has blocks, in bytes: files have it with an ending, and temporary ones with two.
+pub const LONGEST_NETWORK: usize = 230;
 
 /// `node.json`.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -314,9 +314,9 @@ impl OpenNodeFiles {
     /// # Errors
     /// The file cannot be read, or is damaged, or the network's name is too long.
     pub fn blocks(&self, network: &str) -> Result<Vec<LocalBlock>, Error> {
-        if network.len() > LONGEST_NAME {
+        if network.len() > LONGEST_NETWORK {
             return Err(Error::new(format!("the network's name has {} bytes", network.len()))
-                .hint(format!("a network of pool has a name of at most {LONGEST_NAME} bytes")));
+                .hint(format!("a network of pool has a name of at most {LONGEST_NETWORK} bytes")));
         }
         let Some(file) = self.read::<BlocksFile>(&format!("{network}{BLOCKS}"))? else { return Ok(Vec::new()) };
         limit::count("blocks", file.blocks.len(), MOST_BLOCKS)?;
@@ -519,9 +519,9 @@ mod tests {
         assert_eq!(files.networks().unwrap(), ["a", "a.blocks", "a.cooling", "node", "node.json", "pools"]);
         assert_eq!(files.node().unwrap().unwrap().state, NodeState::Fenced);
         assert!(files.pools().unwrap().is_none());
-        let long = network(&files, &"x".repeat(LONGEST_NAME + 1));
+        let long = network(&files, &"x".repeat(LONGEST_NETWORK + 1));
         assert!(long.blocks().unwrap_err().text.contains("name has 231 bytes"));
-        let longest = network(&files, &"x".repeat(LONGEST_NAME));
+        let longest = network(&files, &"x".repeat(LONGEST_NETWORK));
         longest.lock().unwrap().write_blocks(&[]).unwrap();
         assert_eq!(longest.blocks().unwrap(), []);
     }

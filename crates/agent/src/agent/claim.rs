@@ -4,14 +4,14 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cnikit_pool::{AgentError, BlockRecord, PoolDefinition, PoolFamily, Want};
+use cnikit_pool::{AgentError, BlockRecord, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, Want};
 use cnikit_types::code;
 use ipnetwork::IpNetwork;
 
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
-use crate::protocol::{BlockId, NodeView, Outcome, Standing, Step, StoredValue};
+use crate::protocol::{BlockId, FoundBlock, NodeView, Outcome, Standing, Step, StoredValue};
 
 /// How many blocks are claimed in one transaction, of each family.
 const BATCH: usize = 16;
@@ -122,6 +122,11 @@ impl<E: Engine> PoolAgent<E> {
     fn pool_of(&mut self, want: &Want) -> Result<PoolDefinition, AgentFailure> {
         cnikit_types::check_network_name(&want.network)
             .map_err(|why| refused(code::INVALID_CONFIG, why, "a network has a name of letters and digits"))?;
+        if want.network.len() > LONGEST_NETWORK {
+            let text = format!("the network's name has {} bytes", want.network.len());
+            let hint = format!("a network of pool has a name of at most {LONGEST_NETWORK} bytes");
+            return Err(refused(code::INVALID_CONFIG, text, &hint));
+        }
         if self.files.pool(&want.pool).is_none() || self.standing.is_none() {
             self.reconcile(&BTreeSet::new())?;
         }
@@ -221,6 +226,15 @@ impl<E: Engine> PoolAgent<E> {
         view: &NodeView,
         ids: &[BlockId],
     ) -> Result<Claimed, AgentFailure> {
+        let network = &search.want.network;
+        let has = view.blocks.iter().filter(|block| block.network == *network).count();
+        if has + ids.len() > MOST_BLOCKS {
+            return Err(refused(
+                code::TRY_AGAIN,
+                format!("network {network} has {has} blocks on this node, and may have {MOST_BLOCKS}"),
+                "make the blocks of the pool larger",
+            ));
+        }
         let definition = view.pools.get(&search.want.pool).copied();
         for _ in 0..RETRIES {
             let standing = self.standing()?;
@@ -253,15 +267,23 @@ impl<E: Engine> PoolAgent<E> {
                 }
                 Err(error) => return Err(error),
             };
-            let Some(Outcome::Refused(found)) = outcome else { return Ok(Claimed::All) };
-            let taken: Vec<(BlockId, StoredValue)> = ids
+            let Some(Outcome::Refused(values)) = outcome else { return Ok(Claimed::All) };
+            let found: Vec<(BlockId, StoredValue)> = ids
                 .iter()
-                .zip(found.into_iter().skip(OWN_GUARDS))
+                .zip(values.into_iter().skip(OWN_GUARDS))
                 .filter_map(|(id, stored)| Some((id.clone(), stored?)))
                 .collect();
-            if !taken.is_empty() {
-                search.taken.extend(taken.iter().map(|(id, _)| id.clone()));
-                return Ok(Claimed::Taken(taken));
+            let is_own = |(_, stored): &(BlockId, StoredValue)| {
+                FoundBlock::of(stored.clone()).is_of(&view.name, view.incarnation)
+            };
+            if found.iter().any(is_own) {
+                // An earlier claim was executed, and the files do not have it: they get it now.
+                self.reconcile(&BTreeSet::new())?;
+                return Ok(Claimed::Again);
+            }
+            if !found.is_empty() {
+                search.taken.extend(found.iter().map(|(id, _)| id.clone()));
+                return Ok(Claimed::Taken(found));
             }
             // The session, the node's record, the fence or the definition is another one than the last survey said.
             self.reconcile(&BTreeSet::new())?;

@@ -16,7 +16,9 @@ use tokio::runtime::Handle;
 use crate::engine::{Engine, EngineError, Listing};
 use crate::log::{log, log_step};
 use crate::metrics::AgentMetrics;
-use crate::protocol::{BlockId, HeldBlock, NodeView, Outcome, Standing, Step, Survey, plan, settled, transaction_of};
+use crate::protocol::{
+    BlockId, ChangeKind, HeldBlock, NodeView, Outcome, Standing, Step, Survey, plan, settled, transaction_of,
+};
 
 use files::AgentFiles;
 
@@ -91,7 +93,7 @@ pub struct PoolAgent<E> {
     standing: Option<Standing>,
     /// Why there is none.
     hindrance: Option<String>,
-    /// When a block was last claimed.
+    /// When a block was last claimed, or began to serve again.
     claimed: BTreeMap<(String, String, PoolFamily), Instant>,
     metrics: Arc<AgentMetrics>,
 }
@@ -241,7 +243,14 @@ impl<E: Engine> PoolAgent<E> {
             self.session = *revision;
         }
         for change in settled(step, &outcome) {
-            self.files.apply(&change)?;
+            if let Err(error) = self.files.apply(&change) {
+                // The engine has what the files have not: they are compared before the next claim.
+                self.standing = None;
+                return Err(error.into());
+            }
+        }
+        if let (Step::Renew { id, network, .. }, Outcome::Committed(_)) = (step, &outcome) {
+            self.serves_now(id, network);
         }
         self.metrics.count_step(step, &outcome);
         Ok(Some(outcome))
@@ -266,9 +275,20 @@ impl<E: Engine> PoolAgent<E> {
                 log("node", format_args!("its containers are gone: incarnation {incarnation} begins"));
                 self.files.write_node(&LocalNode { incarnation, state: NodeState::Serving, ..node })
             }
-            Step::Change(change) => self.files.apply(change),
+            Step::Change(change) => {
+                self.files.apply(change)?;
+                if matches!(change.kind, ChangeKind::Confirm(_)) {
+                    self.serves_now(&change.id, &change.network);
+                }
+                Ok(())
+            }
             _ => Ok(()),
         }
+    }
+
+    /// A plugin that found no free address before needs no other block.
+    fn serves_now(&mut self, id: &BlockId, network: &str) {
+        self.claimed.insert((network.to_owned(), id.pool.clone(), id.family()), Instant::now());
     }
 
     /// Copies the definitions of the pools and the selections into the files.

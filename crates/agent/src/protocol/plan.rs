@@ -2,14 +2,11 @@
 
 use std::collections::BTreeMap;
 
-use cnikit_pool::{BlockState, NodeState, PoolFamily};
+use cnikit_pool::{BlockState, LONGEST_NETWORK, MOST_BLOCKS, NodeState, PoolFamily};
 use cnikit_types::check_network_name;
 
 use super::survey::{FoundBlock, Survey};
 use super::view::{BlockChange, BlockId, ChangeKind, HeldBlock, NodeView};
-
-/// The longest name of a network that has a file of blocks, in bytes.
-const LONGEST_NETWORK: usize = 230;
 
 /// One step. Those that ask the engine have a transaction: see [`super::transaction_of`].
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -254,6 +251,10 @@ fn may_give_back(view: &NodeView, block: &HeldBlock) -> bool {
 /// Blocks of this incarnation that the files do not have: a claim whose answer was lost, or a crash between claim and files.
 fn adoptions(view: &NodeView, survey: &Survey, standing: Standing) -> Vec<Step> {
     let mut steps = Vec::new();
+    let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
+    for block in &view.blocks {
+        *counts.entry(&block.network).or_default() += 1;
+    }
     for (id, found) in &survey.blocks {
         let is_known = view.blocks.iter().any(|block| block.id == *id);
         if is_known || !found.is_of(&view.name, view.incarnation) {
@@ -262,6 +263,11 @@ fn adoptions(view: &NodeView, survey: &Survey, standing: Standing) -> Vec<Step> 
         let Some(record) = &found.record else { continue };
         // It becomes the name of a file: who can write to the engine is not trusted with paths.
         if check_network_name(&record.network).is_err() || record.network.len() > LONGEST_NETWORK {
+            continue;
+        }
+        let count = counts.entry(&record.network).or_default();
+        *count += 1;
+        if *count > MOST_BLOCKS {
             continue;
         }
         steps.push(Step::Renew {

@@ -76,6 +76,57 @@ fn a_claim_whose_answer_is_lost_is_found_and_adopted() {
 }
 
 #[test]
+fn a_claim_that_cannot_be_written_down_is_the_only_one_until_it_can() {
+    let cluster = Cluster::start();
+    let host = &cluster.host;
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), cluster.settings());
+        node.define(POOL);
+        node.reconcile().unwrap();
+        // Instead of the file there is a directory, so that no file of blocks can be written.
+        let file = host.dir().join("a/.pool/pods.blocks");
+        let blocks = host.dir().join("a/.pool/.pods.blocks.new");
+        std::fs::create_dir_all(blocks.join("full")).unwrap();
+        for _ in 0..4 {
+            let failed = node.want("pods", 1).unwrap_err();
+            assert!(matches!(failed, AgentFailure::Files(_)), "{failed}");
+            assert!(!file.exists());
+            assert_eq!(node.owners().len(), 2, "one of each family");
+        }
+        std::fs::remove_dir_all(blocks).unwrap();
+        node.want("pods", 1).unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Active).len(), 2);
+        assert_eq!(node.owners().len(), 2, "the next call has what the first one claimed");
+    });
+}
+
+#[test]
+fn a_claim_of_what_is_this_nodes_already_is_no_other_nodes() {
+    let cluster = Cluster::start();
+    let host = &cluster.host;
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), cluster.settings());
+        node.define(POOL);
+        node.reconcile().unwrap();
+        // A claim of this incarnation was executed late: the node has not seen it.
+        let incarnation = node.files.node().unwrap().unwrap().incarnation;
+        let record = format!(r#"{{"node":"a","incarnation":"{incarnation}","network":"pods"}}"#);
+        host.sh(&format!(
+            "ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 put /cnikit/v1/blocks/blue/10.8.0.40/30 '{record}'"
+        ));
+        let mut asked = want("pods", 1);
+        asked.addresses = vec!["10.8.0.41".parse().unwrap()];
+        node.agent.serve(&asked, Instant::now()).unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Active).len(), 1);
+
+        let long = "x".repeat(231);
+        let refused = node.want(&long, 1).unwrap_err();
+        assert!(refused.to_string().contains("the network's name has 231 bytes"), "{refused}");
+        assert_eq!(node.owners().len(), 1, "nothing was claimed for it");
+    });
+}
+
+#[test]
 fn claims_go_on_when_a_member_dies_and_end_in_an_error_without_a_majority() {
     let mut cluster = Cluster::start();
     let settings = cluster.settings();
@@ -202,6 +253,27 @@ fn blocks_are_unconfirmed_after_a_boot_until_the_engine_has_confirmed_them() {
             node.agent.may_claim()
         });
         assert_eq!(node.blocks("pods", BlockState::Active), before);
+    });
+}
+
+#[test]
+fn a_claim_after_a_boot_is_served_by_the_blocks_that_are_confirmed() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(POOL);
+        node.want("pods", 1).unwrap();
+        let before = node.blocks("pods", BlockState::Active);
+        drop(node);
+        // No daemon runs: the plugin finds unconfirmed blocks, and has one claim made by a new process.
+        eventually("it is never served", || {
+            let mut node = Node::booted("a", host.dir(), settings.clone(), "boot-2", Duration::from_mins(5));
+            node.want("pods", 1).is_ok()
+        });
+        let node = Node::booted("a", host.dir(), settings, "boot-2", Duration::from_mins(5));
+        assert_eq!(node.blocks("pods", BlockState::Active), before);
+        assert_eq!(node.owners().len(), 2, "none was claimed");
     });
 }
 
