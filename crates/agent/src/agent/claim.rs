@@ -4,14 +4,16 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
-use cnikit_pool::{AgentError, BlockRecord, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, Want};
+use cnikit_pool::{
+    AgentError, BlockRecord, BlockState, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, Want,
+};
 use cnikit_types::code;
 use ipnetwork::IpNetwork;
 
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
-use crate::protocol::{BlockId, FoundBlock, NodeView, Outcome, Standing, Step, StoredValue};
+use crate::protocol::{BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, StoredValue};
 
 /// How many blocks are claimed in one transaction, of each family.
 const BATCH: usize = 16;
@@ -147,8 +149,8 @@ impl<E: Engine> PoolAgent<E> {
 
     /// Has sealed blocks serve again.
     fn unseal(&mut self, search: &Search<'_>, families: &[PoolFamily]) -> Result<(), AgentFailure> {
-        let of_want = |block: &crate::protocol::HeldBlock| {
-            block.state == cnikit_pool::BlockState::Sealed
+        let of_want = |block: &HeldBlock| {
+            block.state == BlockState::Sealed
                 && block.network == search.want.network
                 && block.id.pool == search.want.pool
         };
@@ -255,9 +257,7 @@ impl<E: Engine> PoolAgent<E> {
                     self.reconcile(&BTreeSet::new())?;
                     let now = self.view()?;
                     let has = |id: &BlockId| {
-                        let is_active = |block: &crate::protocol::HeldBlock| {
-                            block.id == *id && block.state == cnikit_pool::BlockState::Active
-                        };
+                        let is_active = |block: &HeldBlock| block.id == *id && block.state == BlockState::Active;
                         now.blocks.iter().any(is_active)
                     };
                     if ids.iter().all(has) {
@@ -319,9 +319,16 @@ impl<E: Engine> PoolAgent<E> {
                 "request an address of the pool's ranges",
             ));
         };
-        let view = self.view()?;
+        let mut view = self.view()?;
+        let is_given_back =
+            |block: &HeldBlock| block.id == id && block.network == want.network && block.state == BlockState::Sealed;
+        if view.blocks.iter().any(is_given_back) {
+            let wanted = (want.network.clone(), want.pool.clone(), id.family());
+            self.reconcile(&BTreeSet::from([wanted]))?;
+            view = self.view()?;
+        }
         if let Some(block) = view.blocks.iter().find(|block| block.id == id) {
-            if block.network == want.network && block.state == cnikit_pool::BlockState::Active {
+            if block.network == want.network && block.state == BlockState::Active {
                 return Ok(Served::Done);
             }
             let network = &block.network;
@@ -330,6 +337,9 @@ impl<E: Engine> PoolAgent<E> {
                 format!("{address} is in {id}, which this node has for network {network}, as {:?}", block.state),
                 "request an address of another block",
             ));
+        }
+        if !id.is_static {
+            check_may_have_more(search, &view, id.family())?;
         }
         match self.claim_ids(search, &view, std::slice::from_ref(&id))? {
             Claimed::All => Ok(Served::Done),
@@ -366,6 +376,22 @@ enum Claimed {
     Taken(Vec<(BlockId, StoredValue)>),
 }
 
+/// How many more blocks of the pool the node may have; none is an error.
+fn check_may_have_more(search: &Search<'_>, view: &NodeView, family: PoolFamily) -> Result<usize, AgentFailure> {
+    let name = search.pool.name();
+    let is_of_pool = |id: &BlockId| id.pool == name && id.family() == family && !id.is_static;
+    let has = view.blocks.iter().filter(|block| is_of_pool(&block.id)).count();
+    let most = search.pool.config().max_blocks.map_or(usize::MAX, |most| most as usize);
+    if has >= most {
+        return Err(refused(
+            code::TRY_AGAIN,
+            format!("this node has {has} blocks of pool {name}, and may have {most}"),
+            "wait for containers to end, or raise maxBlocks of the pool",
+        ));
+    }
+    Ok(most - has)
+}
+
 /// The next blocks to claim, in the node's order: none that it has, and none that is known to be another's.
 fn candidates(
     search: &Search<'_>,
@@ -375,18 +401,10 @@ fn candidates(
 ) -> Result<Vec<BlockId>, AgentFailure> {
     let name = search.pool.name();
     let own: BTreeSet<&BlockId> = view.blocks.iter().map(|block| &block.id).collect();
-    let of_pool = own.iter().filter(|id| id.pool == name && id.family() == family && !id.is_static).count();
-    let most = search.pool.config().max_blocks.map_or(usize::MAX, |most| most as usize);
-    if count > 0 && of_pool >= most {
-        return Err(refused(
-            code::TRY_AGAIN,
-            format!("this node has {of_pool} blocks of pool {name}, and may have {most}"),
-            "wait for containers to end, or raise maxBlocks of the pool",
-        ));
-    }
+    let more = if count > 0 { check_may_have_more(search, view, family)? } else { 0 };
     let mut found = Vec::new();
     for index in search.pool.order(family, &view.name).take(LOOKED_AT) {
-        if found.len() == count.min(most - of_pool) {
+        if found.len() == count.min(more) {
             break;
         }
         let Some(block) = search.pool.block(family, index) else { continue };

@@ -358,6 +358,43 @@ fn requested_and_static_addresses_are_claimed_once() {
 }
 
 #[test]
+fn a_requested_address_obeys_max_blocks_and_unseals_its_block() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let pool = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28,"maxBlocks":2,
+            "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.240","rangeEnd":"10.8.0.254"}]}"#;
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(pool);
+        let ask = |node: &mut Node, address: &str| {
+            let mut asked = want("pods", 1);
+            asked.addresses = vec![address.parse().unwrap()];
+            node.agent.serve(&asked, Instant::now())
+        };
+        ask(&mut node, "10.8.0.20").unwrap();
+        ask(&mut node, "10.8.0.40").unwrap();
+        let full = ask(&mut node, "10.8.0.60").unwrap_err();
+        assert_eq!(full.to_string(), "this node has 2 blocks of pool blue, and may have 2");
+        ask(&mut node, "10.8.0.245").unwrap();
+        assert_eq!(node.owners().len(), 2, "a static address is no block");
+
+        // A block is being given back when an address of it is requested.
+        let network = node.files.network("pods", Duration::from_secs(5), |_| {});
+        let locked = network.lock().unwrap();
+        let mut blocks = locked.blocks().unwrap();
+        let sealed = blocks.iter_mut().find(|block| block.cidr.to_string() == "10.8.0.32/28").unwrap();
+        sealed.state = BlockState::Sealed;
+        let before = sealed.epoch;
+        locked.write_blocks(&blocks).unwrap();
+        drop(locked);
+        ask(&mut node, "10.8.0.40").unwrap();
+        let block = node.blocks("pods", BlockState::Active);
+        let block = block.iter().find(|block| block.cidr.to_string() == "10.8.0.32/28").unwrap();
+        assert!(block.epoch > before, "it was written anew");
+    });
+}
+
+#[test]
 fn what_the_engine_lost_is_claimed_again_and_what_the_disk_lost_is_read_again() {
     let cluster = Cluster::start();
     let (host, settings) = (&cluster.host, cluster.settings());
