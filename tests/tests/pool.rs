@@ -639,6 +639,21 @@ fn the_pool_is_that_of_the_namespace_and_args_choose_only_what_is_allowed() {
 }
 
 #[test]
+fn status_needs_no_pool_if_each_namespace_has_one() {
+    let mut node = Node::new(&[("10.77.0.8/29", BlockState::Active)]);
+    node.set("pool", json!(""));
+    let (code, text) = node.status().unwrap_err();
+    assert!(code == 50 && text.contains("no pool is configured"), "{text}");
+    node.serve_pool(POOL, &[("team-a", "blue")]);
+    node.status().unwrap();
+    assert_eq!(node.add_with("c-1", "K8S_POD_NAMESPACE=team-a", &[]).unwrap(), ["10.77.0.8"]);
+    let (code, text) = node.add_with("c-2", "K8S_POD_NAMESPACE=team-b", &[]).unwrap_err();
+    assert!(code == 7 && text.contains("namespace team-b has none"), "{text}");
+    node.write_node(NodeState::Fenced, &boot());
+    assert_eq!(node.status().unwrap_err().0, 51);
+}
+
+#[test]
 fn status_fails_only_if_nothing_can_be_allocated_for_good() {
     let node = Node::bare();
     let (code, text) = node.status().unwrap_err();

@@ -123,6 +123,15 @@ impl PoolPlugin {
         Ok(usual.clone())
     }
 
+    /// The pool that STATUS is about; `None` if each namespace has its own, and a pod of another namespace gets none.
+    pub(crate) fn pool_of_status(&self, conf: &NetConf, pools: Option<&LocalPools>) -> Result<Option<String>> {
+        let names_none = self.pool.is_empty() && conf.at(&["args", "cni", "pool"]).is_none();
+        if names_none && pools.is_some_and(|pools| !pools.select.is_empty()) {
+            return Ok(None);
+        }
+        self.select(conf, &Args::default(), pools).map(Some)
+    }
+
     /// How many free addresses there should be, with blocks of this many addresses.
     pub(crate) fn min_free(&self, block: u128) -> u32 {
         self.min_free.unwrap_or_else(|| u32::try_from(block / 4).unwrap_or(u32::MAX).min(MIN_FREE))

@@ -85,10 +85,13 @@ impl IpamPlugin for PoolPlugin {
         let conf = &status.call.conf;
         let files = NodeFiles::new(data_dir(conf));
         let pools = files.pools().map_err(unreadable)?;
-        let pool = self.select(conf, &Args::default(), pools.as_ref())?;
-        if let Some(definition) = pools.and_then(|pools| pools.pool(&pool).transpose()) {
+        let pool = self.pool_of_status(conf, pools.as_ref())?;
+        if let (Some(pool), Some(pools)) = (&pool, &pools)
+            && let Some(definition) = pools.pool(pool).transpose()
+        {
             self.check_version(&definition.map_err(unreadable)?, status.call.version)?;
         }
+        let pool = pool.unwrap_or_else(|| "of any namespace".to_owned());
         let node = files.node().map_err(unreadable)?;
         if node.is_some_and(|node| node.state == NodeState::Fenced) {
             let mut error = fenced(&pool);
