@@ -85,7 +85,7 @@ pub struct PoolRangeConfig {
     /// The last address; default: the one before the broadcast address, or the last one of an IPv6 subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_end: Option<IpAddr>,
-    /// The gateway; default: the address after the network address.
+    /// The gateway; default: the address after the network address; that of a static range: the gateway of the range with its subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
@@ -199,7 +199,7 @@ impl PoolDefinition {
     ///
     /// # Errors
     /// The name is not one of letters, digits, `_`, `.` and `-`, or has more than 63 bytes; there is no range, or more than 256;
-    /// a range is invalid as host-local defines it, or overlaps another one; a block is larger than the subnet of a range; a family
+    /// a range is invalid as host-local defines it, overlaps another one, or has the gateway of another one; a block is larger than the subnet of a range; a family
     /// has 2^64 blocks or more; or the cooldown is longer than a day.
     pub fn new(config: PoolConfig) -> Result<PoolDefinition, Error> {
         if check_network_name(&config.name).is_err() || config.name.len() > LONGEST_NAME {
@@ -211,7 +211,9 @@ impl PoolDefinition {
         let v4 = cut_family(&config, PoolFamily::V4, config.block_size4).map_err(in_pool)?;
         let v6 = cut_family(&config, PoolFamily::V6, config.block_size6).map_err(in_pool)?;
         let statics = static_ranges(&config).map_err(in_pool)?;
-        Ok(PoolDefinition { config, v4, v6, statics })
+        let pool = PoolDefinition { config, v4, v6, statics };
+        pool.check_gateways().map_err(|error| error.within(format_args!("pool {}", pool.name())))?;
+        Ok(pool)
     }
 
     /// Its JSON.
@@ -274,9 +276,23 @@ impl PoolDefinition {
         (range.contains(address) && range.gateway() != address).then_some(block)
     }
 
-    /// The static range that has this address.
+    /// The static range that has this address; `None` also for a gateway.
     pub fn static_range_of(&self, address: IpAddr) -> Option<&Range> {
-        self.statics.iter().find(|range| range.contains(address))
+        self.statics.iter().find(|range| range.contains(address) && range.gateway() != address)
+    }
+
+    /// Refuses a range that has the gateway of another one: only its own gateway is never assigned from a range.
+    fn check_gateways(&self) -> Result<(), Error> {
+        for range in self.all_ranges() {
+            for other in self.all_ranges() {
+                let gateway = other.gateway();
+                if range.contains(gateway) && range.gateway() != gateway {
+                    return Err(Error::new(format!("range {range} has the gateway {gateway} of range {other}"))
+                        .hint("give both ranges the same gateway, or leave that address out of the range"));
+                }
+            }
+        }
+        Ok(())
     }
 
     /// A range of this pool and one of the other that have addresses in common, static ranges included.
@@ -354,7 +370,12 @@ fn validate(config: &PoolConfig) -> Result<(), Error> {
 fn static_ranges(config: &PoolConfig) -> Result<Vec<Range>, Error> {
     let mut ranges = Vec::new();
     for (n, range) in config.static_ranges.iter().enumerate() {
-        ranges.push(Range::try_from(&RangeConfig::from(range)).map_err(|error| invalid(error, "static", n))?);
+        let mut range_config = RangeConfig::from(range);
+        if range_config.gateway.is_none() {
+            let of_subnet = config.ranges.iter().find(|other| other.subnet == range.subnet);
+            range_config.gateway = of_subnet.and_then(|other| other.gateway);
+        }
+        ranges.push(Range::try_from(&range_config).map_err(|error| invalid(error, "static", n))?);
     }
     Ok(ranges)
 }
@@ -541,6 +562,32 @@ mod tests {
         assert_eq!(one.block_of(block.cidr), Some(block));
         for other in ["10.8.3.65/26", "10.8.3.64/27", "10.9.0.0/26", "fd01::/122"] {
             assert_eq!(one.block_of(other.parse().unwrap()), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn no_gateway_of_a_pool_is_an_address_for_containers() {
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let one = pool(
+            r#""ranges":[{"subnet":"10.8.0.0/24","rangeEnd":"10.8.0.191","gateway":"10.8.0.254"}],
+               "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.192"},{"subnet":"10.9.0.0/29"}]"#,
+        )
+        .unwrap();
+        let gateway = |address: &str| one.static_range_of(ip(address)).map(Range::gateway);
+        assert_eq!(gateway("10.8.0.200"), Some(ip("10.8.0.254")), "that of the range with its subnet");
+        assert_eq!(gateway("10.8.0.254"), None, "the gateway is no static address");
+        assert_eq!((gateway("10.9.0.2"), gateway("10.9.0.1")), (Some(ip("10.9.0.1")), None));
+        for text in [
+            r#""ranges":[{"subnet":"10.8.0.0/24","rangeEnd":"10.8.0.127"},
+                {"subnet":"10.8.0.0/24","rangeStart":"10.8.0.128","gateway":"10.8.0.7"}]"#,
+            r#""ranges":[{"subnet":"10.8.0.0/24","rangeEnd":"10.8.0.127","gateway":"10.8.0.1"}],
+                "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.128","gateway":"10.8.0.7"}]"#,
+        ] {
+            let error = refused(text);
+            assert!(
+                error.contains("range 10.8.0.1-10.8.0.127 has the gateway 10.8.0.7 of range 10.8.0.128"),
+                "{error}"
+            );
         }
     }
 
