@@ -176,11 +176,21 @@ impl AgentFiles {
                     unused.insert(key, seen);
                 }
                 let (epoch, state) = (block.epoch, block.state);
-                held.push(HeldBlock { id, network: name.clone(), epoch, state, in_use, idle: is_idle });
+                let (is_closing, is_gone) = self.outlook_of(&id);
+                let network = name.clone();
+                held.push(HeldBlock { id, network, epoch, state, in_use, idle: is_idle, is_closing, is_gone });
             }
         }
         self.unused = unused;
         Ok(held)
+    }
+
+    /// Whether the pool of a block drains, and whether it has no such block any more. Of a pool that is not known, nothing is concluded.
+    fn outlook_of(&self, id: &BlockId) -> (bool, bool) {
+        let Some(pool) = self.pools.get(&id.pool) else { return (false, false) };
+        let has =
+            if id.is_static { pool.static_range_of(id.cidr.ip()).is_some() } else { pool.block_of(id.cidr).is_some() };
+        (pool.config().closed || !has, !has)
     }
 
     /// A block is not given back before the cooldown of its last address has passed.
@@ -246,6 +256,8 @@ fn apply_locked(locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), 
         state: blocks[at].state,
         in_use,
         idle: false,
+        is_closing: false,
+        is_gone: false,
     });
     let after = changed(change, current.as_ref(), in_use);
     if after == current {

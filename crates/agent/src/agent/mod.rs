@@ -198,7 +198,9 @@ impl<E: Engine> PoolAgent<E> {
             };
             blocks.iter().filter(of_these).count()
         };
-        let can_give = idle_of.keys().any(|key| active(key) > 1);
+        let drains = |block: &HeldBlock| block.idle && (block.is_closing || block.id.is_static);
+        let can_give = idle_of.keys().any(|key| active(key) > 1)
+            || blocks.iter().any(|block| block.state == BlockState::Active && drains(block));
         let fenced_and_empty = self.files.node()?.state == NodeState::Fenced;
         Ok(can_give || fenced_and_empty || blocks.iter().any(is_closed))
     }

@@ -189,7 +189,7 @@ fn step_of_block(view: &NodeView, block: &HeldBlock, found: Option<&FoundBlock>,
         })
     };
     match block.state {
-        BlockState::Sealed if is_wanted(view, block) => renew(),
+        BlockState::Sealed if is_wanted(view, block) && !block.is_gone => renew(),
         BlockState::Sealed => {
             Some(Step::Release { id: block.id.clone(), network: block.network.clone(), epoch, held: block.epoch })
         }
@@ -206,7 +206,7 @@ fn step_of_block(view: &NodeView, block: &HeldBlock, found: Option<&FoundBlock>,
 fn step_of_absent(block: &HeldBlock, standing: Standing) -> Option<Step> {
     match block.state {
         BlockState::Sealed => Some(change(block, ChangeKind::Remove(block.epoch))),
-        _ if block.in_use && !block.id.is_static => Some(Step::Claim {
+        _ if block.in_use && !block.id.is_static && !block.is_gone => Some(Step::Claim {
             ids: vec![block.id.clone()],
             network: block.network.clone(),
             attachment: None,
@@ -231,9 +231,10 @@ fn is_wanted(view: &NodeView, block: &HeldBlock) -> bool {
     view.wanted.contains(&(block.network.clone(), block.id.pool.clone(), block.id.family()))
 }
 
-/// Whether the network has another active block of the pool, so that a container that starts soon finds an address.
+/// Whether the network has another active block of the pool, so that a container that starts soon finds an address. A pool that is to
+/// drain needs none.
 fn may_give_back(view: &NodeView, block: &HeldBlock) -> bool {
-    if block.id.is_static {
+    if block.id.is_static || block.is_closing {
         return true;
     }
     let of_family = |other: &&HeldBlock| {

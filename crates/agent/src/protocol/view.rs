@@ -65,6 +65,10 @@ pub struct HeldBlock {
     pub in_use: bool,
     /// Whether it has had no address in use for so long that it can be given back.
     pub idle: bool,
+    /// Whether its pool is closed or has no such block any more, so that the last one is given back too.
+    pub is_closing: bool,
+    /// Whether its pool has no such block any more, so that it is not claimed again.
+    pub is_gone: bool,
 }
 
 /// The node: its name, its boot and its files.
@@ -147,6 +151,8 @@ pub fn changed(change: &BlockChange, current: Option<&HeldBlock>, in_use: bool) 
             state: BlockState::Active,
             in_use,
             idle: false,
+            is_closing: false,
+            is_gone: false,
         });
     };
     let with = |state: BlockState| Some(HeldBlock { state, ..block.clone() });

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use cnikit_agent::operator::define_pool;
 use cnikit_pool::{BlockState, Want};
 
 use crate::cluster::Cluster;
 use crate::node::{Node, want};
+use crate::running::eventually;
 
 const STATIC: &str = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28,
     "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.240","rangeEnd":"10.8.0.254"}]}"#;
@@ -41,7 +42,7 @@ fn a_static_address_that_is_claimed_stays_one_whatever_is_defined() {
         host.sh(&format!("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 put /cnikit/v1/pools/blue '{TINY}'"));
         for _ in 0..2 {
             node.reconcile().unwrap();
-            let all = node.files.network("pods", std::time::Duration::from_secs(5), |_| {}).blocks().unwrap();
+            let all = node.files.network("pods", Duration::from_secs(5), |_| {}).blocks().unwrap();
             assert!(all.len() == 1 && all[0].is_static, "{all:?}");
         }
         assert_eq!(node.owners(), [], "and none is claimed for it");
@@ -105,5 +106,55 @@ fn claims_while_a_pool_is_defined_again_and_again_never_overlap() {
             }
             ends.store(true, Ordering::Relaxed);
         });
+    });
+}
+
+#[test]
+fn a_closed_pool_drains_to_the_end() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let open = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28,"cooldown":0}"#;
+        let mut node = Node::booted("a", host.dir(), settings.clone(), "boot", Duration::ZERO);
+        node.define(open);
+        node.want("pods", 1).unwrap();
+        node.reserve("pods", "container-1");
+        node.define(&open.replace(r#""cooldown""#, r#""closed":true,"cooldown""#));
+        node.reconcile().unwrap();
+        assert_eq!(node.owners().len(), 1, "a container has an address of it");
+        let closed = node.want("pods", 30).unwrap_err();
+        assert!(closed.to_string().contains("is closed"), "{closed}");
+        node.release("pods", "container-1");
+        eventually("it keeps the last block", || {
+            if node.agent.has_idle_blocks().unwrap() {
+                node.reconcile().unwrap();
+            }
+            node.owners().is_empty()
+        });
+        // Now the pool can have other blocks.
+        node.define(TINY);
+    });
+}
+
+#[test]
+fn a_block_that_the_pool_has_no_longer_is_given_back_and_not_claimed_again() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::booted("a", host.dir(), settings.clone(), "boot", Duration::ZERO);
+        node.define(&STATIC.replace("\"blockSize4\"", "\"cooldown\":0,\"blockSize4\""));
+        node.want("pods", 1).unwrap();
+        node.reserve("pods", "container-1");
+        let etcdctl = "ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379";
+        host.sh(&format!("{etcdctl} put /cnikit/v1/pools/blue '{TINY}'"));
+        node.reconcile().unwrap();
+        assert_eq!(node.owners().len(), 1);
+        host.sh(&format!("{etcdctl} del --prefix /cnikit/v1/blocks/"));
+        node.reconcile().unwrap();
+        assert_eq!(node.owners(), [], "another node may have addresses of it as other blocks");
+        assert_eq!(node.blocks("pods", BlockState::Lost).len(), 1);
+        node.release("pods", "container-1");
+        node.reconcile().unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Lost), []);
     });
 }
