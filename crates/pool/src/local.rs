@@ -415,6 +415,11 @@ impl LockedNetwork<'_> {
         self.store.reserved()
     }
 
+    /// The addresses that were released less than `cooldown` ago.
+    pub fn cooling(&self, cooldown: Duration) -> Vec<IpAddr> {
+        self.store.cooling(cooldown)
+    }
+
     /// Allocates addresses.
     ///
     /// # Errors

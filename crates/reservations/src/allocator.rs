@@ -260,6 +260,13 @@ impl LockedStore<'_> {
         let mut ledger = Ledger::open(&self.files, &paths)?;
         Ok(ledger.all()?.iter().map(|record| record.address).collect())
     }
+
+    /// The addresses that were released less than `cooldown` ago. They may have been allocated again.
+    pub fn cooling(&self, cooldown: Duration) -> Vec<IpAddr> {
+        let Some(cooling) = &self.store.cooling else { return Vec::new() };
+        let released = cooling.read(self.store.boot.as_ref(), cooldown, self.store.log);
+        released.cooling().into_iter().map(|(address, _)| address).collect()
+    }
 }
 
 /// Frees the records' addresses. All are tried before an error is returned.

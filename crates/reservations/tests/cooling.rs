@@ -47,6 +47,21 @@ fn released_long_ago(scene: &Scene, addresses: &[&str]) {
 }
 
 #[test]
+fn the_addresses_in_their_cooldown_are_listed_under_the_lock() {
+    let scene = cooling();
+    add(&scene, "c1", &[], Duration::ZERO).unwrap();
+    let address = scene.reserved()[0].clone();
+    let listed = |cooldown| {
+        let addresses = scene.store.lock().unwrap().cooling(Duration::from_secs(cooldown));
+        addresses.iter().map(ToString::to_string).collect::<Vec<String>>()
+    };
+    assert_eq!(listed(60), [""; 0], "it is not released");
+    scene.del("c1");
+    assert_eq!(listed(60), [address]);
+    assert_eq!(listed(0), [""; 0]);
+}
+
+#[test]
 fn an_address_is_not_given_again_before_its_cooldown() {
     let scene = cooling();
     for container in ["a", "b", "c"] {

@@ -41,6 +41,27 @@ struct Unused {
 /// Size and change time of the file of released addresses: every release changes them.
 type ReleasedFile = Option<(u64, i64, i64)>;
 
+/// The addresses of a network that are in use, as they were while its lock was held.
+struct UsedAddresses {
+    reserved: Vec<IpAddr>,
+    /// Of each pool, the addresses in their cooldown.
+    cooling: BTreeMap<String, Vec<IpAddr>>,
+}
+
+impl UsedAddresses {
+    /// Whether an address of the block is in use, so that the block does not leave this node.
+    fn has(&self, id: &BlockId, state: BlockState) -> bool {
+        let has = |addresses: &Vec<IpAddr>| addresses.iter().any(|address| id.cidr.contains(*address));
+        match state {
+            // Its cooldown was over when it was sealed, or does not matter any more.
+            BlockState::Sealed | BlockState::Lost => has(&self.reserved),
+            BlockState::Active | BlockState::Unconfirmed => {
+                has(&self.reserved) || self.cooling.get(&id.pool).is_some_and(has)
+            }
+        }
+    }
+}
+
 fn invalid(error: &cnikit_reservations::Error) -> Error {
     Error { text: error.text.clone(), hint: error.hint.clone() }
 }
@@ -160,11 +181,12 @@ impl AgentFiles {
                 continue;
             }
             let released = self.released(&name);
-            let reserved =
-                network.lock().map_err(|error| invalid(&error))?.reserved().map_err(|error| invalid(&error))?;
+            let locked = network.lock().map_err(|error| invalid(&error))?;
+            let used = self.used(&locked, blocks.iter().map(|block| &block.pool))?;
+            drop(locked);
             for block in &blocks {
                 let id = id_of(block);
-                let in_use = is_used(block, &reserved);
+                let in_use = used.has(&id, block.state);
                 let mut is_idle = false;
                 if !in_use {
                     let key = (name.clone(), id.clone());
@@ -172,7 +194,7 @@ impl AgentFiles {
                         Some(seen) if seen.released == released => *seen,
                         _ => Unused { since: Instant::now(), released },
                     };
-                    is_idle = seen.since.elapsed() >= self.grace_of(&id, grace);
+                    is_idle = seen.since.elapsed() >= grace;
                     unused.insert(key, seen);
                 }
                 let (epoch, state) = (block.epoch, block.state);
@@ -191,12 +213,6 @@ impl AgentFiles {
         let has =
             if id.is_static { pool.static_range_of(id.cidr.ip()).is_some() } else { pool.block_of(id.cidr).is_some() };
         (pool.config().closed || !has, !has)
-    }
-
-    /// A block is not given back before the cooldown of its last address has passed.
-    fn grace_of(&self, id: &BlockId, grace: Duration) -> Duration {
-        let cooldown = self.pools.get(&id.pool).map_or(0, |pool| pool.config().cooldown);
-        grace.max(Duration::from_secs(cooldown.into()))
     }
 
     fn released(&self, network: &str) -> ReleasedFile {
@@ -225,7 +241,52 @@ impl AgentFiles {
     pub(crate) fn apply(&self, change: &BlockChange) -> Result<(), Error> {
         let network = self.network(&change.network);
         let locked = network.lock().map_err(|error| invalid(&error))?;
-        apply_locked(&locked, change)
+        self.apply_locked(&locked, change)
+    }
+
+    /// The addresses of a network that are in use. `pools` are those of its blocks.
+    fn used<'a>(
+        &self,
+        locked: &LockedNetwork<'_>,
+        pools: impl Iterator<Item = &'a String>,
+    ) -> Result<UsedAddresses, Error> {
+        let reserved = locked.reserved().map_err(|error| invalid(&error))?;
+        let mut cooling = BTreeMap::new();
+        for name in pools.collect::<BTreeSet<&String>>() {
+            let cooldown = self.pools.get(name).map_or(0, |pool| pool.config().cooldown);
+            cooling.insert(name.clone(), locked.cooling(Duration::from_secs(cooldown.into())));
+        }
+        Ok(UsedAddresses { reserved, cooling })
+    }
+
+    fn apply_locked(&self, locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), Error> {
+        let mut blocks = locked.blocks()?;
+        let at = blocks.iter().position(|block| id_of(block) == change.id);
+        let used = self.used(locked, std::iter::once(&change.id.pool))?;
+        // A block that the files do not have yet serves.
+        let state = at.map_or(BlockState::Active, |at| blocks[at].state);
+        let in_use = used.has(&change.id, state);
+        let current = at.map(|at| HeldBlock {
+            id: change.id.clone(),
+            network: change.network.clone(),
+            epoch: blocks[at].epoch,
+            state: blocks[at].state,
+            in_use,
+            idle: false,
+            is_closing: false,
+            is_gone: false,
+        });
+        let after = changed(change, current.as_ref(), in_use);
+        if after == current {
+            return Ok(());
+        }
+        match (at, after) {
+            (Some(at), Some(block)) => blocks[at] = local(&block),
+            (None, Some(block)) => blocks.push(local(&block)),
+            (Some(at), None) => drop(blocks.remove(at)),
+            (None, None) => {}
+        }
+        locked.write_blocks(&blocks)
     }
 
     /// How many addresses of a network's blocks of a pool are free, by block.
@@ -244,34 +305,6 @@ impl AgentFiles {
     }
 }
 
-fn apply_locked(locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), Error> {
-    let mut blocks = locked.blocks()?;
-    let reserved = locked.reserved().map_err(|error| invalid(&error))?;
-    let at = blocks.iter().position(|block| id_of(block) == change.id);
-    let in_use = reserved.iter().any(|address| change.id.cidr.contains(*address));
-    let current = at.map(|at| HeldBlock {
-        id: change.id.clone(),
-        network: change.network.clone(),
-        epoch: blocks[at].epoch,
-        state: blocks[at].state,
-        in_use,
-        idle: false,
-        is_closing: false,
-        is_gone: false,
-    });
-    let after = changed(change, current.as_ref(), in_use);
-    if after == current {
-        return Ok(());
-    }
-    match (at, after) {
-        (Some(at), Some(block)) => blocks[at] = local(&block),
-        (None, Some(block)) => blocks.push(local(&block)),
-        (Some(at), None) => drop(blocks.remove(at)),
-        (None, None) => {}
-    }
-    locked.write_blocks(&blocks)
-}
-
 fn local(block: &HeldBlock) -> LocalBlock {
     let BlockId { pool, cidr, is_static } = block.id.clone();
     LocalBlock { pool, cidr, is_static, epoch: block.epoch, state: block.state }
@@ -279,8 +312,4 @@ fn local(block: &HeldBlock) -> LocalBlock {
 
 fn id_of(block: &LocalBlock) -> BlockId {
     BlockId { pool: block.pool.clone(), cidr: block.cidr, is_static: block.is_static }
-}
-
-fn is_used(block: &LocalBlock, reserved: &[IpAddr]) -> bool {
-    reserved.iter().any(|address| block.cidr.contains(*address))
 }

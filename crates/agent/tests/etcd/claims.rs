@@ -301,6 +301,27 @@ fn an_unused_block_is_given_back_after_the_grace_and_the_last_one_stays() {
 }
 
 #[test]
+fn a_block_stays_until_the_cooldown_of_its_addresses_has_passed() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::booted("a", host.dir(), settings, "boot", Duration::ZERO);
+        node.define(&POOL.replace("\"cooldown\":0", "\"cooldown\":3,\"closed\":false"));
+        node.want("pods", 1).unwrap();
+        node.reserve("pods", "container-1");
+        // From now on the last block is given back too, once it is without use.
+        node.define(&POOL.replace("\"cooldown\":0", "\"cooldown\":3,\"closed\":true"));
+        node.release("pods", "container-1");
+        let began = Instant::now();
+        eventually("it is never given back", || {
+            node.reconcile().unwrap();
+            node.owners().is_empty()
+        });
+        assert!(began.elapsed() >= Duration::from_secs(2), "{:?}", began.elapsed());
+    });
+}
+
+#[test]
 fn a_second_machine_of_the_same_name_and_store_claims_nothing() {
     let cluster = Cluster::start();
     let (host, settings) = (&cluster.host, cluster.settings());
