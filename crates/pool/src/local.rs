@@ -415,6 +415,14 @@ impl LockedNetwork<'_> {
         self.store.reserved()
     }
 
+    /// The reserved addresses that a running container may have.
+    ///
+    /// # Errors
+    /// The directory cannot be listed.
+    pub fn reserved_in_this_boot(&self) -> Result<Vec<IpAddr>, ReservationError> {
+        self.store.reserved_in_this_boot()
+    }
+
     /// The addresses that were released less than `cooldown` ago.
     pub fn cooling(&self, cooldown: Duration) -> Vec<IpAddr> {
         self.store.cooling(cooldown)

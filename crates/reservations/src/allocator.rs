@@ -261,6 +261,24 @@ impl LockedStore<'_> {
         Ok(ledger.all()?.iter().map(|record| record.address).collect())
     }
 
+    /// The reserved addresses that a running container may have: without those whose reservation is certainly older than this boot.
+    ///
+    /// # Errors
+    /// The directory cannot be listed (`Disk`).
+    pub fn reserved_in_this_boot(&self) -> Result<Vec<IpAddr>, Error> {
+        let paths = self.store.paths();
+        let mut ledger = Ledger::open(&self.files, &paths)?;
+        let mut reserved = Vec::new();
+        for record in ledger.all()? {
+            let is_older = record.earlier_boot
+                && matches!(self.files.read(record.address), Ok(Some((_, facts))) if record.is_of(facts));
+            if !is_older {
+                reserved.push(record.address);
+            }
+        }
+        Ok(reserved)
+    }
+
     /// The addresses that were released less than `cooldown` ago. They may have been allocated again.
     pub fn cooling(&self, cooldown: Duration) -> Vec<IpAddr> {
         let Some(cooling) = &self.store.cooling else { return Vec::new() };

@@ -3,6 +3,7 @@
 
 mod scene;
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::time::{Duration, SystemTime};
 
@@ -50,8 +51,14 @@ fn a_survey_marks_reservations_of_an_earlier_boot() {
     scene.add("c3", &sets).unwrap();
     let all = [both[0], both[1], "10.1.2.4 c3/eth0"];
     assert_eq!(texts_of(&scene.store.survey().unwrap()), all, "by the index of this boot");
+    let of_this_boot = |scene: &Scene| {
+        let addresses = scene.store.lock().unwrap().reserved_in_this_boot().unwrap();
+        addresses.iter().map(ToString::to_string).collect::<BTreeSet<String>>()
+    };
+    assert_eq!(of_this_boot(&scene), BTreeSet::from(["10.1.2.4".to_owned()]));
     let touched = fs::read(scene.dir().join("10.1.2.2")).unwrap();
     scene.write("10.1.2.2", touched);
+    assert_eq!(of_this_boot(&scene), BTreeSet::from(["10.1.2.2".to_owned(), "10.1.2.4".to_owned()]));
     assert_eq!(texts_of(&scene.store.survey().unwrap())[0], "10.1.2.2 c1/eth0", "what changed since proves nothing");
     let freed = scene.store.reclaim(|found| found.earlier_boot).unwrap();
     assert_eq!(texts_of(&freed), [both[1]]);

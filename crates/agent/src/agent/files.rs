@@ -44,6 +44,8 @@ type ReleasedFile = Option<(u64, i64, i64)>;
 /// The addresses of a network that are in use, as they were while its lock was held.
 struct UsedAddresses {
     reserved: Vec<IpAddr>,
+    /// Those that a running container may have.
+    of_this_boot: Vec<IpAddr>,
     /// Of each pool, the addresses in their cooldown.
     cooling: BTreeMap<String, Vec<IpAddr>>,
 }
@@ -53,8 +55,10 @@ impl UsedAddresses {
     fn has(&self, id: &BlockId, state: BlockState) -> bool {
         let has = |addresses: &Vec<IpAddr>| addresses.iter().any(|address| id.cidr.contains(*address));
         match state {
-            // Its cooldown was over when it was sealed, or does not matter any more.
-            BlockState::Sealed | BlockState::Lost => has(&self.reserved),
+            // Its cooldown was over when it was sealed.
+            BlockState::Sealed => has(&self.reserved),
+            // Only containers that run matter: a reboot ended them, whether DEL was called or not.
+            BlockState::Lost => has(&self.of_this_boot),
             BlockState::Active | BlockState::Unconfirmed => {
                 has(&self.reserved) || self.cooling.get(&id.pool).is_some_and(has)
             }
@@ -256,7 +260,8 @@ impl AgentFiles {
             let cooldown = self.pools.get(name).map_or(0, |pool| pool.config().cooldown);
             cooling.insert(name.clone(), locked.cooling(Duration::from_secs(cooldown.into())));
         }
-        Ok(UsedAddresses { reserved, cooling })
+        let of_this_boot = locked.reserved_in_this_boot().map_err(|error| invalid(&error))?;
+        Ok(UsedAddresses { reserved, of_this_boot, cooling })
     }
 
     fn apply_locked(&self, locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), Error> {

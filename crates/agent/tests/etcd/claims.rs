@@ -192,6 +192,28 @@ fn a_fenced_nodes_blocks_are_given_again_and_it_serves_nothing_when_it_returns()
 }
 
 #[test]
+fn a_fenced_node_begins_anew_after_a_reboot_that_ended_its_containers() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(POOL);
+        node.want("pods", 1).unwrap();
+        node.reserve_in_earlier_boot("pods", "container-1");
+        let request = fence_of("a", true);
+        node.runtime.block_on(fence_node(node.engine.as_ref(), &request)).unwrap();
+        drop(node);
+        let mut node = Node::booted("a", host.dir(), settings, "boot-2", Duration::from_mins(5));
+        eventually("it never begins anew", || {
+            node.reconcile().unwrap();
+            node.agent.may_claim()
+        });
+        assert_eq!(node.blocks("pods", BlockState::Lost), []);
+        node.want("pods", 1).unwrap();
+    });
+}
+
+#[test]
 fn a_fence_that_is_repeated_does_not_fence_what_began_anew() {
     let cluster = Cluster::start();
     let (host, settings) = (&cluster.host, cluster.settings());

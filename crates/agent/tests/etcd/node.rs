@@ -8,8 +8,8 @@ use std::time::{Duration, Instant};
 use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, Listing};
 use cnikit_agent::operator::{FenceRequest, define_pool};
 use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent};
-use cnikit_pool::{BlockRecord, BlockState, LocalBlock, NodeFiles, Want};
-use cnikit_reservations::{AllocationRequest, Owner, RangeSet};
+use cnikit_pool::{BlockRecord, BlockState, LocalBlock, NetworkFiles, NodeFiles, Want};
+use cnikit_reservations::{AllocationRequest, Boot, Owner, RangeSet, Store};
 use tokio::runtime::Runtime;
 
 use crate::cluster::runtime;
@@ -59,18 +59,31 @@ impl Node {
 
     /// A container gets an address of a block of the network.
     pub(crate) fn reserve(&self, network: &str, container: &str) {
-        let pools = self.files.pools().unwrap().unwrap();
         let network = self.files.network(network, Duration::from_secs(5), |_| {});
-        let locked = network.lock().unwrap();
-        let block = locked.blocks().unwrap().into_iter().find(|block| block.state == BlockState::Active).unwrap();
+        let request = self.request(&network, container);
+        network.lock().unwrap().acquire(&request).unwrap();
+    }
+
+    /// A container got an address, and the machine booted since.
+    pub(crate) fn reserve_in_earlier_boot(&self, network: &str, container: &str) {
+        let network = self.files.network(network, Duration::from_secs(5), |_| {});
+        let request = self.request(&network, container);
+        let machine = std::fs::read_to_string("/etc/machine-id").unwrap();
+        let boot = Boot::new("11111111-1111-1111-1111-111111111111", Some(&machine));
+        let store = Store { boot, ..network.store().clone() };
+        store.acquire(&request).unwrap();
+    }
+
+    fn request(&self, network: &NetworkFiles, container: &str) -> AllocationRequest {
+        let pools = self.files.pools().unwrap().unwrap();
+        let block = network.blocks().unwrap().into_iter().find(|block| block.state == BlockState::Active).unwrap();
         let range = block.range(&pools.pool(&block.pool).unwrap().unwrap()).unwrap();
-        let request = AllocationRequest {
+        AllocationRequest {
             owner: Owner::new(container, "eth0"),
             sets: vec![RangeSet::try_from(&[range][..]).unwrap()],
             wanted: Vec::new(),
             cooldown: Duration::ZERO,
-        };
-        locked.acquire(&request).unwrap();
+        }
     }
 
     pub(crate) fn release(&self, network: &str, container: &str) {
