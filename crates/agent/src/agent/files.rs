@@ -211,6 +211,11 @@ impl AgentFiles {
         Ok(held)
     }
 
+    /// Whether a pool that the node knows has the block.
+    pub(crate) fn is_of_pool(&self, id: &BlockId) -> bool {
+        self.pools.contains_key(&id.pool) && !self.outlook_of(id).1
+    }
+
     /// Whether the pool of a block drains, and whether it has no such block any more. Of a pool that is not known, nothing is concluded.
     fn outlook_of(&self, id: &BlockId) -> (bool, bool) {
         let Some(pool) = self.pools.get(&id.pool) else { return (false, false) };

@@ -219,7 +219,10 @@ impl<E: Engine> PoolAgent<E> {
         let held: BTreeSet<BlockId> = view.blocks.iter().map(|block| block.id.clone()).collect();
         let surveyed = self.runtime.block_on(self.engine.survey(&view.name, view.incarnation, &held));
         self.metrics.count_engine(surveyed.is_ok());
-        surveyed
+        let mut survey = surveyed?;
+        // Whoever can write to the engine is not trusted with addresses that no pool has.
+        survey.blocks.retain(|id, _| held.contains(id) || self.files.is_of_pool(id));
+        Ok(survey)
     }
 
     /// Executes steps. Returns whether the engine refused none.

@@ -476,9 +476,17 @@ fn a_record_that_names_a_path_makes_no_file() {
         node.reconcile().unwrap();
         let incarnation = node.files.node().unwrap().unwrap().incarnation;
         let record = format!(r#"{{"node":"a","incarnation":"{incarnation}","network":"../../escaped"}}"#);
-        host.sh(&format!(
-            "ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 put /cnikit/v1/blocks/blue/10.8.0.16/28 '{record}'"
-        ));
+        let put = |key: &str, record: &str| {
+            host.sh(&format!("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 put /cnikit/v1/{key} '{record}'"))
+        };
+        put("blocks/blue/10.8.0.16/28", &record);
+        // Nor does one of addresses that no pool has: outside the pool, of another size, in no static range, of no pool.
+        let elsewhere = record.replace("../../escaped", "elsewhere");
+        for key in
+            ["blocks/blue/192.0.2.0/28", "blocks/blue/10.8.0.0/24", "static/blue/10.8.0.9", "blocks/red/10.8.0.0/28"]
+        {
+            put(key, &elsewhere);
+        }
         node.reconcile().unwrap();
         node.want("pods", 1).unwrap();
         assert!(!host.dir().join("escaped").exists() && !host.dir().parent().unwrap().join("escaped").exists());
