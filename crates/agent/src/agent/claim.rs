@@ -55,6 +55,8 @@ impl AgentFailure {
 struct Search<'a> {
     want: &'a Want,
     pool: PoolDefinition,
+    /// The revision of this definition: nothing is claimed by it under another one.
+    revision: Option<i64>,
     /// Blocks that other nodes have.
     taken: BTreeSet<BlockId>,
     /// How many claims found their blocks taken.
@@ -82,7 +84,8 @@ impl<E: Engine> PoolAgent<E> {
     /// One attempt. `is_again`: the one before found that pool or blocks are not what the files said.
     fn served(&mut self, want: &Want, arrived: Instant, is_again: bool) -> Result<Served, AgentFailure> {
         let pool = self.pool_of(want)?;
-        let mut search = Search { want, pool, taken: BTreeSet::new(), missed: 0 };
+        let revision = self.files.revision_of(&want.pool);
+        let mut search = Search { want, pool, revision, taken: BTreeSet::new(), missed: 0 };
         if !want.addresses.is_empty() {
             for address in &want.addresses {
                 if self.claim_address(&mut search, *address)? == Served::Again {
@@ -237,10 +240,10 @@ impl<E: Engine> PoolAgent<E> {
                 "make the blocks of the pool larger",
             ));
         }
-        let definition = view.pools.get(&search.want.pool).copied();
         for _ in 0..RETRIES {
             let standing = self.standing()?;
-            if self.files.revision_of(&search.want.pool) != definition {
+            let known = [view.pools.get(&search.want.pool).copied(), self.files.revision_of(&search.want.pool)];
+            if known != [search.revision; 2] {
                 return Ok(Claimed::Again);
             }
             let step = Step::Claim {
@@ -279,7 +282,12 @@ impl<E: Engine> PoolAgent<E> {
             if found.iter().any(is_own) {
                 // An earlier claim was executed, and the files do not have it: they get it now.
                 self.reconcile(&BTreeSet::new())?;
-                return Ok(Claimed::Again);
+                let now = self.view()?;
+                let is_adopted = |id: &BlockId| now.blocks.iter().any(|block| block.id == *id);
+                if found.iter().filter(|one| is_own(one)).all(|(id, _)| is_adopted(id)) {
+                    return Ok(Claimed::Again);
+                }
+                // Another program has written a record under this node's name that is not adopted.
             }
             if !found.is_empty() {
                 search.taken.extend(found.iter().map(|(id, _)| id.clone()));

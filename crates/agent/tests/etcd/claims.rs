@@ -479,7 +479,10 @@ fn a_record_that_names_a_path_makes_no_file() {
         let put = |key: &str, record: &str| {
             host.sh(&format!("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 put /cnikit/v1/{key} '{record}'"))
         };
-        put("blocks/blue/10.8.0.16/28", &record);
+        // All blocks but one have such a record: the node claims that one.
+        for n in 1..16 {
+            put(&format!("blocks/blue/10.8.0.{}/28", n * 16), &record);
+        }
         // Nor does one of addresses that no pool has: outside the pool, of another size, in no static range, of no pool.
         let elsewhere = record.replace("../../escaped", "elsewhere");
         for key in
