@@ -34,12 +34,12 @@ pub struct FenceRequest {
     pub force: bool,
 }
 
-/// Fences an incarnation of a node, and frees its blocks. It is the operator's word that the node's containers are gone. Returns the
-/// incarnation and how many blocks were freed.
+/// Fences an incarnation of a node, and frees its blocks. It is the operator's word that the node's containers are gone. Returns
+/// the incarnation and how many blocks were freed.
 ///
 /// # Errors
-/// There is no such node, its agent seems to run, or the engine does not answer. Once the incarnation is known, the error names it: the
-/// command is to be repeated with it, and goes on.
+/// There is no such node, its agent seems to run, or the engine does not answer. Once the incarnation is known, the error names
+/// it: the command is to be repeated with it, and goes on.
 pub async fn fence_node<E: Engine>(engine: &E, request: &FenceRequest) -> Result<(Incarnation, usize), AgentFailure> {
     check_node_name(&request.node)?;
     let incarnation = match request.incarnation {
@@ -164,8 +164,8 @@ async fn blocks_of<E: Engine>(
     Ok(owned)
 }
 
-/// Writes the definition of a pool. Blocks that nodes have stay theirs: a definition that has no such block any more is refused. Nodes
-/// may claim meanwhile: a claim by the definition before is refused after this one.
+/// Writes the definition of a pool. Blocks that nodes have stay theirs: a definition that has no such block any more is refused.
+/// Nodes may claim meanwhile: a claim by the definition before is refused after this one.
 ///
 /// # Errors
 /// The definition is invalid, would lose blocks that nodes have, overlaps another pool, or the engine does not answer.
@@ -185,8 +185,8 @@ pub async fn define_pool<E: Engine>(engine: &E, text: &[u8]) -> Result<PoolDefin
     Err(refused(format!("nodes claim blocks of pool {} again and again", pool.name()), "try again"))
 }
 
-/// Checks that a definition keeps what nodes have, and overlaps no other pool. Returns the guards by which this is still so when it is
-/// written: whoever writes a key after it was listed gives it a later revision than all that were listed have.
+/// Checks that a definition keeps what nodes have, and overlaps no other pool. Returns the guards by which this is still so when it
+/// is written: whoever writes a key after it was listed gives it a later revision than all that were listed have.
 async fn guards_of_definition<E: Engine>(
     engine: &E,
     pool: &PoolDefinition,

@@ -85,7 +85,7 @@ pub struct PoolRangeConfig {
     /// The last address; default: the one before the broadcast address, or the last one of an IPv6 subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub range_end: Option<IpAddr>,
-    /// The gateway; default: the address after the network address; that of a static range: the gateway of the range with its subnet.
+    /// The gateway; default: the address after the network address. A static range has that of the range with its subnet.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub gateway: Option<IpAddr>,
 }
@@ -199,8 +199,8 @@ impl PoolDefinition {
     ///
     /// # Errors
     /// The name is not one of letters, digits, `_`, `.` and `-`, or has more than 63 bytes; there is no range, or more than 256;
-    /// a range is invalid as host-local defines it, overlaps another one, or has the gateway of another one; a block is larger than the subnet of a range; a family
-    /// has 2^64 blocks or more; or the cooldown is longer than a day.
+    /// a range is invalid as host-local defines it, overlaps another one, or has the gateway of another one; a block is larger than
+    /// the subnet of a range; a family has 2^64 blocks or more; or the cooldown is longer than a day.
     pub fn new(config: PoolConfig) -> Result<PoolDefinition, Error> {
         if check_network_name(&config.name).is_err() || config.name.len() > LONGEST_NAME {
             return Err(Error::new(format!("{:?} is not the name of a pool", config.name))

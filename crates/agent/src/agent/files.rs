@@ -216,7 +216,8 @@ impl AgentFiles {
         self.pools.contains_key(&id.pool) && !self.outlook_of(id).1
     }
 
-    /// Whether the pool of a block drains, and whether it has no such block any more. Of a pool that is not known, nothing is concluded.
+    /// Whether the pool of a block drains, and whether it has no such block any more. Of a pool that is not known, nothing is
+    /// concluded.
     fn outlook_of(&self, id: &BlockId) -> (bool, bool) {
         let Some(pool) = self.pools.get(&id.pool) else { return (false, false) };
         let has =

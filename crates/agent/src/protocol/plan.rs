@@ -231,8 +231,8 @@ fn is_wanted(view: &NodeView, block: &HeldBlock) -> bool {
     view.wanted.contains(&(block.network.clone(), block.id.pool.clone(), block.id.family()))
 }
 
-/// Whether the network has another active block of the pool, so that a container that starts soon finds an address. A pool that is to
-/// drain needs none.
+/// Whether the network has another active block of the pool, so that a container that starts soon finds an address. A pool that is
+/// to drain needs none.
 fn may_give_back(view: &NodeView, block: &HeldBlock) -> bool {
     if block.id.is_static || block.is_closing {
         return true;
