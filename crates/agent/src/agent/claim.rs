@@ -271,27 +271,8 @@ impl<E: Engine> PoolAgent<E> {
                 Err(error) => return Err(error),
             };
             let Some(Outcome::Refused(values)) = outcome else { return Ok(Claimed::All) };
-            let found: Vec<(BlockId, StoredValue)> = ids
-                .iter()
-                .zip(values.into_iter().skip(OWN_GUARDS))
-                .filter_map(|(id, stored)| Some((id.clone(), stored?)))
-                .collect();
-            let is_own = |(_, stored): &(BlockId, StoredValue)| {
-                FoundBlock::of(stored.clone()).is_of(&view.name, view.incarnation)
-            };
-            if found.iter().any(is_own) {
-                // An earlier claim was executed, and the files do not have it: they get it now.
-                self.reconcile(&BTreeSet::new())?;
-                let now = self.view()?;
-                let is_adopted = |id: &BlockId| now.blocks.iter().any(|block| block.id == *id);
-                if found.iter().filter(|one| is_own(one)).all(|(id, _)| is_adopted(id)) {
-                    return Ok(Claimed::Again);
-                }
-                // Another program has written a record under this node's name that is not adopted.
-            }
-            if !found.is_empty() {
-                search.taken.extend(found.iter().map(|(id, _)| id.clone()));
-                return Ok(Claimed::Taken(found));
+            if let Some(claimed) = self.claim_of_taken(search, view, ids, values)? {
+                return Ok(claimed);
             }
             // The session, the node's record, the fence or the definition is another one than the last survey said.
             self.reconcile(&BTreeSet::new())?;
@@ -301,6 +282,38 @@ impl<E: Engine> PoolAgent<E> {
             "the session of this node changes again and again",
             "is there a clone of this node?",
         ))
+    }
+
+    /// What a refused claim means, by the values of its guards' keys; `None` if no block of it has an owner.
+    fn claim_of_taken(
+        &mut self,
+        search: &mut Search<'_>,
+        view: &NodeView,
+        ids: &[BlockId],
+        values: Vec<Option<StoredValue>>,
+    ) -> Result<Option<Claimed>, AgentFailure> {
+        let found: Vec<(BlockId, StoredValue)> = ids
+            .iter()
+            .zip(values.into_iter().skip(OWN_GUARDS))
+            .filter_map(|(id, stored)| Some((id.clone(), stored?)))
+            .collect();
+        let is_own =
+            |(_, stored): &(BlockId, StoredValue)| FoundBlock::of(stored.clone()).is_of(&view.name, view.incarnation);
+        if found.iter().any(is_own) {
+            // An earlier claim was executed, and the files do not have it: they get it now.
+            self.reconcile(&BTreeSet::new())?;
+            let now = self.view()?;
+            let is_adopted = |id: &BlockId| now.blocks.iter().any(|block| block.id == *id);
+            if found.iter().filter(|one| is_own(one)).all(|(id, _)| is_adopted(id)) {
+                return Ok(Some(Claimed::Again));
+            }
+            // Another program has written a record under this node's name that is not adopted.
+        }
+        if found.is_empty() {
+            return Ok(None);
+        }
+        search.taken.extend(found.iter().map(|(id, _)| id.clone()));
+        Ok(Some(Claimed::Taken(found)))
     }
 
     fn standing(&mut self) -> Result<Standing, AgentFailure> {

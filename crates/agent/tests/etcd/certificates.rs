@@ -64,25 +64,21 @@ fn only_a_client_with_a_certificate_of_the_ca_is_served() {
     });
 }
 
-/// The commands of the documentation give a node a role that suffices for its agent, and not for what only operators do.
-#[test]
-fn the_documented_role_suffices_for_an_agent_and_keeps_it_from_the_keys_of_others() {
-    let host = Host::new();
-    make_certificates(&host);
-    let cluster = Cluster::with_tls(host);
-    cluster.wait_ready(&cluster.settings_with(Some("root")));
-    let host = &cluster.host;
+/// The command for a user.
+fn etcdctl(host: &Host, user: &str) -> String {
     let dir = host.dir().display();
-    let etcdctl = |user: &str| {
-        format!(
-            "ETCDCTL_API=3 etcdctl --endpoints https://127.0.0.1:2379 --cacert {dir}/ca.pem --cert {dir}/{user}.pem \
-             --key {dir}/{user}.key"
-        )
-    };
+    format!(
+        "ETCDCTL_API=3 etcdctl --endpoints https://127.0.0.1:2379 --cacert {dir}/ca.pem --cert {dir}/{user}.pem \
+         --key {dir}/{user}.key"
+    )
+}
+
+/// Executes the commands of the documentation for two nodes, and enables authentication.
+fn make_roles(host: &Host) {
     let documented = include_str!("../../../../docs/agent.md");
     let commands: Vec<&str> = documented.lines().filter(|line| line.starts_with("etcdctl ")).collect();
     assert!(commands.len() >= 10, "{commands:?}");
-    let run = |command: &str| host.sh(&command.replacen("etcdctl", &etcdctl("root"), 1));
+    let run = |command: &str| host.sh(&command.replacen("etcdctl", &etcdctl(host, "root"), 1));
     for command in commands {
         if command.contains("node-1") {
             run(&command.replace("node-1", "node-a"));
@@ -94,6 +90,17 @@ fn the_documented_role_suffices_for_an_agent_and_keeps_it_from_the_keys_of_other
     run("etcdctl user add root --no-password");
     run("etcdctl user grant-role root root");
     run("etcdctl auth enable");
+}
+
+/// The commands of the documentation give a node a role that suffices for its agent, and not for what only operators do.
+#[test]
+fn the_documented_role_suffices_for_an_agent_and_keeps_it_from_the_keys_of_others() {
+    let host = Host::new();
+    make_certificates(&host);
+    let cluster = Cluster::with_tls(host);
+    cluster.wait_ready(&cluster.settings_with(Some("root")));
+    let host = &cluster.host;
+    make_roles(host);
     host.enter(|| {
         let operator = Node::new("operator", host.dir(), cluster.settings_with(Some("operator")));
         operator.define(
@@ -124,11 +131,11 @@ fn the_documented_role_suffices_for_an_agent_and_keeps_it_from_the_keys_of_other
         assert!(refused.to_string().contains("permission denied"), "{refused}");
         for key in ["pools/blue", "select/team-a", "session/node-a", "nodes/node-a", "fence/node-a/x", "nodes/node-bb"]
         {
-            let put = format!("{} put /cnikit/v1/{key} x 2>&1", etcdctl("node-b"));
+            let put = format!("{} put /cnikit/v1/{key} x 2>&1", etcdctl(host, "node-b"));
             let (success, printed) = host.try_sh(&put);
             assert!(!success && printed.contains("permission denied"), "{key}: {printed}");
         }
-        let (success, printed) = host.try_sh(&format!("{} get /elsewhere 2>&1", etcdctl("node-b")));
+        let (success, printed) = host.try_sh(&format!("{} get /elsewhere 2>&1", etcdctl(host, "node-b")));
         assert!(!success && printed.contains("permission denied"), "{printed}");
         assert_eq!(operator.runtime.block_on(fence_node(operator.engine.as_ref(), &request)).unwrap().1, 1);
     });
