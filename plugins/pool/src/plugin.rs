@@ -4,7 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 use std::os::unix::fs::FileTypeExt;
 
-use cnikit::types::{Args, Ip};
+use cnikit::types::Ip;
 use cnikit::{
     Addresses, AttachmentSpec, Check, Del, Error, Gc, IpamPlugin, Journal, Result, Status, code, log,
     one_address_a_family,
