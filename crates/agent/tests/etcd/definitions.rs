@@ -4,8 +4,10 @@ use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use cnikit_agent::engine::{Engine, MemoryEngine};
 use cnikit_agent::operator::define_pool;
-use cnikit_pool::{BlockState, Want};
+use cnikit_agent::protocol::{Guard, Outcome, Part, Transaction, WriteOperation};
+use cnikit_pool::{BlockState, KeyOfEngine, Want};
 
 use crate::cluster::Cluster;
 use crate::node::{Node, want};
@@ -157,4 +159,41 @@ fn a_block_that_the_pool_has_no_longer_is_given_back_and_not_claimed_again() {
         node.reconcile().unwrap();
         assert_eq!(node.blocks("pods", BlockState::Lost), []);
     });
+}
+
+/// The condition by which a definition is written, in etcd and in the memory of the model.
+#[test]
+fn a_condition_on_a_part_of_the_keys_holds_until_one_of_them_is_written() {
+    let cluster = Cluster::start();
+    cluster.host.enter(|| {
+        let node = Node::new("a", cluster.host.dir(), cluster.settings());
+        node.runtime.block_on(check_parts(node.engine.as_ref()));
+        node.runtime.block_on(check_parts(&MemoryEngine::default()));
+    });
+}
+
+async fn check_parts<E: Engine>(engine: &E) {
+    let block = |pool: &str| KeyOfEngine::Block { pool: pool.into(), cidr: "10.8.0.0/28".parse().unwrap() };
+    let address = KeyOfEngine::Static { pool: "blue".into(), address: "10.8.0.250".parse().unwrap() };
+    let mark = KeyOfEngine::Select("mark".into());
+    let commit = |guards: Vec<Guard>, key: &KeyOfEngine| {
+        let transaction = Transaction { guards, writes: vec![WriteOperation::Put(key.clone(), b"{}".to_vec())] };
+        async move { engine.commit(&transaction).await.unwrap() }
+    };
+    let parts = || [Part::BlocksOf("blue".into()), Part::StaticsOf("blue".into()), Part::Pools];
+    let none_since = |revision: i64| parts().map(|part| Guard::NoneSince(part, revision)).to_vec();
+    assert!(matches!(commit(none_since(0), &mark).await, Outcome::Committed(_)), "there is no key");
+    for other in [block("blue2"), block("blu"), KeyOfEngine::Node("blue".into())] {
+        commit(Vec::new(), &other).await;
+    }
+    let Outcome::Committed(seen) = commit(none_since(0), &mark).await else { panic!("keys of other parts") };
+    for (key, part) in [(block("blue"), 0), (address, 1), (KeyOfEngine::Pool("red".into()), 2)] {
+        let Outcome::Committed(written) = commit(Vec::new(), &key).await else { panic!("it has no condition") };
+        let guard = |revision| {
+            vec![Guard::Absent(KeyOfEngine::Select("none".into())), Guard::NoneSince(parts()[part].clone(), revision)]
+        };
+        let refused = commit(guard(seen), &mark).await;
+        assert_eq!(refused, Outcome::Refused(vec![None, None]), "{key} was written since");
+        assert!(matches!(commit(guard(written), &mark).await, Outcome::Committed(_)), "{key}");
+    }
 }
