@@ -516,7 +516,7 @@ fn without_an_agent_its_program_is_run_once_for_all_that_wait() {
     let script = format!(
         "#!/bin/sh\nenv >{0}/env\necho \"$@\" >>{0}/claims\n[ -e {0}/fails ] && {{ echo no engine >&2; exit 3; }}\n\
          [ -e {0}/refuses ] && {{ echo '{{\"error\":{{\"code\":7,\"msg\":\"pool blue is closed\"}}}}'; exit 1; }}\n\
-         echo '{blocks}' >{1}/testnet.blocks\n",
+         echo '{blocks}' >{1}/new.$$ && mv {1}/new.$$ {1}/testnet.blocks\n",
         dir.display(),
         node.files.path().display()
     );
