@@ -168,8 +168,8 @@ fn reply_or_drop(connection: &AgentConnection, reply: Option<&AgentReply>) {
     }
 }
 
-/// The network of the last request to the agent of [`Node::with_agent`]. The kernel keeps the order of the connections: all requests that
-/// nothing waited for come before it.
+/// The network of the last request to the agent of [`Node::with_agent`]. The kernel keeps the order of the connections: all
+/// requests that nothing waited for come before it.
 const END: &str = "the-end";
 
 fn end(socket: &Path) {
