@@ -338,7 +338,7 @@ unpack_kernel() {
 # unpack_image SUITE ARCH DIR: the newest kernel of a suite with its modules, which are in packages of their own, and below /usr/lib, since 7.2.
 unpack_image() {
     local suite=$1 dir=$3 image parts options
-    [ -e "$dir/.complete" ] && return
+    [ -e "$dir/.complete" ] && [ -e "$dir/lib" ] && return
     ask_archive "$suite"
     image=$(depends_on "linux-image-$2" 'linux-image-')
     parts=$(depends_on "$image" 'linux-(base|binary|modules)-')
