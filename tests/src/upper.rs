@@ -272,6 +272,7 @@ fn failing_ipam() -> Value {
 /// network, and one with an interface of another program. The output of `ip` for each comes last. Each
 /// call has a VLAN of its own.
 const NAMED: &str = r#"unshare --mount sh -euc '
+    mount -t tmpfs tmpfs /run/netns
     vlan=10
     call() {
         vlan=$((vlan + 1))

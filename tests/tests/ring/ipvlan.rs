@@ -217,7 +217,9 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
         let call = "CNI_COMMAND=ADD CNI_PATH=$bin $bin/ipvlan <$dir/conf || true";
         let gone = "kill ${!:-} 2>/dev/null || ip netns del other";
         let made = made("netns $where");
-        let output = host.sh(&format!("{set}; unshare --mount sh -euc '{place}; {made}; {call}; {gone}'"));
+        let output = host.sh(&format!(
+            "{set}; unshare --mount sh -euc 'mount -t tmpfs tmpfs /run/netns; {place}; {made}; {call}; {gone}'"
+        ));
         assert!(output.contains("master0 has ipvlans of mode l2") && output.contains(name), "{output}");
     }
 }
@@ -226,6 +228,7 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
 /// last check: both are past the first check by then. (Of several who wait for a lock, /proc/locks of Linux 5.10 shows the first
 /// one only, so this looks at what they wait in.) Then as many as there are, of two random modes.
 const AT_ONCE: &str = r#"unshare --mount sh -euc '
+    mount -t tmpfs tmpfs /run/netns
     all="one two a1 a2 a3 b1 b2 b3"
     for name in $all; do ip netns add $name; done
     call() {
@@ -237,7 +240,7 @@ const AT_ONCE: &str = r#"unshare --mount sh -euc '
     flock 9
     callers=
     for which in "one l2" "two l3"; do (exec 9<&-; call $which) & callers=$callers${callers:+,}$!; done
-    waiting() { for pid in $(pgrep -P $callers); do cat /proc/$pid/wchan; echo; done 2>/dev/null; }
+    waiting() { for pid in $(pgrep -P $callers); do for task in /proc/$pid/task/*; do cat $task/wchan; echo; done; done 2>/dev/null; }
     until [ "$(waiting | grep -c locks_)" = 2 ]; do sleep 0.05; done
     exec 9<&-
     wait

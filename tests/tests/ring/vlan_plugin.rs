@@ -230,6 +230,7 @@ fn frames_of_qinq_have_both_tags() {
 /// The holder is on the host, in the container, in a namespace that only its mount tells of, in one that only its process tells
 /// of, and an attachment of ours.
 const HOLDERS: &str = r#"unshare --mount sh -euc '
+    mount -t tmpfs tmpfs /run/netns
     call() {
         CNI_COMMAND=$1 CNI_CONTAINERID=$2 CNI_NETNS=/run/netns/$2 CNI_IFNAME=eth0 CNI_PATH=$bin $bin/vlan <$dir/conf || :
         echo
