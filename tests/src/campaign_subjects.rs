@@ -149,7 +149,7 @@ fn with_own_addresses(mut subject: Subject) -> Subject {
 }
 
 /// Makes the rules that the kernel adds with the first VRF, and keeps.
-pub const FIRST_VRF: &str = "(ip link add first0 type vrf table 9 && ip link del first0) 2>/dev/null || :";
+pub const FIRST_VRF: &str = "printf 'link %s\\n' 'add first0 type vrf table 9' 'del first0' | ip -b - 2>/dev/null || :";
 
 /// vrf with both families, and routes that DEL gives back.
 pub fn vrf_member(bin: &Path) -> Subject {
@@ -268,11 +268,12 @@ pub const INTERFACE: &str =
 
 /// What makes one with addresses and routes of both families, once the kernel has taken them up.
 pub const ROUTED_INTERFACE: &str = "ip link add eth0 address 0a:00:00:00:00:01 type veth peer name peer0 && \
-    for link in eth0 peer0; do echo 0 >/proc/sys/net/ipv6/conf/$link/accept_dad && ip link set $link up || exit; done && \
-    ip address add 10.77.0.2/24 dev eth0 && ip address add fd00:77::2/64 dev eth0 nodad && \
+    for link in eth0 peer0; do echo 0 >/proc/sys/net/ipv6/conf/$link/accept_dad || exit; done && \
+    printf 'link set eth0 up\\nlink set peer0 up\\naddress add 10.77.0.2/24 dev eth0\\naddress add fd00:77::2/64 dev eth0 nodad\\n' | \
+    ip -b - && \
     timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::2; do sleep 0.02; done' && \
-    ip route add default via 10.77.0.1 && ip route add 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400 && \
-    ip route add default via fd00:77::1 && ip route add fd09::/64 via fe80::9 dev eth0 metric 8";
+    printf 'route add %s\\n' 'default via 10.77.0.1' '10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400' \
+        'default via fd00:77::1' 'fd09::/64 via fe80::9 dev eth0 metric 8' | ip -b -";
 
 /// The result of that plugin.
 pub fn interface_result() -> Value {

@@ -223,7 +223,7 @@ impl Container {
     /// The names of its links but the loopback's, from proc(5): `ip link` also says on stderr which files of `/run/netns` are no
     /// namespaces yet, and other tests make some.
     pub fn links(&self) -> Vec<String> {
-        let table = self.sh("cat /proc/net/dev");
+        let table = self.netns.enter(|_| std::fs::read_to_string("/proc/thread-self/net/dev").unwrap()).unwrap();
         let names = table.lines().skip(2).filter_map(|line| line.split_once(':'));
         names.map(|(name, _)| name.trim().to_owned()).filter(|name| name != "lo").collect()
     }

@@ -43,49 +43,174 @@ const NETWORK: &str = "<network>";
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct HostSnapshot(BTreeSet<String>);
 
-/// Title, command, and script of sed(1) for each part of a snapshot. The script sees each line of the output after the title. It
-/// removes counters (that of promiscuity counts the macvlans of a link, whose namespaces may still exist), times and indexes, and
-/// the link-local address and routes that the kernel adds to a link some time after it came up. Commands are skipped if there is
-/// nothing to list, because each program costs more time than its output.
-const QUERIES: [(&str, &str, &str); 11] = [
-    (
-        "link",
-        "ip -o -d link show",
-        "s/: [0-9]+: /: /; s/@if[0-9]+//; s/link-netns(id)? [^ ]+//; s/ (bridge_id|designated_root|designated_bridge) [^ ]+//g; s/ [a-z_]+_timer +[0-9.]+//g; s/,?(NO-CARRIER|LOWER_UP)//g; s/<,/</; s/ state [A-Z]+ / /; s/ promiscuity [0-9]+( +allmulti [0-9]+)?//",
-    ),
-    (
-        "address",
-        "ip -o -b - <<END\naddress show\nneigh show nud permanent\nEND",
-        "/inet6 fe80::/d; s/: [0-9]+: /: /; s/ (valid|preferred)_lft [^ ]+//g",
-    ),
-    ("IPv4", "ip -4 -b - <<END\nroute show table all\nrule show\nEND", "s/ linkdown//"),
-    (
-        "IPv6",
-        "ip -6 -b - <<END\nroute show table all\nrule show\nEND",
-        "/: (((local|anycast) )?fe80::|multicast ff00::)/d; s/ expires [0-9]+sec//; s/ linkdown//",
-    ),
-    ("qdisc", "tc qdisc show 2>/dev/null", "s/qdisc ([a-z_]+) [0-9a-f]+:/qdisc \\1/"),
-    ("vlan", "bridge vlan show 2>/dev/null", ""),
-    ("nft", "rules=$(nft --stateless list ruleset); printf '%s\\n' \"$rules\"", ""),
-    ("iptables", "case $rules in *'table ip '*) iptables-save 2>/dev/null ;; esac", RULESET),
-    ("ip6tables", "case $rules in *'table ip6 '*) ip6tables-save 2>/dev/null ;; esac", RULESET),
-    (
-        "legacy iptables",
-        "if read -r _ 2>/dev/null </proc/net/ip_tables_names; then iptables-legacy-save 2>/dev/null; fi",
-        RULESET,
-    ),
-    (
-        "legacy ip6tables",
-        "if read -r _ 2>/dev/null </proc/net/ip6_tables_names; then ip6tables-legacy-save 2>/dev/null; fi",
-        RULESET,
-    ),
+/// A program that prints a part of a snapshot. A program costs more time than its output: one runs only if there is something to
+/// list, and one ip(8) prints links, addresses and neighbours.
+struct Part {
+    program: &'static str,
+    words: &'static [&'static str],
+    stdin: &'static str,
+    /// Whether the lines so far tell of something that it lists.
+    is_wanted: fn(&BTreeSet<String>) -> bool,
+    /// What a snapshot has of a line of its output.
+    line: fn(&str) -> Option<String>,
+}
+
+const PARTS: [Part; 10] = [
+    Part {
+        program: "ip",
+        words: &["-o", "-d", "-b", "-"],
+        stdin: "link show\naddress show\nneigh show nud permanent\n",
+        is_wanted: always,
+        line: link_or_address,
+    },
+    Part {
+        program: "ip",
+        words: &["-4", "-b", "-"],
+        stdin: ROUTES,
+        is_wanted: always,
+        line: |line| Some(format!("IPv4: {}", without(line, moving_of_route))),
+    },
+    Part { program: "ip", words: &["-6", "-b", "-"], stdin: ROUTES, is_wanted: always, line: ipv6 },
+    Part { program: "tc", words: &["qdisc", "show"], stdin: "", is_wanted: always, line: |line| Some(qdisc(line)) },
+    Part {
+        program: "bridge",
+        words: &["vlan", "show"],
+        stdin: "",
+        is_wanted: has_bridge,
+        line: |line| Some(format!("vlan: {line}")),
+    },
+    Part {
+        program: "nft",
+        words: &["--stateless", "list", "ruleset"],
+        stdin: "",
+        is_wanted: always,
+        line: |line| Some(format!("nft: {line}")),
+    },
+    Part {
+        program: "iptables-save",
+        words: &[],
+        stdin: "",
+        is_wanted: |lines| has_line(lines, "nft: table ip "),
+        line: |line| rule("iptables", line),
+    },
+    Part {
+        program: "ip6tables-save",
+        words: &[],
+        stdin: "",
+        is_wanted: |lines| has_line(lines, "nft: table ip6 "),
+        line: |line| rule("ip6tables", line),
+    },
+    Part {
+        program: "iptables-legacy-save",
+        words: &[],
+        stdin: "",
+        is_wanted: |_| has_legacy("ip_tables_names"),
+        line: |line| rule("legacy iptables", line),
+    },
+    Part {
+        program: "ip6tables-legacy-save",
+        words: &[],
+        stdin: "",
+        is_wanted: |_| has_legacy("ip6_tables_names"),
+        line: |line| rule("legacy ip6tables", line),
+    },
 ];
 
-/// Removes comments, which contain the time, and counters.
-const RULESET: &str = "/^[^:]*: #/d; s/\\[[0-9:]+\\]//";
+const ROUTES: &str = "route show table all\nrule show\n";
 
-/// The prefix of a line that is a title.
-const TITLE: &str = "== ";
+fn always(_: &BTreeSet<String>) -> bool {
+    true
+}
+
+fn has_line(lines: &BTreeSet<String>, beginning: &str) -> bool {
+    lines.range(beginning.to_owned()..).next().is_some_and(|line| line.starts_with(beginning))
+}
+
+fn has_bridge(lines: &BTreeSet<String>) -> bool {
+    lines.iter().any(|line| line.starts_with("link: ") && line.contains(" bridge "))
+}
+
+/// Whether the kernel has a table of the legacy iptables, by a file with their names.
+fn has_legacy(file: &str) -> bool {
+    fs::read(format!("/proc/thread-self/net/{file}")).is_ok_and(|names| !names.is_empty())
+}
+
+/// A line without its index is `NAME: <FLAGS>` and more for a link, and `NAME inet` and more for an address. Link-local addresses
+/// are left out: the kernel adds one to a link some time after it came up.
+fn link_or_address(line: &str) -> Option<String> {
+    let line = line.split_once(": ").filter(|(index, _)| index.parse::<u32>().is_ok()).map_or(line, |(_, rest)| rest);
+    if line.contains("inet6 fe80::") {
+        return None;
+    }
+    let Some(((name, flags), rest)) =
+        line.split_once('>').and_then(|(begin, rest)| Some((begin.split_once(": <")?, rest)))
+    else {
+        return Some(format!("address: {}", without(line, moving_of_address)));
+    };
+    let name = name.split_once("@if").map_or(name, |(name, _)| name);
+    let flags: Vec<&str> = flags.split(',').filter(|flag| !["NO-CARRIER", "LOWER_UP"].contains(flag)).collect();
+    Some(format!("link: {name}: <{}> {}", flags.join(","), without(rest, moving_of_link)))
+}
+
+/// Routes but those of link-local addresses, and rules.
+fn ipv6(line: &str) -> Option<String> {
+    let kernels = ["fe80::", "local fe80::", "anycast fe80::", "multicast ff00::"];
+    let is_kernels = kernels.iter().any(|begin| line.starts_with(begin));
+    (!is_kernels).then(|| format!("IPv6: {}", without(line, moving_of_route)))
+}
+
+/// `qdisc KIND HANDLE: ...` without the handle.
+fn qdisc(line: &str) -> String {
+    let mut words: Vec<&str> = line.split_whitespace().collect();
+    if words.get(2).is_some_and(|handle| handle.ends_with(':')) {
+        words.remove(2);
+    }
+    format!("qdisc: {}", words.join(" "))
+}
+
+/// A line of iptables-save(8) without its counters. A comment contains the time.
+fn rule(title: &str, line: &str) -> Option<String> {
+    (!line.starts_with('#')).then(|| format!("{title}: {}", without(line, moving_of_rule)))
+}
+
+/// The words of a line, but those that change by themselves: a function tells how many such words begin with a word.
+fn without(line: &str, moving: fn(&str) -> usize) -> String {
+    let mut words = line.split_whitespace();
+    let mut kept = Vec::new();
+    while let Some(word) = words.next() {
+        match moving(word) {
+            0 => kept.push(word),
+            count => drop(words.by_ref().take(count - 1).last()),
+        }
+    }
+    kept.join(" ")
+}
+
+/// The count of promiscuity tells of the macvlans of a link, whose namespaces may still exist.
+fn moving_of_link(word: &str) -> usize {
+    match word {
+        "bridge_id" | "designated_root" | "designated_bridge" | "link-netns" | "link-netnsid" | "state"
+        | "promiscuity" | "allmulti" => 2,
+        timer if timer.ends_with("_timer") => 2,
+        _ => 0,
+    }
+}
+
+fn moving_of_rule(word: &str) -> usize {
+    usize::from(word.starts_with('[') && word.ends_with(']') && word.contains(':'))
+}
+
+fn moving_of_address(word: &str) -> usize {
+    if ["valid_lft", "preferred_lft"].contains(&word) { 2 } else { 0 }
+}
+
+fn moving_of_route(word: &str) -> usize {
+    match word {
+        "linkdown" => 1,
+        "expires" => 2,
+        _ => 0,
+    }
+}
 
 /// Time for the kernel to remove a namespace that no process holds, and the interval of the checks.
 const CLEARED: Duration = Duration::from_secs(10);
@@ -221,7 +346,18 @@ fn namespace(netns: &Netns) -> BTreeSet<String> {
 
 /// What the programs print.
 fn shown(netns: &Netns) -> BTreeSet<String> {
-    run(netns, &script()).lines().map(str::to_owned).collect()
+    let mut lines = BTreeSet::new();
+    netns
+        .enter(|_| {
+            for part in &PARTS {
+                if (part.is_wanted)(&lines) {
+                    let text = part.output();
+                    lines.extend(text.lines().map(str::trim_end).filter(|line| !line.is_empty()).filter_map(part.line));
+                }
+            }
+        })
+        .unwrap();
+    lines
 }
 
 /// The names of host ends that the earlier plugins of a chain made begin with this, in the tests of chained plugins. Such links,
@@ -230,23 +366,17 @@ const HOST_END: &str = "pairend";
 /// Queueing disciplines that limit a host end.
 const LIMITS: [&str; 2] = ["qdisc tbf", "qdisc ingress"];
 
-/// Makes a shell script that runs all commands and passes the output to one sed(1). The title of each part selects its sed script.
-fn script() -> String {
-    let mut commands = Vec::new();
-    let mut scripts = Vec::new();
-    for (title, command, script) in QUERIES {
-        commands.push(format!("echo '{TITLE}{title}'; {command}"));
-        scripts.push(format!("/^{title}: /{{\n{script}\n}}"));
+impl Part {
+    /// What the program prints here, if it is installed. What it says on stderr is no part of a snapshot.
+    fn output(&self) -> String {
+        let Some(path) = cnikit_process::find_program(self.program) else { return String::new() };
+        let program = Program::new(path, Env::inherited(Vec::new()))
+            .args(self.words.iter().map(Into::into).collect())
+            .stdin(self.stdin.into())
+            .limit(64 << 20);
+        let ended = cnikit_process::run(&program, Deadline::after(Duration::from_mins(1))).unwrap();
+        String::from_utf8_lossy(&ended.stdout).into_owned()
     }
-    let add_title = format!("/^{TITLE}/{{ s///; h; d }}\n/^ *$/d; G; s/^(.*)\\n(.*)$/\\2: \\1/");
-    format!("{{\n{}\n}} | sed -E '{add_title}\n{}\ns/ *$//'", commands.join("\n"), scripts.join("\n"))
-}
-
-fn run(netns: &Netns, script: &str) -> String {
-    let program =
-        Program::new("/bin/sh", Env::inherited(Vec::new())).args(vec!["-c".into(), script.into()]).limit(64 << 20);
-    let ended = netns.enter(|_| cnikit_process::run(&program, Deadline::after(Duration::from_mins(1))));
-    String::from_utf8_lossy(&ended.unwrap().unwrap().stdout).into_owned()
 }
 
 /// The directory of a network namespace's settings.
@@ -344,6 +474,27 @@ fn root_is_shared(table: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_changes_by_itself_is_left_out_of_a_line() {
+        let link = "7: eth0@if3: <BROADCAST,NO-CARRIER,UP,LOWER_UP> mtu 1500 state UP promiscuity 1  allmulti 1 gc_timer    0.00 veth";
+        assert_eq!(link_or_address(link).unwrap(), "link: eth0: <BROADCAST,UP> mtu 1500 veth");
+        let upper = link_or_address("8: v7@eth0: <UP> mtu 1500 link-netnsid 3 vlan id 7").unwrap();
+        assert_eq!(upper, "link: v7@eth0: <UP> mtu 1500 vlan id 7");
+        let address = "7: eth0    inet 10.0.0.1/24 scope global eth0\\       valid_lft 59sec preferred_lft forever";
+        assert_eq!(link_or_address(address).unwrap(), "address: eth0 inet 10.0.0.1/24 scope global eth0\\");
+        assert_eq!(link_or_address("7: eth0    inet6 fe80::1/64 scope link"), None);
+        let neighbour = "10.0.0.9 dev eth0 lladdr 0a:00:00:00:00:01 PERMANENT";
+        assert_eq!(link_or_address(neighbour).unwrap(), format!("address: {neighbour}"));
+        assert_eq!(
+            ipv6("fd00::/64 dev eth0 expires 12sec linkdown metric 7").unwrap(),
+            "IPv6: fd00::/64 dev eth0 metric 7"
+        );
+        assert_eq!(ipv6("multicast ff00::/8 dev eth0 table local"), None);
+        assert_eq!(qdisc("qdisc tbf 8001: dev eth0 root"), "qdisc: qdisc tbf dev eth0 root");
+        assert_eq!(rule("iptables", ":INPUT ACCEPT [12:34]").unwrap(), "iptables: :INPUT ACCEPT");
+        assert_eq!(rule("iptables", "# Generated on a day"), None);
+    }
 
     #[test]
     fn a_host_that_is_read_slowly_comes_to_rest_too() {
