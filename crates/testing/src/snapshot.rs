@@ -77,7 +77,7 @@ const PARTS: [Part; 10] = [
         words: &["vlan", "show"],
         stdin: "",
         is_wanted: has_bridge,
-        line: |line| Some(format!("vlan: {line}")),
+        line: |line| (!line.ends_with("vlan-id")).then(|| format!("vlan: {line}")), // but the heads of the columns
     },
     Part {
         program: "nft",
