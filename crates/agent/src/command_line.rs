@@ -4,6 +4,7 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 
 use cnikit_pool::Incarnation;
+use ipnetwork::IpNetwork;
 use lexopt::{Arg, Parser, ValueExt};
 
 use crate::config::CONFIG;
@@ -25,6 +26,12 @@ Commands:
       --force                      although the node has a session, so that its agent seems to run
   define FILE                    write the definition of a pool, from a JSON file
   list                           print pools, blocks and nodes as JSON
+  check                          compare the files of this node with the engine
+  adopt DIR --pool P             claim the blocks that cover the addresses of a network's directory,
+                                   which is below dataDir and was written by host-local
+      --range CIDR                 all blocks in here, too; may be repeated
+      --also-stdin                 addresses on stdin, too: cnitool ipam import
+      --dry-run                    only print what would be claimed
 
 Options:
   --config FILE                  the configuration (/etc/cnikit/agent.json)
@@ -51,8 +58,27 @@ pub enum AgentCommand {
     Define(PathBuf),
     /// List everything.
     List,
+    /// Compare the files with the engine.
+    Check,
+    /// Claim the blocks that cover the addresses of a directory.
+    Adopt(AdoptLine),
     /// Print this.
     Print(String),
+}
+
+/// The arguments of `adopt`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AdoptLine {
+    /// The directory.
+    pub directory: PathBuf,
+    /// The pool.
+    pub pool: String,
+    /// Ranges of which all blocks are claimed.
+    pub ranges: Vec<IpNetwork>,
+    /// Whether further addresses are on stdin.
+    pub reads_stdin: bool,
+    /// Whether nothing is claimed.
+    pub is_dry_run: bool,
 }
 
 /// The parsed command line.
@@ -77,6 +103,9 @@ struct Given {
     by: Option<String>,
     why: Option<String>,
     force: bool,
+    ranges: Vec<IpNetwork>,
+    also_stdin: bool,
+    dry_run: bool,
 }
 
 /// Parses the arguments after the program's name.
@@ -136,11 +165,17 @@ fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), 
         given.log = true;
         return Ok(());
     }
-    if name == "force" {
-        given.force = true;
+    let flag = match name {
+        "force" => Some(&mut given.force),
+        "also-stdin" => Some(&mut given.also_stdin),
+        "dry-run" => Some(&mut given.dry_run),
+        _ => None,
+    };
+    if let Some(flag) = flag {
+        *flag = true;
         return Ok(());
     }
-    if !["config", "network", "pool", "incarnation", "by", "why"].contains(&name) {
+    if !["config", "network", "pool", "incarnation", "by", "why", "range"].contains(&name) {
         return Err(format!("there is no option --{name}"));
     }
     let value = parser.value().map_err(|error| error.to_string())?;
@@ -154,6 +189,7 @@ fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), 
         "pool" => given.pool = Some(value),
         "by" => given.by = Some(value),
         "why" => given.why = Some(value),
+        "range" => given.ranges.push(value.parse().map_err(|error| format!("--range {value}: {error}"))?),
         _ => given.incarnation = Some(value.parse().map_err(|error: cnikit_pool::Error| error.to_string())?),
     }
     Ok(())
@@ -161,7 +197,8 @@ fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), 
 
 fn command(given: &Given) -> Result<AgentCommand, String> {
     let words: Vec<&str> = given.words.iter().map(String::as_str).collect();
-    let needed = |value: &Option<String>, name: &str| value.clone().ok_or(format!("claim needs --{name}"));
+    let verb = words.first().copied().unwrap_or_default();
+    let needed = |value: &Option<String>, name: &str| value.clone().ok_or(format!("{verb} needs --{name}"));
     Ok(match words.as_slice() {
         ["run"] => AgentCommand::Run,
         ["claim"] => {
@@ -176,6 +213,14 @@ fn command(given: &Given) -> Result<AgentCommand, String> {
         }),
         ["define", file] => AgentCommand::Define((*file).into()),
         ["list"] => AgentCommand::List,
+        ["check"] => AgentCommand::Check,
+        ["adopt", directory] => AgentCommand::Adopt(AdoptLine {
+            directory: (*directory).into(),
+            pool: needed(&given.pool, "pool")?,
+            ranges: given.ranges.clone(),
+            reads_stdin: given.also_stdin,
+            is_dry_run: given.dry_run,
+        }),
         [] => return Err("no command".to_owned()),
         _ => return Err(format!("there is no command {:?}", words.join(" "))),
     })
@@ -202,6 +247,15 @@ mod tests {
         assert_eq!(fence, AgentCommand::Fence(request));
         let forced = line("fence n --force").unwrap().command;
         assert!(matches!(forced, AgentCommand::Fence(FenceRequest { force: true, .. })), "{forced:?}");
+        let adopt = AdoptLine {
+            directory: "/x".into(),
+            pool: "p".into(),
+            ranges: vec!["10.8.0.0/24".parse().unwrap()],
+            reads_stdin: false,
+            is_dry_run: true,
+        };
+        let adopted = line("adopt /x --range 10.8.0.0/24 --dry-run --pool p").unwrap().command;
+        assert_eq!(adopted, AgentCommand::Adopt(adopt));
         assert_eq!(line("run -h").unwrap().command, AgentCommand::Print(HELP.into()));
         assert!(HELP.lines().all(|line| line.chars().count() <= 100));
     }
@@ -216,6 +270,8 @@ mod tests {
             ("claim --pool p", "claim needs --network"),
             ("fence n --incarnation 1", "is not an incarnation"),
             ("run --config", "missing argument"),
+            ("adopt /x", "adopt needs --pool"),
+            ("adopt /x --pool p --range 10.8", "--range 10.8"),
         ] {
             let error = line(text).unwrap_err();
             assert!(error.contains(says), "{text}: {error}");

@@ -126,6 +126,10 @@ impl<E: Engine> Daemon<'_, E> {
                 self.compared = Some(Instant::now());
                 self.pause = PAUSE[0];
                 self.retry_at = None;
+                // Nobody waits for it, and the next comparison tries again.
+                if let Err(error) = self.agent.report_usage(self.options.compare) {
+                    log("usage", error);
+                }
                 if !self.agent.may_claim() {
                     // Another machine's session may end, or the containers of a fenced node.
                     self.compared = None;

@@ -1,11 +1,13 @@
 //! `cnikit-agent`: see `cnikit-agent --help`.
 
-use std::io::Write;
+use std::io::{Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cnikit_agent::command_line::{self, AgentCommand, CommandLine};
+use cnikit_agent::adopt::{AdoptRequest, AlsoAdopted, network_of, plan_adoption};
+use cnikit_agent::command_line::{self, AdoptLine, AgentCommand, CommandLine};
+use cnikit_agent::compare::{ComparedNode, compare_node};
 use cnikit_agent::config::AgentConfig;
 use cnikit_agent::daemon::{self, DaemonOptions};
 use cnikit_agent::engine::EtcdEngine;
@@ -19,6 +21,9 @@ use tokio::runtime::Runtime;
 const TAKEOVER: Duration = Duration::from_secs(90);
 /// How long a running agent may take for a claim that this process hands on to it.
 const HANDED_ON: Duration = Duration::from_secs(30);
+
+/// The longest list of addresses that is read from stdin, in bytes.
+const MOST_INPUT: u64 = 16 << 20;
 
 fn main() -> ExitCode {
     let line = match command_line::parse(std::env::args_os().skip(1)) {
@@ -82,7 +87,19 @@ fn execute(line: &CommandLine) -> Result<String, AgentFailure> {
             let pool = runtime.block_on(operator::define_pool(&engine, &text))?;
             Ok(format!("pool {} is defined\n", pool.name()))
         }
-        AgentCommand::List => Ok(format!("{:#}\n", runtime.block_on(operator::list_all(&engine))?)),
+        AgentCommand::List => {
+            let mut all = runtime.block_on(operator::list_all(&engine))?;
+            all["this"] = serde_json::json!({"node": config.node_name()?, "dataDir": config.data_dir});
+            Ok(format!("{all:#}\n"))
+        }
+        AgentCommand::Check => {
+            let AgentSettings { node: name, boot, files, .. } = settings(&config)?;
+            let node = ComparedNode { name, boot, files };
+            let findings = runtime.block_on(compare_node(&engine, &node))?;
+            let document = serde_json::json!({"findings": findings, "dataDir": config.data_dir});
+            Ok(format!("{document:#}\n"))
+        }
+        AgentCommand::Adopt(line) => adopt(&runtime, &config, engine, line),
         AgentCommand::Print(text) => Ok(text.clone()),
     }
 }
@@ -128,7 +145,6 @@ fn claim(
     network: &str,
     pool: &str,
 ) -> Result<String, AgentFailure> {
-    let arrived = Instant::now();
     let want = Want {
         network: network.to_owned(),
         pool: pool.to_owned(),
@@ -137,20 +153,67 @@ fn claim(
         addresses: Vec::new(),
         attachment: None,
     };
-    let request = AgentRequest::Want(want.clone());
-    match ask_agent(&config.socket, &request, Deadline::after(HANDED_ON)) {
-        Ok(AgentReply::Error(error)) => {
-            return Err(AgentFailure::Refused { code: error.code, text: error.msg, hint: error.hint });
-        }
-        Err(AgentCallError::NotRunning { .. }) => {
-            let _lock = only_agent(config, HANDED_ON)?;
-            let metrics = Arc::new(AgentMetrics::default());
-            let mut agent = PoolAgent::new(settings(config)?, Arc::new(engine), runtime.handle().clone(), metrics)?;
-            agent.serve(&want, arrived)?;
-        }
-        Ok(AgentReply::Done(_)) => {}
-        Err(error) => return Err(Error { text: error.to_string(), hint: None }.into()),
-    }
+    serve_wants(runtime, config, engine, &[want])?;
     let done = serde_json::to_string(&AgentReply::Done(true)).unwrap_or_default();
     Ok(format!("{done}\n"))
+}
+
+/// Claims what is wanted, one after the other: by the agent that runs, or in this process.
+fn serve_wants(
+    runtime: &Runtime,
+    config: &AgentConfig,
+    engine: EtcdEngine,
+    wants: &[Want],
+) -> Result<(), AgentFailure> {
+    let arrived = Instant::now();
+    let mut left = wants.iter();
+    for want in left.by_ref() {
+        let request = AgentRequest::Want(want.clone());
+        match ask_agent(&config.socket, &request, Deadline::after(HANDED_ON)) {
+            Ok(AgentReply::Error(error)) => {
+                return Err(AgentFailure::Refused { code: error.code, text: error.msg, hint: error.hint });
+            }
+            Err(AgentCallError::NotRunning { .. }) => {
+                let _lock = only_agent(config, HANDED_ON)?;
+                let metrics = Arc::new(AgentMetrics::default());
+                let mut agent = PoolAgent::new(settings(config)?, Arc::new(engine), runtime.handle().clone(), metrics)?;
+                for want in std::iter::once(want).chain(left) {
+                    agent.serve(want, arrived)?;
+                }
+                return Ok(());
+            }
+            Ok(AgentReply::Done(_)) => {}
+            Err(error) => return Err(Error { text: error.to_string(), hint: None }.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Claims the blocks that cover the addresses of a network's directory.
+fn adopt(
+    runtime: &Runtime,
+    config: &AgentConfig,
+    engine: EtcdEngine,
+    line: &AdoptLine,
+) -> Result<String, AgentFailure> {
+    let mut also = AlsoAdopted::default();
+    if line.reads_stdin {
+        let mut text = Vec::new();
+        let read = std::io::stdin().lock().take(MOST_INPUT).read_to_end(&mut text);
+        read.map_err(|error| Error { text: format!("read stdin: {error}"), hint: None })?;
+        also = AlsoAdopted::parse(&text)?;
+    }
+    let network = network_of(&line.directory, &config.data_dir, line.reads_stdin)?;
+    let request = AdoptRequest { network, pool: line.pool.clone(), ranges: line.ranges.clone(), also };
+    let files = NodeFiles::new(config.data_dir.clone());
+    let blocks = runtime.block_on(plan_adoption(&engine, &files, &config.node_name()?, &request))?;
+    if !line.is_dry_run {
+        // Those that this node has already, too: a block of which it knows nothing, or that is sealed, serves then.
+        let wants: Vec<Want> = blocks.iter().map(|block| block.want.clone()).collect();
+        serve_wants(runtime, config, engine, &wants)?;
+    }
+    let document = serde_json::json!({
+        "network": request.network, "pool": request.pool, "dryRun": line.is_dry_run, "blocks": blocks,
+    });
+    Ok(format!("{document:#}\n"))
 }

@@ -3,7 +3,7 @@
 use std::time::SystemTime;
 
 use cnikit_pool::{
-    BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, PoolDefinition, SessionRecord,
+    BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, PoolDefinition, SessionRecord, UsageRecord,
     check_node_name,
 };
 use serde_json::{Value, json};
@@ -265,11 +265,14 @@ pub async fn list_all<E: Engine>(engine: &E) -> Result<Value, AgentFailure> {
         }
     }
     let sessions = engine.list(&Listing::Sessions).await?;
+    let usages = engine.list(&Listing::Usages).await?;
     let mut nodes = Vec::new();
     for (key, stored) in engine.list(&Listing::Nodes).await? {
         let (KeyOfEngine::Node(name), Some(node)) = (&key, stored.record::<NodeRecord>()) else { continue };
         let session = sessions.iter().find(|(key, _)| *key == KeyOfEngine::Session(name.clone()));
         let session: Option<SessionRecord> = session.and_then(|(_, stored)| stored.record());
+        let usage = usages.iter().find(|(key, _)| *key == KeyOfEngine::Usage(name.clone()));
+        let usage: Option<UsageRecord> = usage.and_then(|(_, stored)| stored.record());
         let mut fences = Vec::new();
         for (key, stored) in engine.list(&Listing::FencesOf(name.clone())).await? {
             if let (KeyOfEngine::Fence { incarnation, .. }, Some(fence)) = (key, stored.record::<FenceRecord>()) {
@@ -278,6 +281,7 @@ pub async fn list_all<E: Engine>(engine: &E) -> Result<Value, AgentFailure> {
         }
         nodes.push(json!({
             "node": name, "incarnation": node.incarnation, "session": session, "fences": fences,
+            "usage": usage,
         }));
     }
     Ok(json!({"pools": pools, "blocks": blocks, "nodes": nodes}))

@@ -7,6 +7,7 @@ use std::path::PathBuf;
 
 use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueEnum};
 use cnikit_netns::Scope;
+use ipnetwork::IpNetwork;
 
 use crate::options::Common;
 
@@ -41,7 +42,7 @@ pub(crate) struct CommandLine {
 }
 
 // The common options that have no effect in a command: the command accepts them, and its help does not show them.
-const WITHOUT_EFFECT: [(&str, &[&str]); 28] = [
+const WITHOUT_EFFECT: [(&str, &[&str]); 35] = [
     ("add", &["color"]),
     ("check", &["color"]),
     ("del", &["color"]),
@@ -52,10 +53,17 @@ const WITHOUT_EFFECT: [(&str, &[&str]); 28] = [
     ("plan", &["color", "cache_dir"]),
     ("list", &["ifname", "conf_dir", "plugin_path"]),
     ("show", &["ifname", "conf_dir", "plugin_path"]),
-    ("ipam", &["ifname", "plugin_path"]),
+    ("ipam", &["ifname"]),
     ("ipam usage", &["ifname", "plugin_path"]),
     ("ipam leaks", &["ifname", "plugin_path"]),
     ("ipam reclaim", &["ifname", "plugin_path"]),
+    ("ipam release", &["ifname", "plugin_path"]),
+    ("ipam pools", &["ifname", "conf_dir", "cache_dir"]),
+    ("ipam blocks", &["ifname", "conf_dir", "cache_dir"]),
+    ("ipam check", &["ifname"]),
+    ("ipam fence", &["ifname", "color", "conf_dir", "cache_dir"]),
+    ("ipam adopt", &["ifname", "conf_dir", "cache_dir"]),
+    ("ipam import", &["ifname", "conf_dir"]),
     ("config", &["ifname", "cache_dir"]),
     ("config explain", &["ifname", "cache_dir"]),
     ("validate", &["ifname", "cache_dir"]),
@@ -133,7 +141,7 @@ pub(crate) enum Command {
     /// Show the namespace, links, addresses and rules of attachments
     #[command(after_help = "Example:\n  cnitool show c1")]
     Show(Show),
-    /// Show the addresses of host-local, and release leaked ones
+    /// Show the addresses of host-local and pools, and release leaked ones
     #[command(subcommand, after_help = "Example:\n  cnitool ipam usage")]
     Ipam(Ipam),
     /// Explain the directory of configurations
@@ -306,7 +314,7 @@ pub(crate) struct Doctor {
 #[derive(Clone, Debug, Subcommand)]
 pub(crate) enum Ipam {
     /// Print used and free addresses by range, and the holder of each
-    #[command(after_help = "Example:\n  cnitool ipam usage --summary")]
+    #[command(after_help = "Example:\n  cnitool ipam usage --summary\n  cnitool ipam usage --nodes")]
     Usage(Usage),
     /// Print addresses without a holder, and whether that is proven
     #[command(after_help = "Example:\n  cnitool ipam leaks")]
@@ -314,6 +322,141 @@ pub(crate) enum Ipam {
     /// Release the addresses that are proven to have no holder
     #[command(after_help = "Example:\n  cnitool ipam reclaim --dry-run")]
     Reclaim(Reclaim),
+    /// Release one address, or those of a block, that a container left behind
+    #[command(after_help = "Example:\n  cnitool ipam release 10.8.3.66 --dry-run")]
+    Release(Release),
+    /// Print the pools of all nodes, with taken and free blocks
+    #[command(after_help = "Example:\n  cnitool ipam pools")]
+    Pools(Pools),
+    /// Print the blocks of all nodes, with their owners
+    #[command(after_help = "Example:\n  cnitool ipam blocks --node node-1")]
+    Blocks(Blocks),
+    /// Compare this node's files with the engine and with the namespaces
+    #[command(after_help = "Example:\n  cnitool ipam check")]
+    Check(Compare),
+    /// Free the blocks of a node: your word that its containers are gone for ever
+    #[command(after_help = "Example:\n  cnitool ipam fence node-1 --why 'the disk burnt'")]
+    Fence(Fence),
+    /// Claim the blocks that cover the addresses of a network of host-local
+    #[command(after_help = "Example:\n  cnitool ipam adopt /var/lib/cni/networks/pods --pool blue --dry-run")]
+    Adopt(Adopt),
+    /// Take over the addresses that whereabouts gave to containers of this node
+    #[command(
+        after_help = "Example:\n  cnitool ipam import pools.json --pool blue --dry-run\n\nMake the file by\n  kubectl get ippools.whereabouts.cni.cncf.io -A -o json >pools.json"
+    )]
+    Import(Import),
+}
+
+// The program that is run for what needs the engine.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct AgentProgram {
+    /// The agent's program [default: beside the plugins or cnitool]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) agent: Option<PathBuf>,
+    /// Its configuration [default: /etc/cnikit/agent.json]
+    #[arg(long, value_name = "FILE")]
+    pub(crate) agent_config: Option<PathBuf>,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Pools {
+    #[command(flatten)]
+    pub(crate) agent: AgentProgram,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Blocks {
+    /// Only this pool
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pool: Option<String>,
+    /// Only the blocks of this node
+    #[arg(long, value_name = "NAME")]
+    pub(crate) node: Option<String>,
+    #[command(flatten)]
+    pub(crate) agent: AgentProgram,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Compare {
+    /// Without the engine: the files and the namespaces only
+    #[arg(long)]
+    pub(crate) local: bool,
+    /// Another `dataDir`, besides those of configurations; may be repeated
+    #[arg(long, value_name = "DIR")]
+    pub(crate) data_dir: Vec<PathBuf>,
+    #[command(flatten)]
+    pub(crate) sight: ScanScope,
+    #[command(flatten)]
+    pub(crate) agent: AgentProgram,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Fence {
+    /// The node
+    pub(crate) node: String,
+    /// Its incarnation [default: the registered one]
+    #[arg(long, value_name = "ID")]
+    pub(crate) incarnation: Option<String>,
+    /// Who says that its containers are gone, for the record
+    #[arg(long, value_name = "NAME")]
+    pub(crate) by: Option<String>,
+    /// Why, for the record
+    #[arg(long, value_name = "TEXT")]
+    pub(crate) why: Option<String>,
+    /// Although the node has a session, so that its agent seems to run
+    #[arg(long)]
+    pub(crate) force: bool,
+    #[command(flatten)]
+    pub(crate) agent: AgentProgram,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Adopt {
+    /// The directory of the network, below the agent's `dataDir`
+    #[arg(value_name = "DIR")]
+    pub(crate) directory: PathBuf,
+    /// The pool
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pool: String,
+    /// All blocks in this range, too; may be repeated
+    #[arg(long, value_name = "CIDR")]
+    pub(crate) range: Vec<IpNetwork>,
+    /// Print what would be claimed, without claiming it
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) agent: AgentProgram,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Import {
+    /// The `IPPools` of whereabouts, as JSON
+    pub(crate) file: PathBuf,
+    /// The pool
+    #[arg(long, value_name = "NAME")]
+    pub(crate) pool: String,
+    /// Print what would be taken over, without doing it
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    #[command(flatten)]
+    pub(crate) agent: AgentProgram,
+}
+
+#[derive(Args, Clone, Debug)]
+pub(crate) struct Release {
+    /// The address, or a block such as 10.8.3.64/26
+    #[arg(value_name = "ADDRESS")]
+    pub(crate) what: IpNetwork,
+    #[command(flatten)]
+    pub(crate) filter: StoreFilter,
+    #[command(flatten)]
+    pub(crate) sight: ScanScope,
+    /// Although it is not proven that the containers are gone
+    #[arg(long)]
+    pub(crate) force: bool,
+    /// Print what would be released, without releasing it
+    #[arg(long)]
+    pub(crate) dry_run: bool,
 }
 
 // Which reservations.
@@ -334,6 +477,11 @@ pub(crate) struct Usage {
     /// Print the ranges without the addresses
     #[arg(long)]
     pub(crate) summary: bool,
+    /// Print the use of pools by node instead
+    #[arg(long)]
+    pub(crate) nodes: bool,
+    #[command(flatten)]
+    pub(crate) agent: AgentProgram,
 }
 
 #[derive(Args, Clone, Debug)]

@@ -8,6 +8,7 @@
 //! - [`PoolDefinition`]: a pool, and its blocks by number.
 //! - [`EngineKeys`] and the records: what the engine stores.
 //! - [`NodeFiles`]: the files of a node.
+//! - [`pool_usage`]: how much of the node's blocks is in use.
 //! - [`ask_agent`], [`tell_agent`] and [`AgentListener`]: the messages between the plugin and the agent.
 //!
 //! Nothing here does input or output through a network: the agent alone speaks with the engine.
@@ -18,6 +19,7 @@ mod error;
 mod local;
 mod message;
 mod record;
+mod usage;
 
 pub use definition::{AfterBoot, BlockOrder, PoolBlock, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig};
 pub use error::Error;
@@ -31,5 +33,6 @@ pub use message::{
 };
 pub use record::{
     BlockRecord, BlockState, EngineKeys, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, NodeState, SessionRecord,
-    StaticRecord, StickyHolder, StickyRecord, VALUE_LIMIT, check_node_name, read_record, write_record,
+    StaticRecord, StickyHolder, StickyRecord, UsageRecord, VALUE_LIMIT, check_node_name, read_record, write_record,
 };
+pub use usage::{PoolUsage, pool_usage};

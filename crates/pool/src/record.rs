@@ -9,6 +9,7 @@ use serde::de::{DeserializeOwned, Error as _};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 
 use crate::error::Error;
+use crate::usage::PoolUsage;
 
 /// The longest value that is read or written, in bytes, except the definition of a pool.
 pub const VALUE_LIMIT: usize = 4 << 10;
@@ -174,6 +175,15 @@ pub struct StickyHolder {
     pub attachment: String,
 }
 
+/// The value of `usage/<node>`: for people only, and written late.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UsageRecord {
+    /// When it was written, in RFC 3339.
+    pub at: String,
+    /// The pools of which the node has blocks.
+    pub pools: Vec<PoolUsage>,
+}
+
 /// The keys below a prefix, such as `/cnikit/v1/`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct EngineKeys {
@@ -221,6 +231,8 @@ pub enum KeyOfEngine {
         /// The name in that namespace.
         name: String,
     },
+    /// `usage/<node>`.
+    Usage(String),
 }
 
 impl EngineKeys {
@@ -300,6 +312,11 @@ impl EngineKeys {
         format!("{}sticky/", self.prefix)
     }
 
+    /// The prefix of the use of all nodes' blocks.
+    pub fn usages(&self) -> String {
+        format!("{}usage/", self.prefix)
+    }
+
     /// What a key names; `None` for a key that is not one of these.
     pub fn parse(&self, key: &str) -> Option<KeyOfEngine> {
         let (kind, rest) = key.strip_prefix(&self.prefix)?.split_once('/')?;
@@ -308,6 +325,7 @@ impl EngineKeys {
             "select" => KeyOfEngine::Select(rest.to_owned()),
             "nodes" => KeyOfEngine::Node(rest.to_owned()),
             "session" => KeyOfEngine::Session(rest.to_owned()),
+            "usage" => KeyOfEngine::Usage(rest.to_owned()),
             "blocks" => {
                 let (pool, cidr) = rest.split_once('/')?;
                 KeyOfEngine::Block { pool: pool.to_owned(), cidr: cidr.parse().ok()? }
@@ -340,6 +358,7 @@ impl KeyOfEngine {
             | KeyOfEngine::Select(name)
             | KeyOfEngine::Node(name)
             | KeyOfEngine::Session(name)
+            | KeyOfEngine::Usage(name)
             | KeyOfEngine::Fence { node: name, .. }
             | KeyOfEngine::Static { pool: name, .. } => word(name),
             KeyOfEngine::Block { pool, cidr } => word(pool) && cidr.ip() == cidr.network(),
@@ -357,6 +376,7 @@ impl fmt::Display for KeyOfEngine {
             KeyOfEngine::Block { pool, cidr } => write!(f, "blocks/{pool}/{cidr}"),
             KeyOfEngine::Node(node) => write!(f, "nodes/{node}"),
             KeyOfEngine::Session(node) => write!(f, "session/{node}"),
+            KeyOfEngine::Usage(node) => write!(f, "usage/{node}"),
             KeyOfEngine::Fence { node, incarnation } => write!(f, "fence/{node}/{incarnation}"),
             KeyOfEngine::Static { pool, address } => write!(f, "static/{pool}/{address}"),
             KeyOfEngine::Sticky { pool, namespace, name } => write!(f, "sticky/{pool}/{namespace}/{name}"),

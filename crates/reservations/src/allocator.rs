@@ -183,7 +183,7 @@ impl Store {
 
     /// Records that these addresses are released, which they are after this: a kill in between leaves an address that is recorded
     /// and still reserved, and its next release is recorded again. A release never fails because of this.
-    fn record_release(&self, records: &[Record]) {
+    pub(crate) fn record_release(&self, records: &[Record]) {
         let Some(cooling) = &self.cooling else { return };
         if let Err(why) = cooling.record(self.boot.as_ref(), records) {
             (self.log)(&format!("the addresses have no cooldown, because their release is not recorded: {why}"));

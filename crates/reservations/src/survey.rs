@@ -82,6 +82,7 @@ impl Store {
                 freed.push(found);
             }
         }
+        self.record_release(&dead);
         let gone: BTreeSet<IpAddr> = free(&mut ledger, &dead)?.into_iter().collect();
         freed.retain(|found| gone.contains(&found.address));
         let left: BTreeSet<IpAddr> = files.addresses()?.into_iter().collect();

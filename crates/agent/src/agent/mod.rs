@@ -2,6 +2,7 @@
 
 mod claim;
 mod files;
+mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -21,6 +22,7 @@ use crate::protocol::{
 };
 
 use files::AgentFiles;
+use usage::ReportedUsage;
 
 /// How often the files and the engine are compared at most until they agree.
 const ROUNDS: usize = 50;
@@ -96,6 +98,8 @@ pub struct PoolAgent<E> {
     /// When a block was last claimed, or began to serve again.
     claimed: BTreeMap<(String, String, PoolFamily), Instant>,
     metrics: Arc<AgentMetrics>,
+    /// What people were told of the use of the blocks.
+    reported: ReportedUsage,
 }
 
 impl<E: Engine> PoolAgent<E> {
@@ -120,6 +124,7 @@ impl<E: Engine> PoolAgent<E> {
             hindrance: None,
             claimed: BTreeMap::new(),
             metrics,
+            reported: ReportedUsage::default(),
         })
     }
 

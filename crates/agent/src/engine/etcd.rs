@@ -316,6 +316,7 @@ impl Engine for EtcdEngine {
             Listing::Nodes => self.keys.nodes(),
             Listing::Sessions => self.keys.sessions(),
             Listing::FencesOf(node) => self.keys.fences_of(node),
+            Listing::Usages => self.keys.usages(),
         };
         self.range(&prefix, 0).await
     }

@@ -88,7 +88,8 @@ impl Engine for MemoryEngine {
             | (Listing::Blocks, KeyOfEngine::Block { .. })
             | (Listing::Statics, KeyOfEngine::Static { .. })
             | (Listing::Nodes, KeyOfEngine::Node(_))
-            | (Listing::Sessions, KeyOfEngine::Session(_)) => true,
+            | (Listing::Sessions, KeyOfEngine::Session(_))
+            | (Listing::Usages, KeyOfEngine::Usage(_)) => true,
             (Listing::BlocksOf(name), KeyOfEngine::Block { pool, .. })
             | (Listing::StaticsOf(name), KeyOfEngine::Static { pool, .. }) => name == pool,
             (Listing::FencesOf(name), KeyOfEngine::Fence { node, .. }) => name == node,

@@ -52,6 +52,8 @@ pub enum Listing {
     Sessions,
     /// The fences of one node.
     FencesOf(String),
+    /// How much of each node's blocks is in use.
+    Usages,
 }
 
 /// An engine. Claims, releases, fences, sessions and the node's record are transactions, which the protocol computes; an engine

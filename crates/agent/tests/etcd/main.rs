@@ -6,6 +6,7 @@ mod claims;
 mod cluster;
 mod definitions;
 mod node;
+mod operations;
 mod program;
 mod proxy;
 mod running;

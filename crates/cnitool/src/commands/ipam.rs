@@ -1,8 +1,16 @@
-//! `ipam`: the addresses of host-local with their holders, the leaked ones, and freeing those.
+//! `ipam`: the addresses of host-local and of pools with their holders, the leaked ones, and freeing those; and the pools of many
+//! nodes, about which the program `cnikit-agent` is asked.
 //!
 //! Proven and suspected leaks are distinguished. A leak is proven in three cases: by the index, the reservation was made before
 //! this boot; a crash left its file without content; or the cookie of its namespace was recorded, and no living namespace has
 //! it. A missing path or a missing cached attachment proves nothing, because the address may belong to another runtime.
+
+mod adopt;
+mod agent;
+mod compare;
+mod pools;
+mod release;
+mod whereabouts;
 
 use std::time::Duration;
 
@@ -25,6 +33,11 @@ use crate::output::table::Cell;
 use crate::output::text::Tone;
 use crate::output::time::{age, ago, rfc3339};
 use crate::stores::{NetworkStore, stores};
+
+pub(crate) use adopt::{adopt, import};
+pub(crate) use compare::check;
+pub(crate) use pools::{blocks, fence, pools};
+pub(crate) use release::release;
 
 /// The resolution of file times: the kernel's tick, rounded up.
 const TICK: Duration = Duration::from_millis(20);
@@ -227,6 +240,9 @@ fn survey(common: &Common, filter: &StoreFilter, evidence: &Evidence) -> Result<
 
 /// Prints the used and the free addresses of each range, then each address with its holder.
 pub(crate) fn usage(common: &Common, out: Output, args: &Usage) -> Result {
+    if args.nodes {
+        return pools::usage_of_nodes(common, out, &args.agent);
+    }
     let evidence = Evidence::from_cache(common)?;
     let networks = survey(common, &args.filter, &evidence)?;
     if out.json {
