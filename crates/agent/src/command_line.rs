@@ -25,6 +25,7 @@ Commands:
       --by NAME, --why TEXT        what the record of the fence says
       --force                      although the node has a session, so that its agent seems to run
   define FILE                    write the definition of a pool, from a JSON file
+  forget POOL NAMESPACE/NAME     free the addresses that stay with a name, which no node has
   list                           print pools, blocks and nodes as JSON
   check                          compare the files of this node with the engine
   adopt DIR --pool P             claim the blocks that cover the addresses of a network's directory,
@@ -56,6 +57,15 @@ pub enum AgentCommand {
     Fence(FenceRequest),
     /// Define a pool.
     Define(PathBuf),
+    /// Forget a name of a pool.
+    Forget {
+        /// The pool.
+        pool: String,
+        /// The namespace.
+        namespace: String,
+        /// The name in it.
+        name: String,
+    },
     /// List everything.
     List,
     /// Compare the files with the engine.
@@ -212,6 +222,10 @@ fn command(given: &Given) -> Result<AgentCommand, String> {
             force: given.force,
         }),
         ["define", file] => AgentCommand::Define((*file).into()),
+        ["forget", pool, name] => {
+            let (namespace, name) = name.split_once('/').ok_or("forget needs a POOL and a NAMESPACE/NAME")?;
+            AgentCommand::Forget { pool: (*pool).into(), namespace: namespace.into(), name: name.into() }
+        }
         ["list"] => AgentCommand::List,
         ["check"] => AgentCommand::Check,
         ["adopt", directory] => AgentCommand::Adopt(AdoptLine {
@@ -270,6 +284,7 @@ mod tests {
             ("claim --pool p", "claim needs --network"),
             ("fence n --incarnation 1", "is not an incarnation"),
             ("run --config", "missing argument"),
+            ("forget blue name", "forget needs a POOL and a NAMESPACE/NAME"),
             ("adopt /x", "adopt needs --pool"),
             ("adopt /x --pool p --range 10.8", "--range 10.8"),
         ] {

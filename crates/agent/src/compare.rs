@@ -1,5 +1,5 @@
-//! `cnikit-agent check`: compares the node's files with the engine. It locks nothing and changes nothing, so agent and plugins go on
-//! meanwhile; what differs is read once more before it is reported.
+//! `cnikit-agent check`: compares the node's files with the engine. It locks nothing and changes nothing, so agent and plugins go
+//! on meanwhile; what differs is read once more before it is reported.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
@@ -22,7 +22,7 @@ const AGAIN: Duration = Duration::from_secs(2);
 
 /// A difference, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Finding {
+pub struct NodeDifference {
     /// A word for programs.
     pub kind: &'static str,
     /// What differs.
@@ -31,8 +31,8 @@ pub struct Finding {
     pub hint: String,
 }
 
-fn finding(kind: &'static str, what: String, hint: impl Into<String>) -> Finding {
-    Finding { kind, what, hint: hint.into() }
+fn finding(kind: &'static str, what: String, hint: impl Into<String>) -> NodeDifference {
+    NodeDifference { kind, what, hint: hint.into() }
 }
 
 /// The node whose files are compared.
@@ -50,7 +50,7 @@ pub struct ComparedNode {
 ///
 /// # Errors
 /// The engine does not answer, or the files cannot be read.
-pub async fn compare_node<E: Engine>(engine: &E, node: &ComparedNode) -> Result<Vec<Finding>, AgentFailure> {
+pub async fn compare_node<E: Engine>(engine: &E, node: &ComparedNode) -> Result<Vec<NodeDifference>, AgentFailure> {
     let first = compare_once(engine, node).await?;
     if first.is_empty() {
         return Ok(first);
@@ -70,7 +70,7 @@ struct LocalSide {
     reserved: Vec<(IpAddr, String, String)>,
 }
 
-async fn compare_once<E: Engine>(engine: &E, node: &ComparedNode) -> Result<Vec<Finding>, AgentFailure> {
+async fn compare_once<E: Engine>(engine: &E, node: &ComparedNode) -> Result<Vec<NodeDifference>, AgentFailure> {
     let Some(local) = LocalSide::read(&node.files)? else {
         let what = format!("there is no node.json in {}", node.files.path().display());
         return Ok(vec![finding("no-agent", what, "start cnikit-agent on this node")]);
@@ -132,7 +132,7 @@ impl LocalSide {
         }
     }
 
-    fn of_reservations(&self) -> Vec<Finding> {
+    fn of_reservations(&self) -> Vec<NodeDifference> {
         let mut findings = Vec::new();
         let mut seen: BTreeMap<IpAddr, &str> = BTreeMap::new();
         for (address, network, owner) in &self.reserved {
@@ -156,7 +156,7 @@ impl LocalSide {
     }
 }
 
-fn of_node(node: &ComparedNode, local: &LocalNode, survey: &Survey) -> Vec<Finding> {
+fn of_node(node: &ComparedNode, local: &LocalNode, survey: &Survey) -> Vec<NodeDifference> {
     let (name, incarnation) = (&node.name, local.incarnation);
     let mut findings = Vec::new();
     if !local.node.is_empty() && local.node != *name {
@@ -203,7 +203,7 @@ fn of_block(
     block: &LocalBlock,
     survey: &Survey,
     pools: &BTreeMap<String, PoolDefinition>,
-) -> Vec<Finding> {
+) -> Vec<NodeDifference> {
     let id = id_of(block);
     let holders = local.holders(network, block);
     let mut findings = Vec::new();
@@ -258,7 +258,7 @@ fn of_unknown_blocks(
     local: &LocalNode,
     survey: &Survey,
     pools: &BTreeMap<String, PoolDefinition>,
-) -> Vec<Finding> {
+) -> Vec<NodeDifference> {
     let mut findings = Vec::new();
     for (id, found) in &survey.blocks {
         if held.contains(id) || !found.is_of(&node.name, local.incarnation) {
@@ -281,7 +281,7 @@ async fn of_former_lives<E: Engine>(
     engine: &E,
     node: &ComparedNode,
     incarnation: Incarnation,
-) -> Result<Vec<Finding>, AgentFailure> {
+) -> Result<Vec<NodeDifference>, AgentFailure> {
     let mut counts: BTreeMap<Incarnation, usize> = BTreeMap::new();
     for listing in [Listing::Blocks, Listing::Statics] {
         for (_, stored) in engine.list(&listing).await? {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error, Want};
+use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error, StickyReply, StickyWant, Want};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
@@ -45,6 +45,8 @@ pub struct DaemonOptions {
 enum Event {
     /// A plugin asked, at this time.
     Request(AgentConnection, Want, Instant),
+    /// A plugin asked for the addresses of a name.
+    Sticky(AgentConnection, StickyWant),
     /// The engine has other pools, selections or fences, or the session has ended.
     Changed,
     /// A signal to end.
@@ -105,6 +107,7 @@ impl<E: Engine> Daemon<'_, E> {
             let left = self.retry_at.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
             match events.recv_timeout(left) {
                 Ok(Event::Request(connection, want, arrived)) => self.reply(&connection, &want, arrived),
+                Ok(Event::Sticky(connection, want)) => self.reply_sticky(&connection, &want),
                 Ok(Event::Changed) => self.compared = None,
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => match self.agent.has_idle_blocks() {
@@ -126,7 +129,7 @@ impl<E: Engine> Daemon<'_, E> {
                 self.compared = Some(Instant::now());
                 self.pause = PAUSE[0];
                 self.retry_at = None;
-                // Nobody waits for it, and the next comparison tries again.
+                // It is for people only, and the next comparison tries again.
                 if let Err(error) = self.agent.report_usage(self.options.compare) {
                     log("usage", error);
                 }
@@ -155,6 +158,23 @@ impl<E: Engine> Daemon<'_, E> {
             }
         };
         if let Err(error) = connection.reply(&reply) {
+            log("socket", error);
+        }
+    }
+}
+
+impl<E: Engine> Daemon<'_, E> {
+    fn reply_sticky(&mut self, connection: &AgentConnection, want: &StickyWant) {
+        let served = self.agent.serve_sticky(want);
+        self.metrics.count_request(served.is_ok());
+        let reply = match served {
+            Ok(addresses) => StickyReply::Addresses(addresses),
+            Err(failure) => {
+                log("claim", format_args!("network {}, pool {}: {failure}", want.network, want.pool));
+                StickyReply::Error(failure.reply())
+            }
+        };
+        if let Err(error) = connection.reply_sticky(&reply) {
             log("socket", error);
         }
     }
@@ -234,6 +254,7 @@ fn read_request(connection: AgentConnection, events: &Sender<Event>) {
     let arrived = Instant::now();
     match connection.request() {
         Ok(AgentRequest::Want(want)) => drop(events.send(Event::Request(connection, want, arrived))),
+        Ok(AgentRequest::Sticky(want)) => drop(events.send(Event::Sticky(connection, want))),
         Ok(_) => {
             let msg = "this agent does not know the request".to_owned();
             let hint = Some("the agent is older than the plugin: install the same release of both".to_owned());

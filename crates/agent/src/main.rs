@@ -87,6 +87,11 @@ fn execute(line: &CommandLine) -> Result<String, AgentFailure> {
             let pool = runtime.block_on(operator::define_pool(&engine, &text))?;
             Ok(format!("pool {} is defined\n", pool.name()))
         }
+        AgentCommand::Forget { pool, namespace, name } => {
+            let freed = runtime.block_on(operator::forget_name(&engine, pool, namespace, name))?;
+            let done = serde_json::json!({"pool": pool, "namespace": namespace, "name": name, "freed": freed});
+            Ok(format!("{done}\n"))
+        }
         AgentCommand::List => {
             let mut all = runtime.block_on(operator::list_all(&engine))?;
             all["this"] = serde_json::json!({"node": config.node_name()?, "dataDir": config.data_dir});

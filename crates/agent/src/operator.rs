@@ -1,16 +1,19 @@
 //! What an operator does with the engine: define a pool, fence a node, list.
 
+use std::net::IpAddr;
 use std::time::SystemTime;
 
 use cnikit_pool::{
-    BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, PoolDefinition, SessionRecord, UsageRecord,
-    check_node_name,
+    BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, PoolDefinition, SessionRecord, StickyRecord,
+    UnheldRecord, UsageRecord, check_node_name,
 };
 use serde_json::{Value, json};
 
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing};
-use crate::protocol::{BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced};
+use crate::protocol::{
+    BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced, static_id,
+};
 
 /// How often the blocks of a fenced node are listed at most, until none is left.
 const ROUNDS: usize = 20;
@@ -87,8 +90,8 @@ async fn fence_incarnation<E: Engine>(
         if owned.is_empty() {
             return Ok(freed);
         }
-        for (id, epoch) in owned {
-            let outcome = engine.commit(&free_fenced(node, incarnation, fence, &id, epoch)).await?;
+        for (id, found) in owned {
+            let outcome = engine.commit(&free_fenced(node, incarnation, fence, &id, &found)).await?;
             freed += usize::from(matches!(outcome, Outcome::Committed(_)));
         }
     }
@@ -143,12 +146,12 @@ async fn registered<E: Engine>(engine: &E, node: &str) -> Result<Incarnation, Ag
     Err(refused(format!("there is no node {node}"), "`cnikit-agent list` shows all nodes"))
 }
 
-/// The blocks and static addresses of an incarnation, with their epochs.
+/// The blocks and static addresses of an incarnation, with their records.
 async fn blocks_of<E: Engine>(
     engine: &E,
     node: &str,
     incarnation: Incarnation,
-) -> Result<Vec<(BlockId, i64)>, AgentFailure> {
+) -> Result<Vec<(BlockId, StoredValue)>, AgentFailure> {
     let mut owned = Vec::new();
     for listing in [Listing::Blocks, Listing::Statics] {
         for (key, stored) in engine.list(&listing).await? {
@@ -157,7 +160,7 @@ async fn blocks_of<E: Engine>(
                 && owner.node == node
                 && owner.incarnation == incarnation
             {
-                owned.push((id, stored.revision));
+                owned.push((id, stored));
             }
         }
     }
@@ -235,11 +238,56 @@ fn check_keeps(pool: &PoolDefinition, key: &KeyOfEngine, stored: &StoredValue) -
         return Ok(());
     }
     let owner: Option<BlockRecord> = stored.record();
-    let owner = owner.map_or("another program".to_owned(), |owner| format!("node {}", owner.node));
+    let owner = match (owner, stored.record::<UnheldRecord>()) {
+        (Some(owner), _) => format!("node {}", owner.node),
+        (None, Some(unheld)) => format!("the name {}", unheld.sticky),
+        (None, None) => "another program".to_owned(),
+    };
     Err(refused(
         format!("{owner} has {what}, which this definition does not have"),
         "close the pool (\"closed\": true) with its old ranges, and wait until its blocks are given back",
     ))
+}
+
+/// Forgets a name whose addresses no node has. They are free then.
+///
+/// # Errors
+/// There is no such name, a node has an address of it, or the engine does not answer.
+pub async fn forget_name<E: Engine>(
+    engine: &E,
+    pool: &str,
+    namespace: &str,
+    name: &str,
+) -> Result<Vec<IpAddr>, AgentFailure> {
+    let key = KeyOfEngine::Sticky { pool: pool.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() };
+    let Some((_, stored)) = engine.list(&Listing::Key(key.clone())).await?.into_iter().next() else {
+        return Err(refused(
+            format!("pool {pool} has no name {namespace}/{name}"),
+            "`etcdctl get --prefix` shows all names",
+        ));
+    };
+    let record: StickyRecord = stored.record().unwrap_or_default();
+    let mut transaction = Transaction {
+        guards: vec![Guard::Unchanged(key.clone(), stored.revision)],
+        writes: vec![WriteOperation::Delete(key)],
+    };
+    let addresses: Vec<IpAddr> = record.ip4.into_iter().chain(record.ip6).collect();
+    for address in &addresses {
+        let held = static_id(pool, *address).key();
+        let Some((_, found)) = engine.list(&Listing::Key(held.clone())).await?.into_iter().next() else { continue };
+        if let Some(owner) = found.record::<BlockRecord>() {
+            return Err(refused(
+                format!("node {} has {address} of name {namespace}/{name}", owner.node),
+                "delete its attachment first, or fence the node if it is gone for ever",
+            ));
+        }
+        transaction.guards.push(Guard::Unchanged(held.clone(), found.revision));
+        transaction.writes.push(WriteOperation::Delete(held));
+    }
+    match engine.commit(&transaction).await? {
+        Outcome::Committed(_) => Ok(addresses),
+        Outcome::Refused(_) => Err(refused(format!("name {namespace}/{name} was changed meanwhile"), "try again")),
+    }
 }
 
 /// Everything that the engine has, as JSON.

@@ -127,6 +127,9 @@ pub struct PoolDefinition {
     statics: Vec<Range>,
 }
 
+/// The most addresses of a static range that are tried for a name.
+const MOST_TRIED: u128 = 1 << 16;
+
 /// A range of one family, with the numbers of its blocks.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct CutRange {
@@ -279,6 +282,26 @@ impl PoolDefinition {
     /// The static range that has this address; `None` also for a gateway.
     pub fn static_range_of(&self, address: IpAddr) -> Option<&Range> {
         self.statics.iter().find(|range| range.contains(address) && range.gateway() != address)
+    }
+
+    /// The static addresses of a family, each once, from one that a hash of the name draws: two names rarely try the same first. At
+    /// most 65,536 of each range.
+    pub fn static_addresses(&self, family: PoolFamily, name: &str) -> impl Iterator<Item = IpAddr> {
+        let digest = Sha256::digest([self.name().as_bytes(), b"\0", name.as_bytes()].concat());
+        let mut seed = [0; 16];
+        seed.copy_from_slice(&digest[..16]);
+        let seed = u128::from_be_bytes(seed);
+        let of_family = self.statics.iter().filter(move |range| PoolFamily::of(range.start()) == family);
+        of_family.flat_map(move |range| {
+            let (first, last) = (number(range.start()), number(range.end()));
+            let count = (last - first).saturating_add(1);
+            let indexes = 0..count.min(MOST_TRIED);
+            let gateway = range.gateway();
+            indexes.filter_map(move |index| {
+                let found = address(family, first + (seed % count + index) % count);
+                (found != gateway).then_some(found)
+            })
+        })
     }
 
     /// Refuses a range that has the gateway of another one: only its own gateway is never assigned from a range.

@@ -29,10 +29,10 @@ pub use local::{
 };
 pub use message::{
     AGENT_SOCKET, AgentCallError, AgentConnection, AgentError, AgentListener, AgentReply, AgentRequest, MESSAGE_LIMIT,
-    Want, ask_agent, parse_reply, tell_agent,
+    StickyReply, StickyWant, Want, ask_agent, ask_sticky, parse_reply, tell_agent,
 };
 pub use record::{
     BlockRecord, BlockState, EngineKeys, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, NodeState, SessionRecord,
-    StaticRecord, StickyHolder, StickyRecord, UsageRecord, VALUE_LIMIT, check_node_name, read_record, write_record,
+    StaticRecord, StickyRecord, UnheldRecord, UsageRecord, VALUE_LIMIT, check_node_name, read_record, write_record,
 };
 pub use usage::{PoolUsage, pool_usage};

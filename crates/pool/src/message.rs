@@ -43,6 +43,55 @@ pub const MESSAGE_LIMIT: usize = 4 << 10;
 pub enum AgentRequest {
     /// Addresses for a network.
     Want(Want),
+    /// The addresses that stay with a name.
+    Sticky(StickyWant),
+}
+
+/// The addresses of a name, which this node is to have.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StickyWant {
+    /// The network.
+    pub network: String,
+    /// The pool.
+    pub pool: String,
+    /// The namespace.
+    pub namespace: String,
+    /// The name in that namespace.
+    pub name: String,
+    /// The families that addresses are wanted of; empty: all that the pool has static addresses of.
+    #[serde(default)]
+    pub families: Vec<PoolFamily>,
+    /// The attachment that gets them, as `<container id>/<interface>`.
+    pub attachment: String,
+}
+
+/// The reply to [`AgentRequest::Sticky`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase", try_from = "StickyReplyMembers")]
+pub enum StickyReply {
+    /// The addresses of the name. The node has them now.
+    Addresses(Vec<IpAddr>),
+    /// The node does not have them.
+    Error(AgentError),
+}
+
+/// The members of a reply about a name, of which one is there.
+#[derive(Deserialize)]
+struct StickyReplyMembers {
+    addresses: Option<Vec<IpAddr>>,
+    error: Option<AgentError>,
+}
+
+impl TryFrom<StickyReplyMembers> for StickyReply {
+    type Error = &'static str;
+
+    fn try_from(members: StickyReplyMembers) -> Result<StickyReply, &'static str> {
+        match members {
+            StickyReplyMembers { error: Some(error), .. } => Ok(StickyReply::Error(error)),
+            StickyReplyMembers { addresses: Some(addresses), .. } => Ok(StickyReply::Addresses(addresses)),
+            StickyReplyMembers { .. } => Err("it has neither `addresses` nor `error`"),
+        }
+    }
 }
 
 /// The addresses that a network of this node wants.
@@ -91,6 +140,7 @@ pub struct AgentError {
 #[derive(Deserialize)]
 struct RequestMembers {
     want: Option<Want>,
+    sticky: Option<StickyWant>,
 }
 
 /// The members of a reply, of which one is there.
@@ -104,7 +154,11 @@ impl TryFrom<RequestMembers> for AgentRequest {
     type Error = &'static str;
 
     fn try_from(members: RequestMembers) -> Result<AgentRequest, &'static str> {
-        members.want.map(AgentRequest::Want).ok_or("it has no `want`")
+        match members {
+            RequestMembers { want: Some(want), .. } => Ok(AgentRequest::Want(want)),
+            RequestMembers { sticky: Some(sticky), .. } => Ok(AgentRequest::Sticky(sticky)),
+            RequestMembers { .. } => Err("it has no `want`"),
+        }
     }
 }
 
@@ -177,6 +231,20 @@ impl std::error::Error for AgentCallError {}
 /// # Errors
 /// No agent listens, another user's process does, it does not reply by the deadline, or its reply is invalid.
 pub fn ask_agent(path: &Path, request: &AgentRequest, deadline: Deadline) -> Result<AgentReply, AgentCallError> {
+    parse(&call_agent(path, request, deadline)?).map_err(AgentCallError::Invalid)
+}
+
+/// As [`ask_agent`], for the addresses of a name.
+///
+/// # Errors
+/// As [`ask_agent`].
+pub fn ask_sticky(path: &Path, want: &StickyWant, deadline: Deadline) -> Result<StickyReply, AgentCallError> {
+    let request = AgentRequest::Sticky(want.clone());
+    parse(&call_agent(path, &request, deadline)?).map_err(AgentCallError::Invalid)
+}
+
+/// The packet of the reply.
+fn call_agent(path: &Path, request: &AgentRequest, deadline: Deadline) -> Result<Vec<u8>, AgentCallError> {
     let broken = |errno: Errno| broken(path, errno);
     let packet = packet(request).map_err(AgentCallError::Invalid)?;
     let socket = connected(path, SockFlag::empty(), Some(deadline))?;
@@ -187,7 +255,7 @@ pub fn ask_agent(path: &Path, request: &AgentRequest, deadline: Deadline) -> Res
         let source = io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a reply");
         return Err(AgentCallError::Broken { socket: path.to_owned(), source });
     }
-    parse(&reply).map_err(AgentCallError::Invalid)
+    Ok(reply)
 }
 
 /// Sends a request, and waits neither for the reply nor for an agent that has no time to accept the connection.
@@ -389,7 +457,19 @@ impl AgentConnection {
     /// # Errors
     /// The reply is longer than 4 KiB, or send(2) fails.
     pub fn reply(&self, reply: &AgentReply) -> Result<(), Error> {
-        match send_whole(&self.socket, &packet(reply)?) {
+        self.send(&packet(reply)?)
+    }
+
+    /// As [`AgentConnection::reply`], to [`AgentRequest::Sticky`].
+    ///
+    /// # Errors
+    /// As [`AgentConnection::reply`].
+    pub fn reply_sticky(&self, reply: &StickyReply) -> Result<(), Error> {
+        self.send(&packet(reply)?)
+    }
+
+    fn send(&self, packet: &[u8]) -> Result<(), Error> {
+        match send_whole(&self.socket, packet) {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
             Err(errno) => Err(Error::new(format!("the reply: {errno}"))),
         }
@@ -524,6 +604,7 @@ mod tests {
             addresses: vec!["10.1.2.3".parse().unwrap(); 1000],
             ..match want() {
                 AgentRequest::Want(want) => want,
+                AgentRequest::Sticky(_) => panic!("it wants addresses for a network"),
             }
         };
         let refused = ask_agent(Path::new("/nonexistent/x"), &AgentRequest::Want(many), Deadline::after(SOON));

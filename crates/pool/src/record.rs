@@ -148,10 +148,20 @@ pub struct StaticRecord {
     pub network: String,
     /// Container and interface, as `<container id>/<interface>`.
     pub attachment: String,
+    /// The name that the address stays with, as `<namespace>/<name>`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub sticky: Option<String>,
 }
 
-/// The value of `sticky/<pool>/<namespace>/<name>`: addresses that stay with a name.
+/// The value of `static/<pool>/<ip>` while no node has the address, because it stays with a name.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnheldRecord {
+    /// The name, as `<namespace>/<name>`.
+    pub sticky: String,
+}
+
+/// The value of `sticky/<pool>/<namespace>/<name>`: addresses that stay with a name. Who has them now is in their `static/` records.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickyRecord {
     /// The IPv4 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
@@ -159,20 +169,6 @@ pub struct StickyRecord {
     /// The IPv6 address.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ip6: Option<IpAddr>,
-    /// Who has them now.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub holder: Option<StickyHolder>,
-}
-
-/// The holder of a sticky address.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StickyHolder {
-    /// The node.
-    pub node: String,
-    /// Its incarnation.
-    pub incarnation: Incarnation,
-    /// Container and interface, as `<container id>/<interface>`.
-    pub attachment: String,
 }
 
 /// The value of `usage/<node>`: for people only, and written late.

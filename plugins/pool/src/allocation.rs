@@ -112,7 +112,12 @@ impl<'a> PoolRequest<'a> {
             owner: self.owner.clone(),
             sets,
             wanted: self.requested.clone(),
-            cooldown: Duration::from_secs(serving.definition.config().cooldown.into()),
+            // The address of a name is the same container's again.
+            cooldown: if self.plugin.sticky {
+                Duration::ZERO
+            } else {
+                Duration::from_secs(serving.definition.config().cooldown.into())
+            },
         };
         let allocated = match locked.acquire(&request) {
             Ok(allocated) => allocated,

@@ -28,6 +28,8 @@ pub struct PoolKeys {
     pool: String,
     /// Pools that `args.cni.pool` may name besides the one that would be used without it. Default: none.
     allowed_pools: Vec<String>,
+    /// Whether the addresses stay with the name of the pod. Default: no.
+    sticky: bool,
     /// The families, `v4` and `v6`, of which an attachment gets one address each. Default: those that the pool has.
     families: Vec<PoolFamily>,
     /// Routes for the result, unchanged.
@@ -53,6 +55,7 @@ pub struct PoolKeys {
 pub struct PoolPlugin {
     pool: String,
     allowed_pools: Vec<String>,
+    pub(crate) sticky: bool,
     /// Sorted; empty: those of the pool.
     pub(crate) families: Vec<PoolFamily>,
     pub(crate) routes: Vec<Route>,
@@ -79,6 +82,7 @@ impl TryFrom<PoolKeys> for PoolPlugin {
         Ok(PoolPlugin {
             pool: keys.pool,
             allowed_pools: keys.allowed_pools,
+            sticky: keys.sticky,
             families,
             routes: keys.routes,
             min_free: keys.min_free,

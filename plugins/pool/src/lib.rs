@@ -26,5 +26,6 @@ mod allocation;
 mod keys;
 mod plugin;
 mod refused;
+mod sticky;
 
 pub use keys::{DATA_DIR, PoolKeys, PoolPlugin, data_dir};

@@ -16,14 +16,18 @@ use ipnetwork::IpNetwork;
 use crate::allocation::{PoolRequest, fenced, network};
 use crate::keys::{PoolPlugin, data_dir, requested};
 use crate::refused::{refused, unreadable};
+use crate::sticky::name_of;
 
 impl IpamPlugin for PoolPlugin {
-    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP", "K8S_POD_NAMESPACE"]);
+    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP", "K8S_POD_NAMESPACE", "K8S_POD_NAME"]);
     const EXAMPLE: &'static str = r#""ipam":{"type":"pool","pool":"blue"}"#;
     const ENTERS_NETNS: bool = false;
 
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
-        let request = PoolRequest::new(self, at, requested(&at.conf, &at.args)?);
+        let mut request = PoolRequest::new(self, at, requested(&at.conf, &at.args)?);
+        if let Some(name) = name_of(self.sticky, &at.conf, &at.args)? {
+            request.requested = request.addresses_of(&name)?;
+        }
         let allocated = request.allocate()?;
         let addresses = allocated.iter().map(|one| one.address.ip()).collect();
         let PoolRequest { network, owner, .. } = request;
@@ -123,6 +127,11 @@ impl IpamPlugin for PoolPlugin {
         self.check_version(&serving.definition, at.version)?;
         let (sets, foreign) = serving.sets(&request)?;
         let mut steps = Vec::new();
+        if name_of(self.sticky, &at.conf, &at.args)?.is_some() {
+            let steps =
+                vec![ask, format!("reserve the addresses of the name for {} in {}", request.owner, place.display())];
+            return Ok((steps, self.example_of_documentation()?));
+        }
         let mut sets_for_example = sets.clone();
         if sets.len() < serving.families.len() || !foreign.is_empty() {
             steps.push(ask);

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use cnikit_pool::{
-    AgentError, BlockRecord, BlockState, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, Want,
+    AgentError, BlockRecord, BlockState, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, UnheldRecord, Want,
 };
 use cnikit_types::code;
 use ipnetwork::IpNetwork;
@@ -22,13 +22,13 @@ const CROSSED: Duration = Duration::from_millis(200);
 /// After so many claims that found the blocks taken, the engine is asked which ones are.
 const BLIND: usize = 2;
 /// How often a claim is tried anew because the session or the node's record has changed.
-const RETRIES: usize = 5;
+pub(super) const RETRIES: usize = 5;
 /// How many block numbers are looked at to find one that can be claimed.
 const LOOKED_AT: usize = 1 << 20;
 /// The first guards of a claim: session, node, fence, the pool's definition. Those of the blocks follow.
 const OWN_GUARDS: usize = 4;
 
-fn refused(code: u32, text: impl Into<String>, hint: &str) -> AgentFailure {
+pub(super) fn refused(code: u32, text: impl Into<String>, hint: &str) -> AgentFailure {
     AgentFailure::Refused { code, text: text.into(), hint: Some(hint.to_owned()) }
 }
 
@@ -124,7 +124,7 @@ impl<E: Engine> PoolAgent<E> {
         self.claim_blocks(&mut search, needs)
     }
 
-    fn pool_of(&mut self, want: &Want) -> Result<PoolDefinition, AgentFailure> {
+    pub(super) fn pool_of(&mut self, want: &Want) -> Result<PoolDefinition, AgentFailure> {
         cnikit_types::check_network_name(&want.network)
             .map_err(|why| refused(code::INVALID_CONFIG, why, "a network has a name of letters and digits"))?;
         if want.network.len() > LONGEST_NETWORK {
@@ -316,7 +316,7 @@ impl<E: Engine> PoolAgent<E> {
         Ok(Some(Claimed::Taken(found)))
     }
 
-    fn standing(&mut self) -> Result<Standing, AgentFailure> {
+    pub(super) fn standing(&mut self) -> Result<Standing, AgentFailure> {
         if self.standing.is_none() {
             self.reconcile(&BTreeSet::new())?;
         }
@@ -366,10 +366,7 @@ impl<E: Engine> PoolAgent<E> {
             Claimed::All => Ok(Served::Done),
             Claimed::Again => Ok(Served::Again),
             Claimed::Taken(taken) => {
-                let owner = taken.first().and_then(|(_, stored)| stored.record::<BlockRecord>());
-                let owner = owner.map_or("another program".to_owned(), |owner| {
-                    format!("node {}, for network {}", owner.node, owner.network)
-                });
+                let owner = taken.first().map_or_else(String::new, |(_, stored)| owner_of(stored));
                 Err(refused(
                     code::TRY_AGAIN,
                     format!("{address} is in {id}, which belongs to {owner}"),
@@ -377,6 +374,17 @@ impl<E: Engine> PoolAgent<E> {
                 ))
             }
         }
+    }
+}
+
+/// Who has a block, for messages.
+fn owner_of(stored: &StoredValue) -> String {
+    if let Some(owner) = stored.record::<BlockRecord>() {
+        return format!("node {}, for network {}", owner.node, owner.network);
+    }
+    match stored.record::<UnheldRecord>() {
+        Some(unheld) => format!("the name {}", unheld.sticky),
+        None => "another program".to_owned(),
     }
 }
 

@@ -16,6 +16,10 @@ use crate::protocol::{BlockChange, BlockId, HeldBlock, NodeView, changed};
 /// How long to wait for a network's lock, which a plugin holds for milliseconds.
 const LOCK: Duration = Duration::from_secs(10);
 
+/// How long an address of a name is without use before it is given back: the pod may be on its way to another node. An ADD that
+/// has just claimed it has reserved it by then.
+const NAME_GRACE: Duration = Duration::from_secs(5);
+
 /// The files of this node, and what was seen of their use.
 #[derive(Debug)]
 pub(crate) struct AgentFiles {
@@ -28,6 +32,8 @@ pub(crate) struct AgentFiles {
     pools: BTreeMap<String, PoolDefinition>,
     /// The revisions of their definitions in the engine; none before it was asked.
     revisions: BTreeMap<String, i64>,
+    /// The static addresses that stay with a name, as far as the engine was asked.
+    names: BTreeSet<BlockId>,
 }
 
 /// A block without use.
@@ -74,8 +80,14 @@ impl AgentFiles {
     /// Opens the files of the node with this name.
     pub(crate) fn open(files: NodeFiles, name: &str) -> Result<AgentFiles, Error> {
         let name = name.to_owned();
-        let mut opened =
-            AgentFiles { files, name, unused: BTreeMap::new(), pools: BTreeMap::new(), revisions: BTreeMap::new() };
+        let mut opened = AgentFiles {
+            files,
+            name,
+            unused: BTreeMap::new(),
+            pools: BTreeMap::new(),
+            revisions: BTreeMap::new(),
+            names: BTreeSet::new(),
+        };
         opened.node()?;
         match opened.files.pools() {
             Ok(known) => opened.use_pools(&known.unwrap_or_default()),
@@ -190,7 +202,7 @@ impl AgentFiles {
             drop(locked);
             for block in &blocks {
                 let id = id_of(block);
-                let in_use = used.has(&id, block.state);
+                let in_use = self.is_in_use(&used, &id, block.state);
                 let mut is_idle = false;
                 if !in_use {
                     let key = (name.clone(), id.clone());
@@ -198,7 +210,8 @@ impl AgentFiles {
                         Some(seen) if seen.released == released => *seen,
                         _ => Unused { since: Instant::now(), released },
                     };
-                    is_idle = seen.since.elapsed() >= grace;
+                    is_idle =
+                        seen.since.elapsed() >= if self.names.contains(&id) { grace.min(NAME_GRACE) } else { grace };
                     unused.insert(key, seen);
                 }
                 let (epoch, state) = (block.epoch, block.state);
@@ -209,6 +222,20 @@ impl AgentFiles {
         }
         self.unused = unused;
         Ok(held)
+    }
+
+    /// Whether the block has to stay on this node. An address of a name has no cooldown: it is the same container's on another node.
+    fn is_in_use(&self, used: &UsedAddresses, id: &BlockId, state: BlockState) -> bool {
+        let state = if self.names.contains(id) && state == BlockState::Active { BlockState::Sealed } else { state };
+        used.has(id, state)
+    }
+
+    pub(crate) fn set_names(&mut self, names: BTreeSet<BlockId>) {
+        self.names = names;
+    }
+
+    pub(crate) fn add_names(&mut self, names: impl Iterator<Item = BlockId>) {
+        self.names.extend(names);
     }
 
     /// Whether a pool that the node knows has the block.
@@ -276,7 +303,7 @@ impl AgentFiles {
         let used = self.used(locked, std::iter::once(&change.id.pool))?;
         // A block that the files do not have yet serves.
         let state = at.map_or(BlockState::Active, |at| blocks[at].state);
-        let in_use = used.has(&change.id, state);
+        let in_use = self.is_in_use(&used, &change.id, state);
         let current = at.map(|at| HeldBlock {
             id: change.id.clone(),
             network: change.network.clone(),

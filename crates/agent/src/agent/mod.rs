@@ -2,6 +2,7 @@
 
 mod claim;
 mod files;
+mod sticky;
 mod usage;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,7 +19,8 @@ use crate::engine::{Engine, EngineError, Listing};
 use crate::log::{log, log_step};
 use crate::metrics::AgentMetrics;
 use crate::protocol::{
-    BlockId, ChangeKind, HeldBlock, NodeView, Outcome, Standing, Step, Survey, plan, settled, transaction_of,
+    BlockId, ChangeKind, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, left_to_name, plan, settled,
+    transaction_of,
 };
 
 use files::AgentFiles;
@@ -220,13 +222,16 @@ impl<E: Engine> PoolAgent<E> {
         self.files.view(node, boot, self.session, *grace)
     }
 
-    fn survey(&self, view: &NodeView) -> Result<Survey, EngineError> {
+    fn survey(&mut self, view: &NodeView) -> Result<Survey, EngineError> {
         let held: BTreeSet<BlockId> = view.blocks.iter().map(|block| block.id.clone()).collect();
         let surveyed = self.runtime.block_on(self.engine.survey(&view.name, view.incarnation, &held));
         self.metrics.count_engine(surveyed.is_ok());
         let mut survey = surveyed?;
         // Whoever can write to the engine is not trusted with addresses that no pool has.
         survey.blocks.retain(|id, _| held.contains(id) || self.files.is_of_pool(id));
+        let is_name = |found: &FoundBlock| left_to_name(&found.stored).is_some();
+        let names = survey.blocks.iter().filter(|(_, found)| is_name(found)).map(|(id, _)| id.clone());
+        self.files.set_names(names.collect());
         Ok(survey)
     }
 

@@ -317,6 +317,12 @@ impl Engine for EtcdEngine {
             Listing::Sessions => self.keys.sessions(),
             Listing::FencesOf(node) => self.keys.fences_of(node),
             Listing::Usages => self.keys.usages(),
+            Listing::Key(key) => {
+                // Other keys may begin with it.
+                let mut found = self.range(&self.keys.of(key), 0).await?;
+                found.retain(|(other, _)| other == key);
+                return Ok(found);
+            }
         };
         self.range(&prefix, 0).await
     }

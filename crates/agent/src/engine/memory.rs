@@ -90,6 +90,7 @@ impl Engine for MemoryEngine {
             | (Listing::Nodes, KeyOfEngine::Node(_))
             | (Listing::Sessions, KeyOfEngine::Session(_))
             | (Listing::Usages, KeyOfEngine::Usage(_)) => true,
+            (Listing::Key(listed), key) => listed == key,
             (Listing::BlocksOf(name), KeyOfEngine::Block { pool, .. })
             | (Listing::StaticsOf(name), KeyOfEngine::Static { pool, .. }) => name == pool,
             (Listing::FencesOf(name), KeyOfEngine::Fence { node, .. }) => name == node,

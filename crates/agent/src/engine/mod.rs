@@ -52,6 +52,8 @@ pub enum Listing {
     Sessions,
     /// The fences of one node.
     FencesOf(String),
+    /// The value of one key.
+    Key(KeyOfEngine),
     /// How much of each node's blocks is in use.
     Usages,
 }

@@ -4,6 +4,7 @@
 //! - [`Survey`]: what the engine said about a node, at one revision.
 //! - [`plan()`]: the steps that follow from the files and a survey.
 //! - [`transaction_of`]: what a step asks of the engine, with its guards.
+//! - [`decide_sticky`]: how a name gets its addresses on another node.
 //! - [`settled`], [`changed`]: what an answer changes in the files.
 //!
 //! # Why it is safe
@@ -18,11 +19,13 @@
 //! No time decides anything. The session ends when its lease does, but nothing is freed by that: it detects a clone only.
 
 mod plan;
+mod sticky;
 mod survey;
 mod transaction;
 mod view;
 
 pub use plan::{Standing, Step, plan};
+pub use sticky::{FoundSticky, StickyClaim, StickyDecision, decide_sticky, left_to_name, static_id};
 pub use survey::{FoundBlock, StoredValue, Survey};
 pub use transaction::{
     Guard, Outcome, Part, Transaction, WriteOperation, claim, fence, free_fenced, settled, transaction_of,

@@ -1,11 +1,14 @@
 //! What a node does next.
 
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 
 use cnikit_pool::{BlockState, LONGEST_NETWORK, MOST_BLOCKS, NodeState, PoolFamily};
 use cnikit_types::check_network_name;
 
+use super::sticky::{StickyClaim, left_to_name};
 use super::survey::{FoundBlock, Survey};
+use super::transaction::Transaction;
 use super::view::{BlockChange, BlockId, ChangeKind, HeldBlock, NodeView};
 
 /// One step. Those that ask the engine have a transaction: see [`super::transaction_of`].
@@ -63,6 +66,17 @@ pub enum Step {
         epoch: i64,
         /// The epoch in the files, which may be older if an answer was lost.
         held: i64,
+        /// What is written instead of the record, if the address stays with a name.
+        left: Option<Vec<u8>>,
+    },
+    /// Claim the addresses of a name.
+    ClaimSticky {
+        /// The name.
+        claim: StickyClaim,
+        /// Its addresses.
+        addresses: Vec<IpAddr>,
+        /// What makes them this node's: see [`super::decide_sticky`].
+        transaction: Transaction,
     },
     /// Another machine has this node's name and a session: this one claims nothing.
     Refused,
@@ -190,9 +204,13 @@ fn step_of_block(view: &NodeView, block: &HeldBlock, found: Option<&FoundBlock>,
     };
     match block.state {
         BlockState::Sealed if is_wanted(view, block) && !block.is_gone => renew(),
-        BlockState::Sealed => {
-            Some(Step::Release { id: block.id.clone(), network: block.network.clone(), epoch, held: block.epoch })
-        }
+        BlockState::Sealed => Some(Step::Release {
+            id: block.id.clone(),
+            network: block.network.clone(),
+            epoch,
+            held: block.epoch,
+            left: left_to_name(&found.stored),
+        }),
         BlockState::Unconfirmed if block.epoch == epoch => Some(change(block, ChangeKind::Confirm(epoch))),
         BlockState::Active if block.epoch == epoch => {
             (block.idle && !block.in_use && may_give_back(view, block)).then(|| change(block, ChangeKind::Seal(epoch)))

@@ -1,12 +1,14 @@
 //! What a step asks of the engine: writes under guards, all or nothing.
 
 use std::collections::BTreeSet;
+use std::net::IpAddr;
 
 use cnikit_pool::{
     BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, SessionRecord, StaticRecord, write_record,
 };
 
 use super::plan::{Standing, Step};
+use super::sticky::{left_to_name, static_id};
 use super::survey::StoredValue;
 use super::view::{BlockChange, BlockId, ChangeKind, NodeView};
 
@@ -88,7 +90,11 @@ fn unfenced(view: &NodeView) -> Guard {
 }
 
 /// The guards of everything that makes blocks this node's. The last ones are the definitions that the blocks were cut by.
-fn standing_guards<'a>(view: &NodeView, standing: Standing, ids: impl Iterator<Item = &'a BlockId>) -> Vec<Guard> {
+pub(super) fn standing_guards<'a>(
+    view: &NodeView,
+    standing: Standing,
+    ids: impl Iterator<Item = &'a BlockId>,
+) -> Vec<Guard> {
     let mut guards = vec![
         Guard::Unchanged(KeyOfEngine::Session(view.name.clone()), standing.session),
         Guard::Unchanged(KeyOfEngine::Node(view.name.clone()), standing.node),
@@ -122,10 +128,10 @@ pub fn transaction_of(view: &NodeView, step: &Step) -> Result<Option<Transaction
         Step::Claim { ids, network, attachment, standing } => {
             claim(view, ids, network, attachment.as_deref(), *standing)?
         }
-        Step::Release { id, epoch, .. } => Transaction {
-            guards: vec![Guard::Unchanged(id.key(), *epoch)],
-            writes: vec![WriteOperation::Delete(id.key())],
-        },
+        Step::ClaimSticky { transaction, .. } => transaction.clone(),
+        Step::Release { id, epoch, left, .. } => {
+            Transaction { guards: vec![Guard::Unchanged(id.key(), *epoch)], writes: vec![given_up(id, left.clone())] }
+        }
     };
     Ok(Some(transaction))
 }
@@ -166,6 +172,7 @@ pub fn claim(
                 incarnation: view.incarnation,
                 network: network.to_owned(),
                 attachment: attachment.unwrap_or_default().to_owned(),
+                sticky: None,
             })?
         } else {
             write_record(&BlockRecord {
@@ -191,12 +198,21 @@ pub fn fence(node: &str, incarnation: Incarnation, record: &FenceRecord) -> Resu
     })
 }
 
-/// Frees a block of a fenced incarnation. The fence's own revision is a guard, so nothing is freed without it.
-pub fn free_fenced(node: &str, incarnation: Incarnation, fence: i64, id: &BlockId, epoch: i64) -> Transaction {
+/// The write that takes a block from its node: its key is deleted, or left to the name that it stays with.
+fn given_up(id: &BlockId, left: Option<Vec<u8>>) -> WriteOperation {
+    match left {
+        Some(value) => WriteOperation::Put(id.key(), value),
+        None => WriteOperation::Delete(id.key()),
+    }
+}
+
+/// Frees a block of a fenced incarnation. The fence's own revision is a guard, so nothing is freed without it. `found` is the block's
+/// record.
+pub fn free_fenced(node: &str, incarnation: Incarnation, fence: i64, id: &BlockId, found: &StoredValue) -> Transaction {
     let key = KeyOfEngine::Fence { node: node.to_owned(), incarnation };
     Transaction {
-        guards: vec![Guard::Unchanged(key, fence), Guard::Unchanged(id.key(), epoch)],
-        writes: vec![WriteOperation::Delete(id.key())],
+        guards: vec![Guard::Unchanged(key, fence), Guard::Unchanged(id.key(), found.revision)],
+        writes: vec![given_up(id, left_to_name(found))],
     }
 }
 
@@ -212,6 +228,12 @@ pub fn settled(step: &Step, outcome: &Outcome) -> Vec<BlockChange> {
         Step::Renew { id, network, .. } => vec![change(id, network, ChangeKind::Activate(*revision))],
         Step::Claim { ids, network, .. } => {
             ids.iter().map(|id| change(id, network, ChangeKind::Activate(*revision))).collect()
+        }
+        Step::ClaimSticky { claim, addresses, .. } => {
+            let activated = |address: &IpAddr| {
+                change(&static_id(&claim.pool, *address), &claim.network, ChangeKind::Activate(*revision))
+            };
+            addresses.iter().map(activated).collect()
         }
         Step::Release { id, network, held, .. } => vec![change(id, network, ChangeKind::Remove(*held))],
         _ => Vec::new(),

@@ -10,3 +10,4 @@ mod operations;
 mod program;
 mod proxy;
 mod running;
+mod sticky;

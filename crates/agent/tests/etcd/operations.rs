@@ -27,13 +27,13 @@ fn cnitool() -> PathBuf {
 }
 
 /// A node whose files are in a directory of its name.
-struct Operated<'a> {
+pub(crate) struct Operated<'a> {
     host: &'a Host,
     name: String,
 }
 
 impl<'a> Operated<'a> {
-    fn new(cluster: &'a Cluster, name: &str) -> Operated<'a> {
+    pub(crate) fn new(cluster: &'a Cluster, name: &str) -> Operated<'a> {
         let dir = cluster.host.dir();
         fs::create_dir_all(dir.join(name)).unwrap();
         let config = json!({
@@ -46,15 +46,19 @@ impl<'a> Operated<'a> {
         Operated { host: &cluster.host, name: name.into() }
     }
 
-    fn dir(&self) -> PathBuf {
+    pub(crate) fn host(&self) -> &Host {
+        self.host
+    }
+
+    pub(crate) fn dir(&self) -> PathBuf {
         self.host.dir().join(&self.name)
     }
 
-    fn agent(&self, command: &str) -> String {
+    pub(crate) fn agent(&self, command: &str) -> String {
         format!("{AGENT} {command} --config {}.json", self.dir().display())
     }
 
-    fn start(&self) -> Running {
+    pub(crate) fn start(&self) -> Running {
         let daemon = Running::start(self.host, &format!("agent-{}", self.name), &self.agent("run"));
         eventually("the agent does not serve", || self.claim("warm-up", 1));
         daemon
@@ -84,7 +88,7 @@ impl<'a> Operated<'a> {
         (status.parse().unwrap(), document, fs::read_to_string(dir.join("stderr")).unwrap())
     }
 
-    fn done(&self, arguments: &str) -> Value {
+    pub(crate) fn done(&self, arguments: &str) -> Value {
         let (status, document, errors) = self.ipam(arguments);
         assert_eq!(status, 0, "{arguments}: {document}{errors}");
         document
@@ -116,7 +120,7 @@ impl<'a> Operated<'a> {
     }
 
     /// The active blocks of a network in the files.
-    fn active(&self, network: &str) -> Vec<String> {
+    pub(crate) fn active(&self, network: &str) -> Vec<String> {
         let files = NodeFiles::new(self.dir()).network(network, Duration::from_secs(5), |_| {});
         let mut blocks = Vec::new();
         for block in files.blocks().unwrap() {
@@ -141,12 +145,12 @@ impl<'a> Operated<'a> {
     }
 }
 
-fn define(node: &Operated<'_>) {
+pub(crate) fn define(node: &Operated<'_>) {
     node.host.sh(&node.agent(&format!("define {}/blue.json", node.host.dir().display())));
 }
 
 /// A key of etcd.
-fn etcdctl(host: &Host, words: &str) -> String {
+pub(crate) fn etcdctl(host: &Host, words: &str) -> String {
     host.sh(&format!("ETCDCTL_API=3 etcdctl --endpoints http://127.0.0.1:2379 {words}"))
 }
 

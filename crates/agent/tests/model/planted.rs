@@ -3,7 +3,7 @@
 use cnikit_agent::protocol::{
     BlockChange, ChangeKind, Guard, HeldBlock, NodeView, Step, Survey, Transaction, WriteOperation, plan,
 };
-use cnikit_pool::{BlockState, KeyOfEngine, NodeState};
+use cnikit_pool::{BlockState, KeyOfEngine, NodeState, StaticRecord, UnheldRecord, read_record};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
@@ -23,6 +23,10 @@ pub(crate) enum Planted {
     FenceIgnored,
     /// A claim that the engine refuses is taken for one that it has executed before.
     ClaimOfTaken,
+    /// What a node gives back of a name is deleted, as any other address.
+    NameForgotten,
+    /// A name takes its address from whoever has it.
+    NameTakesHeld,
     /// The files are never compared with the engine, so that what a crash lost is not found.
     NoAdoption,
 }
@@ -61,7 +65,7 @@ impl Planted {
             }
             (Planted::ReleaseWithoutSeal, Step::Change(change)) => {
                 let ChangeKind::Seal(epoch) = change.kind else { return step };
-                Step::Release { id: change.id.clone(), network: change.network.clone(), epoch, held: epoch }
+                Step::Release { id: change.id.clone(), network: change.network.clone(), epoch, held: epoch, left: None }
             }
             _ => step,
         }
@@ -82,6 +86,24 @@ impl Planted {
             Planted::ClaimOfTaken => {
                 let is_block = |guard: &Guard| matches!(guard, Guard::Absent(KeyOfEngine::Block { .. }));
                 transaction.guards.retain(|guard| !is_block(guard));
+            }
+            Planted::NameForgotten => {
+                for write in &mut transaction.writes {
+                    if let WriteOperation::Put(key @ KeyOfEngine::Static { .. }, value) = write
+                        && read_record::<UnheldRecord>(value).is_ok()
+                        && read_record::<StaticRecord>(value).is_err()
+                    {
+                        *write = WriteOperation::Delete(key.clone());
+                    }
+                }
+            }
+            Planted::NameTakesHeld => {
+                let is_address = |guard: &Guard| matches!(guard.key(), Some(KeyOfEngine::Static { .. }));
+                let writes =
+                    |write: &WriteOperation| matches!(write, WriteOperation::Put(KeyOfEngine::Static { .. }, _));
+                if transaction.writes.iter().any(writes) {
+                    transaction.guards.retain(|guard| !is_address(guard));
+                }
             }
             _ => {}
         }

@@ -72,6 +72,7 @@ fn visit_step(step: &mut Step, call: &mut dyn FnMut(i64) -> i64) {
             visit_standing(standing, call);
         }
         Step::Claim { standing, .. } => visit_standing(standing, call),
+        Step::ClaimSticky { transaction, .. } => visit_transaction(transaction, call),
         Step::Release { epoch, held, .. } => {
             *epoch = call(*epoch);
             *held = call(*held);

@@ -8,7 +8,9 @@ use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::machine::{Machine, Process};
 use crate::planted::Planted;
-use crate::world::{Budget, Copy, Scene, World, deletes_serving, is_orphaned, returned, two_incarnations};
+use crate::world::{
+    Budget, Copy, Scene, World, deletes_serving, is_orphaned, moved, returned, two_incarnations, unheld,
+};
 
 /// Whether nothing is lost for ever: once the network is well again and a machine has the session of its name, its files and the
 /// engine agree, and every block serves or can be given back.
@@ -58,6 +60,7 @@ fn base(machines: Vec<Machine>) -> Scene {
     Scene {
         machines,
         blocks: 1,
+        sticky: false,
         limits: Budget::default(),
         copy: None,
         sessions_end: false,
@@ -108,6 +111,19 @@ fn three_machines(copy: Copy) -> Scene {
     Scene { limits, copy: Some(copy), sessions_end: copy == Copy::Reimage, ..base(machines) }
 }
 
+/// A name that goes from one node to another and back, answers that are lost or late, crashes.
+fn moving_name() -> Scene {
+    let machines = vec![Machine::new("a", 1, 1), Machine::new("b", 2, 2)];
+    let limits = Budget { late: 1, adds: 2, crashes: 1, ..Budget::default() };
+    Scene { limits, sticky: true, ..base(machines) }
+}
+
+/// A name on a node that is fenced and returns.
+fn fenced_name() -> Scene {
+    let limits = Budget { adds: 2, fences: 1, reboots: 1, ..Budget::default() };
+    Scene { limits, sticky: true, ..fenced_node() }
+}
+
 fn explore(name: &str, scene: Scene) {
     let began = std::time::Instant::now();
     let checker = scene.checker().threads(2).spawn_bfs().join();
@@ -138,6 +154,12 @@ fn a_node_that_is_installed_again_takes_nothing_of_its_former_self() {
 #[test]
 fn a_clone_of_a_running_node_serves_nothing() {
     explore("clone", cloned_node());
+}
+
+#[test]
+fn a_name_keeps_its_address_on_every_node_and_no_two_containers_have_it() {
+    explore("moving name", moving_name());
+    explore("fenced name", fenced_name());
 }
 
 /// The model finds the error in one of the scenes, and by which rule.
@@ -201,6 +223,16 @@ fn a_claim_of_what_another_has_is_found() {
 }
 
 #[test]
+fn an_address_of_a_name_that_is_deleted_is_found() {
+    finds(Planted::NameForgotten, moving_name(), "a name keeps its address");
+}
+
+#[test]
+fn a_name_that_takes_its_address_from_its_holder_is_found() {
+    finds(Planted::NameTakesHeld, moving_name(), OWNED);
+}
+
+#[test]
 fn files_that_are_never_compared_with_the_engine_are_found() {
     finds(Planted::NoAdoption, two_nodes(), LOST);
 }
@@ -227,6 +259,9 @@ fn the_scenes_reach_what_they_are_about() {
     reaches(two_nodes(), "a deletion is late, and the block serves again", deletes_serving);
     reaches(two_nodes(), "a block that no file has", is_orphaned);
     reaches(fenced_node(), "a fenced node serves under a new incarnation", returned);
+    reaches(moving_name(), "a name whose address was given back by its node", unheld);
+    reaches(moving_name(), "a name that has moved", moved);
+    reaches(fenced_name(), "a name that has moved by a fence", moved);
     reaches(reimaged_node(), "two incarnations of one name have containers", two_incarnations);
 }
 

@@ -4,10 +4,12 @@ use std::collections::{BTreeSet, VecDeque};
 
 use cnikit_agent::engine::MemoryStore;
 use cnikit_agent::protocol::{
-    BlockId, Outcome, Step, StoredValue, Transaction, WriteOperation, fence, free_fenced, plan, settled, transaction_of,
+    BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, Transaction, WriteOperation,
+    decide_sticky, fence, free_fenced, plan, settled, static_id, transaction_of,
 };
 use cnikit_pool::{
-    AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, SessionRecord, read_record,
+    AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, PoolFamily, SessionRecord,
+    StaticRecord, StickyRecord, UnheldRecord, read_record, write_record,
 };
 use stateright::{Model, Property};
 
@@ -22,6 +24,8 @@ pub(crate) struct Scene {
     /// The number of blocks, of one address each.
     pub(crate) blocks: u8,
     pub(crate) limits: Budget,
+    /// Whether the blocks are static addresses, each of which stays with a name.
+    pub(crate) sticky: bool,
     /// Whether the last machine is made from the first one's store, or with an empty store under its name.
     pub(crate) copy: Option<Copy>,
     /// Whether a session ends although its machine runs, because the agent does not.
@@ -126,7 +130,10 @@ impl World {
     pub(crate) fn commit(&mut self, transaction: &Transaction) -> Outcome {
         let outcome = self.store.commit(transaction);
         for write in &transaction.writes {
-            if let (Outcome::Committed(_), WriteOperation::Put(KeyOfEngine::Block { .. }, value)) = (&outcome, write)
+            let WriteOperation::Put(KeyOfEngine::Block { .. } | KeyOfEngine::Static { .. }, value) = write else {
+                continue;
+            };
+            if let Outcome::Committed(_) = &outcome
                 && let Ok(owner) = read_record::<BlockRecord>(value)
             {
                 self.gave_fenced |= self.is_fenced(&owner.node, owner.incarnation);
@@ -198,7 +205,51 @@ impl World {
 
 impl Scene {
     fn ids(&self) -> Vec<BlockId> {
-        (1..=self.blocks).map(block).collect()
+        (1..=self.blocks).map(|number| BlockId { is_static: self.sticky, ..block(number) }).collect()
+    }
+
+    /// The claim of the name that is called as the address, as the agent makes it.
+    fn claim_sticky(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
+        let machine = &world.machines[n];
+        let view = machine.seen(false, true);
+        let survey = world.store.survey(&view.name, view.incarnation, &machine.held());
+        if view.blocks.iter().any(|block| block.id == *id) || !plan(&view, Some(&survey)).is_empty() {
+            return None;
+        }
+        let claim = StickyClaim {
+            pool: POOL.into(),
+            namespace: "ns".into(),
+            name: format!("name-{}", id.cidr.ip()),
+            network: NETWORK.into(),
+            attachment: String::new(),
+            families: vec![PoolFamily::V4],
+        };
+        let mut found = FoundSticky { record: world.store.values.get(&claim.key()).cloned(), ..FoundSticky::default() };
+        for (key, stored) in &world.store.values {
+            match key {
+                KeyOfEngine::Static { address, .. } => drop(found.statics.insert(*address, stored.clone())),
+                KeyOfEngine::Fence { node, incarnation } => {
+                    found.fences.insert((node.clone(), *incarnation), stored.revision);
+                }
+                _ => {}
+            }
+        }
+        let candidates = |_: PoolFamily| std::iter::once(id.cidr.ip());
+        let standing = survey.standing(&view)?;
+        if self.planted == Some(Planted::NameTakesHeld)
+            && let Some(stored) = found.statics.get_mut(&id.cidr.ip())
+        {
+            // The error: whoever has it, it is taken for the name's.
+            stored.value = write_record(&UnheldRecord { sticky: claim.full_name() }).unwrap();
+        }
+        match decide_sticky(&view, &claim, &found, standing, candidates).unwrap() {
+            StickyDecision::Claim(addresses, transaction) => Some(Step::ClaimSticky { claim, addresses, transaction }),
+            StickyDecision::Held { .. } | StickyDecision::Full(_) => None,
+        }
+    }
+
+    fn wanted(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
+        if self.sticky { self.claim_sticky(world, n, id) } else { Scene::claim(world, n, id) }
     }
 
     /// The steps of a machine, with the planted error.
@@ -256,7 +307,7 @@ impl Scene {
                         actions.push(Action::Look(n, is_idle, is_wanted));
                     }
                 }
-                let wanted = self.ids().into_iter().filter(|id| Scene::claim(world, n, id).is_some());
+                let wanted = self.ids().into_iter().filter(|id| self.wanted(world, n, id).is_some());
                 actions.extend(wanted.map(|id| Action::Want(n, id)));
             }
             Process::Planned(_) => actions.push(Action::Next(n)),
@@ -301,8 +352,8 @@ impl Scene {
         let owner = world.owner(id)?;
         let key = KeyOfEngine::Fence { node: owner.node.clone(), incarnation: owner.incarnation };
         let fence = world.store.values.get(&key)?.revision;
-        let epoch = world.store.values.get(&id.key())?.revision;
-        Some(free_fenced(&owner.node, owner.incarnation, fence, id, epoch))
+        let found = world.store.values.get(&id.key())?;
+        Some(free_fenced(&owner.node, owner.incarnation, fence, id, found))
     }
 
     fn start_copy(&self, world: &mut World) {
@@ -394,7 +445,7 @@ impl Model for Scene {
                 world.machines[n].process = Process::Planned(self.planned(before, n, is_idle, is_wanted));
             }
             Action::Want(n, id) => {
-                world.machines[n].process = Process::Planned(VecDeque::from([Scene::claim(before, n, &id)?]));
+                world.machines[n].process = Process::Planned(VecDeque::from([self.wanted(before, n, &id)?]));
             }
             Action::Next(n) => self.next_step(&mut world, n)?,
             Action::Answer(n) => {
@@ -443,6 +494,7 @@ impl Model for Scene {
             Property::always("a fenced incarnation serves nothing that it knows of", |_, world: &World| {
                 !world.served_fenced
             }),
+            Property::always("a name keeps its address", |_, world: &World| keeps_names(world)),
             Property::always("a fenced incarnation is given nothing", |_, world: &World| !world.gave_fenced),
             Property::always("nothing is lost for ever", crate::scenes::heals),
         ]
@@ -527,6 +579,38 @@ fn holders_own(world: &World) -> bool {
             .owner(id)
             .is_some_and(|owner| owner.node == world.machines[*n].view.name && owner.incarnation == *incarnation)
     })
+}
+
+/// The address of each name is reserved, for its node or for the name alone.
+fn keeps_names(world: &World) -> bool {
+    world.store.values.iter().all(|(key, stored)| {
+        let KeyOfEngine::Sticky { pool, namespace, name } = key else { return true };
+        let Some(StickyRecord { ip4: Some(address), .. }) = stored.record() else { return false };
+        let full_name = format!("{namespace}/{name}");
+        let Some(found) = world.store.values.get(&static_id(pool, address).key()) else { return false };
+        match found.record::<StaticRecord>() {
+            Some(record) => record.sticky == Some(full_name),
+            None => found.record() == Some(UnheldRecord { sticky: full_name }),
+        }
+    })
+}
+
+/// Whether a container of the second machine has the address that a container of the first one had.
+pub(crate) fn moved(world: &World) -> bool {
+    world.left.adds == 0 && world.living().iter().any(|(n, _, _)| *n == 1) && world.store.values.keys().any(is_name)
+}
+
+/// Whether a name has an address that no node has.
+pub(crate) fn unheld(world: &World) -> bool {
+    world
+        .store
+        .values
+        .iter()
+        .any(|(key, stored)| matches!(key, KeyOfEngine::Static { .. }) && stored.record::<StaticRecord>().is_none())
+}
+
+fn is_name(key: &KeyOfEngine) -> bool {
+    matches!(key, KeyOfEngine::Sticky { .. })
 }
 
 /// Whether a deletion is under way, of a block that serves.
