@@ -380,8 +380,8 @@ impl NetworkFiles {
     }
 }
 
-/// A network whose lock is held. What is decided from its blocks is true until the value is dropped: nobody allocates an address,
-/// and nobody takes a block away.
+/// A network whose lock is held. What is decided from its blocks is true until the value is dropped: no other process
+/// allocates an address or takes a block away.
 #[derive(Debug)]
 pub struct LockedNetwork<'a> {
     network: &'a NetworkFiles,

@@ -100,7 +100,7 @@ pub struct PoolAgent<E> {
     /// When a block was last claimed, or began to serve again.
     claimed: BTreeMap<(String, String, PoolFamily), Instant>,
     metrics: Arc<AgentMetrics>,
-    /// What people were told of the use of the blocks.
+    /// What was written last into the engine of the use of the blocks.
     reported: ReportedUsage,
 }
 

@@ -144,8 +144,8 @@ fn is_of_known_pool(view: &NodeView, step: &Step) -> bool {
     }
 }
 
-/// After a boot, no block is active. The node's file names the boot only then: until it does, nobody takes an active block for a
-/// confirmed one.
+/// After a boot, no block is active. The node's file names the boot only then: until it does, no active block counts as
+/// confirmed.
 fn new_boot(view: &NodeView) -> Vec<Step> {
     let active = view.blocks.iter().filter(|block| block.state == BlockState::Active);
     let mut steps: Vec<Step> = active.map(|block| change(block, ChangeKind::Unconfirm)).collect();

@@ -28,7 +28,7 @@ impl StoredValue {
 pub struct FoundBlock {
     /// The value.
     pub stored: StoredValue,
-    /// Its owner; `None` if the value is not a record, and the block is nobody's.
+    /// Its owner; `None` if the value is not a record, and the block belongs to no node.
     pub record: Option<BlockRecord>,
 }
 

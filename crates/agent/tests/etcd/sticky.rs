@@ -33,7 +33,7 @@ impl Operated<'_> {
         let file = self.dir().join("conf.json");
         std::fs::write(&file, conf.to_string()).unwrap();
         let line = format!(
-            "CNI_COMMAND={verb} CNI_CONTAINERID={container} CNI_IFNAME=eth0 CNI_NETNS=/proc/self/ns/net CNI_PATH=/nonexistent \
+            "CNI_NETNS_OVERRIDE=1 CNI_COMMAND={verb} CNI_CONTAINERID={container} CNI_IFNAME=eth0 CNI_NETNS=/proc/self/ns/net CNI_PATH=/nonexistent \
              CNI_ARGS='IgnoreUnknown=1;{args}' {} <{}",
             plugin().display(),
             file.display()
@@ -48,7 +48,8 @@ impl Operated<'_> {
     }
 
     fn del(&self, container: &str) {
-        self.call("DEL", container, "", &json!({"sticky": true}));
+        let deleted = self.call("DEL", container, "K8S_POD_NAMESPACE=db", &json!({"sticky": true}));
+        assert_eq!(deleted, json!({"printed": ""}));
     }
 }
 
@@ -103,7 +104,7 @@ fn an_address_stays_with_its_name_on_whichever_node_it_is() {
     let left = etcdctl(&cluster.host, "get --prefix --keys-only /cnikit/v1/");
     assert!(!left.contains("pg-0") && !left.contains(&format!("static/blue/{bare}\n")), "{left}");
     assert!(left.contains("sticky/blue/db/pg-1"), "{left}");
-    let unnamed = a.call("ADD", "c6", "", &json!({"sticky": true}));
+    let unnamed = a.call("ADD", "c6", "K8S_POD_NAMESPACE=db", &json!({"sticky": true}));
     assert!(unnamed["code"] == 7 && unnamed["msg"].as_str().unwrap().contains("K8S_POD_NAME"), "{unnamed}");
     daemon.signal(&cluster.host, "TERM");
     daemon.finish();
