@@ -127,9 +127,13 @@ impl IpamPlugin for PoolPlugin {
         self.check_version(&serving.definition, at.version)?;
         let (sets, foreign) = serving.sets(&request)?;
         let mut steps = Vec::new();
-        if name_of(self.sticky, &at.conf, &at.args)?.is_some() {
+        if self.sticky {
+            let name = match name_of(self.sticky, &at.conf, &at.args) {
+                Ok(Some(name)) => format!("name {name}"),
+                _ => "the name of the request".to_owned(),
+            };
             let steps =
-                vec![ask, format!("reserve the addresses of the name for {} in {}", request.owner, place.display())];
+                vec![ask, format!("reserve the addresses of {name} for {} in {}", request.owner, place.display())];
             return Ok((steps, self.example_of_documentation()?));
         }
         let mut sets_for_example = sets.clone();

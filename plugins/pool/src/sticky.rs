@@ -18,6 +18,12 @@ pub(crate) struct StickyName {
     name: String,
 }
 
+impl std::fmt::Display for StickyName {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}/{}", self.namespace, self.name)
+    }
+}
+
 /// The name that the addresses of a request stay with: that of the pod, as Kubernetes' runtimes send it, otherwise
 /// `args.cni.sticky`. A tenant may be able to write the latter, so it never replaces the former.
 ///
@@ -57,10 +63,8 @@ impl PoolRequest<'_> {
             families: self.plugin.families.clone(),
             attachment: self.owner.to_string(),
         };
-        let failed = |code: u32, why: &str| {
-            let StickyName { namespace, name } = name;
-            Error::new(code, format!("pool {pool} gives name {namespace}/{name} no address: {why}"))
-        };
+        let failed =
+            |code: u32, why: &str| Error::new(code, format!("pool {pool} gives name {name} no address: {why}"));
         match ask_sticky(&self.plugin.agent_socket, &want, Deadline::after(self.plugin.timeout)) {
             Ok(StickyReply::Addresses(addresses)) => Ok(addresses),
             Ok(StickyReply::Error(error)) => {

@@ -224,7 +224,8 @@ impl AgentFiles {
         Ok(held)
     }
 
-    /// Whether the block has to stay on this node. An address of a name has no cooldown: it is the same container's on another node.
+    /// Whether the block has to stay on this node. An address of a name has no cooldown: its next
+    /// container is meant to have it.
     fn is_in_use(&self, used: &UsedAddresses, id: &BlockId, state: BlockState) -> bool {
         let state = if self.names.contains(id) && state == BlockState::Active { BlockState::Sealed } else { state };
         used.has(id, state)

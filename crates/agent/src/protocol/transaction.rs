@@ -206,8 +206,8 @@ fn given_up(id: &BlockId, left: Option<Vec<u8>>) -> WriteOperation {
     }
 }
 
-/// Frees a block of a fenced incarnation. The fence's own revision is a guard, so nothing is freed without it. `found` is the block's
-/// record.
+/// Frees a block of a fenced incarnation. The fence's own revision is a guard, so nothing is freed without it. `found` is the
+/// block's record.
 pub fn free_fenced(node: &str, incarnation: Incarnation, fence: i64, id: &BlockId, found: &StoredValue) -> Transaction {
     let key = KeyOfEngine::Fence { node: node.to_owned(), incarnation };
     Transaction {
