@@ -160,7 +160,7 @@ pub struct UnheldRecord {
     pub sticky: String,
 }
 
-/// The value of `sticky/<pool>/<namespace>/<name>`: addresses that stay with a name. Who has them now is in their `static/` records.
+/// The value of `sticky/<pool>/<namespace>/<name>`: addresses that stay with a name. Their `static/` records say who has them now.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StickyRecord {
     /// The IPv4 address.

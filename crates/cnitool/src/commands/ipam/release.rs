@@ -1,5 +1,5 @@
-//! `ipam release`: releases the addresses that an operator names. It changes files of this node only: the agent gives an empty block
-//! or a static address back by itself.
+//! `ipam release`: releases the addresses that an operator names. It changes files of this node only: the agent gives an empty
+//! block or a static address back by itself.
 
 use cnikit_reservations::Reservation;
 use ipnetwork::IpNetwork;
