@@ -1,12 +1,13 @@
 //! Getting more addresses: from the agent that runs, or by running its program once.
 
+use std::path::PathBuf;
 use std::time::Duration;
 
 use cnikit::{Error, Result, code, log};
 use cnikit_pool::{AgentCallError, AgentError, AgentReply, AgentRequest, Want, ask_agent, parse_reply, tell_agent};
 use cnikit_process::{Deadline, Env, Program, run};
 
-use crate::allocation::{PoolRequest, Shortage};
+use crate::allocation::{Attempt, PoolRequest, Shortage};
 
 /// The longest output of the agent's program that is read, in bytes.
 const OUTPUT: usize = 64 << 10;
@@ -18,10 +19,11 @@ pub(crate) fn tell(request: &PoolRequest<'_>, shortage: &Shortage) {
     }
 }
 
-/// Asks the agent for what is short, and returns when it has done that.
-pub(crate) fn ask(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline) -> Result<()> {
+/// Asks the agent for what is short, and returns when it has done that: then the caller tries again. Without an agent its program
+/// is run once, unless another call has had that done since the caller looked: then the result is of a new attempt.
+pub(crate) fn ask(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline) -> Result<Option<Attempt>> {
     match ask_agent(&request.plugin.agent_socket, &want(request, &shortage), deadline) {
-        Ok(AgentReply::Done(true)) => Ok(()),
+        Ok(AgentReply::Done(true)) => Ok(None),
         Ok(AgentReply::Done(false)) => Err(with_reason(shortage, "the agent has not done what was asked")),
         Ok(AgentReply::Error(error)) => Err(of_agent(shortage, error)),
         Err(AgentCallError::NotRunning { .. }) => claim_once(request, shortage, deadline),
@@ -49,8 +51,9 @@ fn want(request: &PoolRequest<'_>, shortage: &Shortage) -> AgentRequest {
     })
 }
 
-/// Runs `cnikit-agent claim`. One call of the node does at a time: another one that has waited for it tries its luck first.
-fn claim_once(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline) -> Result<()> {
+/// Runs `cnikit-agent claim`. One call of the node does that at a time, and looks again once it is its turn: the one before may
+/// have claimed what this one needs.
+fn claim_once(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline) -> Result<Option<Attempt>> {
     let plugin = request.plugin;
     let socket = plugin.agent_socket.display();
     let program = match plugin.agent() {
@@ -61,27 +64,34 @@ fn claim_once(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline)
         }
     };
     let left = deadline.remaining().unwrap_or(plugin.timeout).max(Duration::from_millis(1));
-    match request.files.lock_claims(left) {
-        Ok(lock) if lock.waited() => Ok(()),
-        Ok(_lock) => {
-            let arguments = ["claim", "--network", request.network.name(), "--pool", &shortage.pool, "--config"];
-            let mut args: Vec<std::ffi::OsString> = arguments.iter().map(Into::into).collect();
-            args.push(plugin.agent_config.clone().into());
-            let ended = run(&Program::new(program, Env::Clean(&[])).args(args).limit(OUTPUT), deadline);
-            match ended {
-                Ok(ended) => match parse_reply(&ended.stdout) {
-                    Ok(AgentReply::Error(error)) => Err(of_agent(shortage, error)),
-                    _ if ended.how.is_success() => Ok(()),
-                    _ => {
-                        let stderr = String::from_utf8_lossy(&ended.stderr);
-                        let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-                        Err(with_reason(shortage, &format!("cnikit-agent claim ended with {}: {last}", ended.how)))
-                    }
-                },
-                Err(error) => Err(with_reason(shortage, &error.to_string())),
-            }
+    let _lock = match request.files.lock_claims(left) {
+        Ok(lock) => lock,
+        Err(error) => return Err(with_reason(shortage, &error.text)),
+    };
+    let shortage = match request.attempt()? {
+        Attempt::Short(shortage) => shortage,
+        allocated @ Attempt::Allocated(..) => return Ok(Some(allocated)),
+    };
+    run_claim(request, program, shortage, deadline)?;
+    Ok(None)
+}
+
+fn run_claim(request: &PoolRequest<'_>, program: PathBuf, shortage: Shortage, deadline: Deadline) -> Result<()> {
+    let arguments = ["claim", "--network", request.network.name(), "--pool", &shortage.pool, "--config"];
+    let mut args: Vec<std::ffi::OsString> = arguments.iter().map(Into::into).collect();
+    args.push(request.plugin.agent_config.clone().into());
+    let ended = match run(&Program::new(program, Env::Clean(&[])).args(args).limit(OUTPUT), deadline) {
+        Ok(ended) => ended,
+        Err(error) => return Err(with_reason(shortage, &error.to_string())),
+    };
+    match parse_reply(&ended.stdout) {
+        Ok(AgentReply::Error(error)) => Err(of_agent(shortage, error)),
+        _ if ended.how.is_success() => Ok(()),
+        _ => {
+            let stderr = String::from_utf8_lossy(&ended.stderr);
+            let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+            Err(with_reason(shortage, &format!("cnikit-agent claim ended with {}: {last}", ended.how)))
         }
-        Err(error) => Err(with_reason(shortage, &error.text)),
     }
 }
 
@@ -99,4 +109,68 @@ fn with_reason(shortage: Shortage, reason: &str) -> Error {
     let mut error = shortage.error;
     error.msg = format!("{}; {reason}", error.msg);
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::PermissionsExt;
+
+    use cnikit::netns;
+    use cnikit::types::{Args, NetConf};
+    use cnikit_pool::{
+        BlockState, Incarnation, LocalBlock, LocalNode, LocalPools, NodeFiles, NodeState, PoolDefinition,
+    };
+    use cnikit_reservations::Owner;
+
+    use super::*;
+    use crate::allocation::network;
+    use crate::keys::PoolPlugin;
+
+    #[test]
+    fn the_program_is_not_run_for_what_another_call_has_claimed_since_this_one_looked() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = |name: &str| dir.path().join(name).display().to_string();
+        let ran = dir.path().join("ran");
+        std::fs::write(path("agent.json"), "{}").unwrap();
+        std::fs::write(path("program"), format!("#!/bin/sh\n: >{}\n", ran.display())).unwrap();
+        std::fs::set_permissions(path("program"), std::fs::Permissions::from_mode(0o755)).unwrap();
+        let text = format!(
+            r#"{{"name":"pods","ipam":{{"type":"pool","pool":"blue","agentSocket":"{}","agent":"{}","agentConfig":"{}"}}}}"#,
+            path("none.sock"),
+            path("program"),
+            path("agent.json"),
+        );
+        let conf = NetConf::parse(text.as_bytes()).unwrap();
+        let plugin: PoolPlugin = conf.read_at(&["ipam"]).unwrap().unwrap();
+        let files = NodeFiles::new(dir.path().join("networks"));
+        let pool = PoolDefinition::parse(br#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}]}"#).unwrap();
+        let boot = netns::boot_id().unwrap();
+        let incarnation = Incarnation::draw().unwrap();
+        files.write_node(&LocalNode { node: "a".into(), incarnation, boot, state: NodeState::Serving }).unwrap();
+        files.write_pools(&LocalPools { pools: vec![pool.config().clone()], ..LocalPools::default() }).unwrap();
+        let (args, owner) = (Args::default(), Owner::new("container-1", "eth0"));
+        let pods = network(&files, "pods");
+        let request =
+            PoolRequest { plugin: &plugin, conf: &conf, args: &args, owner, files, network: pods, requested: vec![] };
+        let short = || match request.attempt().unwrap() {
+            Attempt::Short(shortage) => shortage,
+            Attempt::Allocated(addresses, _) => panic!("{addresses:?}"),
+        };
+
+        let looked = short();
+        assert!(ask(&request, short(), Deadline::after(Duration::from_secs(20))).unwrap().is_none());
+        assert!(ran.exists());
+        std::fs::remove_file(&ran).unwrap();
+
+        let cidr = "10.8.0.64/26".parse().unwrap();
+        let block = LocalBlock { pool: "blue".into(), cidr, is_static: false, epoch: 7, state: BlockState::Active };
+        request.network.lock().unwrap().write_blocks(&[block]).unwrap();
+        let Some(Attempt::Allocated(addresses, _)) =
+            ask(&request, looked, Deadline::after(Duration::from_secs(20))).unwrap()
+        else {
+            panic!("nothing is allocated");
+        };
+        assert_eq!(addresses[0].address.ip().to_string(), "10.8.0.64");
+        assert!(!ran.exists());
+    }
 }

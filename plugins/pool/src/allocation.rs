@@ -33,7 +33,8 @@ pub(crate) struct PoolRequest<'a> {
 }
 
 /// What an attempt came to.
-enum Attempt {
+#[derive(Debug)]
+pub(crate) enum Attempt {
     /// The addresses, and what is wanted because few are left.
     Allocated(Vec<Allocation>, Option<Shortage>),
     /// Nothing was allocated, and more blocks may help.
@@ -76,26 +77,34 @@ impl<'a> PoolRequest<'a> {
     pub(crate) fn allocate(&self) -> Result<Vec<Allocation>> {
         let deadline = Deadline::after(self.plugin.timeout);
         let mut has_asked = false;
+        let mut attempt = self.attempt()?;
         for _ in 0..ROUNDS {
-            match self.attempt()? {
+            let shortage = match attempt {
                 Attempt::Allocated(addresses, None) => return Ok(addresses),
                 Attempt::Allocated(addresses, Some(shortage)) => {
                     agent::tell(self, &shortage);
                     return Ok(addresses);
                 }
-                // Nobody takes a requested address away that the agent got for this attachment.
-                Attempt::Short(shortage) if has_asked && !shortage.addresses.is_empty() => return Err(shortage.error),
-                Attempt::Short(shortage) => agent::ask(self, shortage, deadline)?,
+                Attempt::Short(shortage) => shortage,
+            };
+            // Nobody takes a requested address away that the agent got for this attachment.
+            if has_asked && !shortage.addresses.is_empty() {
+                return Err(shortage.error);
             }
+            attempt = match agent::ask(self, shortage, deadline)? {
+                Some(allocated) => allocated,
+                None => self.attempt()?,
+            };
             has_asked = true;
         }
-        match self.attempt()? {
+        match attempt {
             Attempt::Allocated(addresses, _) => Ok(addresses),
             Attempt::Short(shortage) => Err(shortage.error),
         }
     }
 
-    fn attempt(&self) -> Result<Attempt> {
+    /// Allocates from the blocks that the node has now.
+    pub(crate) fn attempt(&self) -> Result<Attempt> {
         // The agent's files are read under the network's lock: the agent holds it when it takes a block away.
         let locked = self.network.lock().map_err(refused)?;
         let files = self.files.open().map_err(unreadable)?;
