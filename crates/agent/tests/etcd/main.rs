@@ -1,4 +1,4 @@
-//! Agents and a real etcd of three members, on the loopback interface of a namespace of their own.
+//! Agents and a real etcd of three members, in network namespaces of their own.
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 
 mod certificates;
@@ -6,6 +6,7 @@ mod claims;
 mod cluster;
 mod definitions;
 mod end_to_end;
+mod nemesis;
 mod node;
 mod operations;
 mod plugin;

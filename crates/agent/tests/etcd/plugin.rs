@@ -11,13 +11,15 @@ use serde_json::{Value, json};
 /// The longest that a call may take.
 const LONGEST: Duration = Duration::from_secs(90);
 
-/// The built plugin. That it is missing is a failure.
+/// A variable of the environment.
+pub(crate) fn variable(name: &str) -> Option<String> {
+    #[expect(clippy::disallowed_methods, reason = "how `scripts/test` tells a test what it is to do")]
+    std::env::var(name).ok()
+}
+
+/// The built plugin. That it is missing is a failure. A dependency on its crate would bring async code into its build.
 pub(crate) fn plugin() -> PathBuf {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a dependency on the plugin would be one on the crates that it needs"
-    )]
-    let path = PathBuf::from(std::env::var_os("CNIKIT_POOL_PLUGIN").unwrap_or_default());
+    let path = PathBuf::from(variable("CNIKIT_POOL_PLUGIN").unwrap_or_default());
     assert!(
         path.is_file(),
         "CNIKIT_POOL_PLUGIN is {}: `scripts/test agent` builds the plugin and sets it",

@@ -1,12 +1,15 @@
 //! A proxy in front of etcd, which can lose the answers.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// Where the proxy listens.
 pub(crate) const PROXY: &str = "http://127.0.0.1:9999";
+/// How long it waits for a connection to etcd.
+const CONNECT: Duration = Duration::from_secs(1);
 
 /// A running proxy.
 pub(crate) struct Proxy {
@@ -16,17 +19,15 @@ pub(crate) struct Proxy {
 
 impl Proxy {
     /// Starts one in the namespace of this thread.
-    pub(crate) fn start(to: &'static str) -> Proxy {
+    pub(crate) fn start(to: &str) -> Proxy {
         let loses = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&loses);
         let listener = TcpListener::bind("127.0.0.1:9999").unwrap();
+        let to: SocketAddr = to.parse().unwrap();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {
-                let Ok(server) = TcpStream::connect(to) else { continue };
-                let (from, into) = (client.try_clone().unwrap(), server.try_clone().unwrap());
-                std::thread::spawn(move || copy(from, into, None));
                 let flag = Arc::clone(&flag);
-                std::thread::spawn(move || copy(server, client, Some(&flag)));
+                std::thread::spawn(move || serve(client, to, &flag));
             }
         });
         Proxy { loses }
@@ -35,6 +36,13 @@ impl Proxy {
     pub(crate) fn lose_answers(&self, loses: bool) {
         self.loses.store(loses, Ordering::SeqCst);
     }
+}
+
+fn serve(client: TcpStream, to: SocketAddr, loses: &AtomicBool) {
+    let Ok(server) = TcpStream::connect_timeout(&to, CONNECT) else { return };
+    let (Ok(from), Ok(into)) = (client.try_clone(), server.try_clone()) else { return };
+    std::thread::spawn(move || copy(from, into, None));
+    copy(server, client, Some(loses));
 }
 
 fn copy(mut from: TcpStream, mut into: TcpStream, loses: Option<&AtomicBool>) {

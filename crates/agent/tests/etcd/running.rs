@@ -8,7 +8,7 @@ use cnikit_process::{CancellationToken, Deadline, Ended, Env, Error, Program, ru
 use cnikit_testing::Host;
 
 /// The longest that a program may run.
-const LIFE: Duration = Duration::from_mins(10);
+const LIFE: Duration = Duration::from_hours(6);
 
 pub(crate) struct Running {
     cancel: CancellationToken,
