@@ -6,6 +6,7 @@ mod claims;
 mod cluster;
 mod definitions;
 mod end_to_end;
+mod figures;
 mod nemesis;
 mod node;
 mod operations;

@@ -66,6 +66,7 @@ pub(crate) enum Disturbance {
 #[derive(Clone, Debug)]
 pub(crate) struct Network {
     conf: Value,
+    program: PathBuf,
 }
 
 impl Network {
@@ -83,7 +84,19 @@ impl Network {
         for (key, value) in more.as_object().unwrap() {
             ipam[key] = value.clone();
         }
-        Network { conf: json!({"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": ipam}) }
+        Network::of(&ipam, plugin())
+    }
+
+    /// The network `pods` with the addresses of another plugin.
+    pub(crate) fn of(ipam: &Value, program: PathBuf) -> Network {
+        let conf = json!({"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": ipam});
+        Network { conf, program }
+    }
+
+    /// The same with another name.
+    pub(crate) fn named(mut self, name: &str) -> Network {
+        self.conf["name"] = name.into();
+        self
     }
 
     pub(crate) fn add(&self, container: &str) -> Called {
@@ -115,8 +128,8 @@ impl Network {
         }
         let stdin = self.conf.to_string().into_bytes();
         let (program, deadline) = match how {
-            Disturbance::None => (Program::new(plugin(), Env::inherited(set)), Deadline::after(LONGEST)),
-            Disturbance::Kill(after) => (Program::new(plugin(), Env::inherited(set)), Deadline::after(after)),
+            Disturbance::None => (Program::new(&self.program, Env::inherited(set)), Deadline::after(LONGEST)),
+            Disturbance::Kill(after) => (Program::new(&self.program, Env::inherited(set)), Deadline::after(after)),
             Disturbance::Stop(first, second) => {
                 // The process is the shell's own, so its number is no other's until the shell has waited for it.
                 let line = format!(
@@ -125,7 +138,7 @@ impl Network {
                     second.as_secs_f32()
                 );
                 let program = Program::new("/bin/sh", Env::inherited(set));
-                (program.args(vec!["-c".into(), line.into(), plugin().into()]), Deadline::after(LONGEST))
+                (program.args(vec!["-c".into(), line.into(), self.program.clone().into()]), Deadline::after(LONGEST))
             }
         };
         // Without the time for SIGTERM, which ends the plugin as it likes.
