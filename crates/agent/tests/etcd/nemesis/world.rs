@@ -307,3 +307,12 @@ impl World {
         all.filter(|other| other.address != machine.address).collect()
     }
 }
+
+impl Drop for World {
+    /// Unmounts the nodes' file systems, so that their directories can be removed.
+    fn drop(&mut self) {
+        for node in self.nodes.iter().chain([&self.clone]) {
+            self.switch.try_sh(&format!("umount --lazy {}", node.store().display()));
+        }
+    }
+}
