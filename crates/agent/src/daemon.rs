@@ -44,7 +44,7 @@ pub struct DaemonOptions {
 /// What happened.
 enum Event {
     /// A plugin asked, at this time.
-    Request(AgentConnection, Want, Instant),
+    Request(AgentConnection, Want),
     /// A plugin asked for the addresses of a name.
     Sticky(AgentConnection, StickyWant),
     /// The engine has other pools, selections or fences, or the session has ended.
@@ -106,7 +106,7 @@ impl<E: Engine> Daemon<'_, E> {
             self.compare_if_due();
             let left = self.retry_at.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
             match events.recv_timeout(left) {
-                Ok(Event::Request(connection, want, arrived)) => self.reply(&connection, &want, arrived),
+                Ok(Event::Request(connection, want)) => self.reply(&connection, &want),
                 Ok(Event::Sticky(connection, want)) => self.reply_sticky(&connection, &want),
                 Ok(Event::Changed) => self.compared = None,
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -147,8 +147,8 @@ impl<E: Engine> Daemon<'_, E> {
         }
     }
 
-    fn reply(&mut self, connection: &AgentConnection, want: &Want, arrived: Instant) {
-        let served = self.agent.serve(want, arrived);
+    fn reply(&mut self, connection: &AgentConnection, want: &Want) {
+        let served = self.agent.serve(want);
         self.metrics.count_request(served.is_ok());
         let reply = match served {
             Ok(()) => AgentReply::Done(true),
@@ -251,9 +251,8 @@ fn accept_all(listener: &AgentListener, events: &Sender<Event>) {
 }
 
 fn read_request(connection: AgentConnection, events: &Sender<Event>) {
-    let arrived = Instant::now();
     match connection.request() {
-        Ok(AgentRequest::Want(want)) => drop(events.send(Event::Request(connection, want, arrived))),
+        Ok(AgentRequest::Want(want)) => drop(events.send(Event::Request(connection, want))),
         Ok(AgentRequest::Sticky(want)) => drop(events.send(Event::Sticky(connection, want))),
         Ok(_) => {
             let msg = "this agent does not know the request".to_owned();

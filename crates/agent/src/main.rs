@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cnikit_agent::adopt::{AdoptRequest, AlsoAdopted, network_of, plan_adoption};
 use cnikit_agent::command_line::{self, AdoptLine, AgentCommand, CommandLine};
@@ -170,7 +170,6 @@ fn serve_wants(
     engine: EtcdEngine,
     wants: &[Want],
 ) -> Result<(), AgentFailure> {
-    let arrived = Instant::now();
     let mut left = wants.iter();
     for want in left.by_ref() {
         let request = AgentRequest::Want(want.clone());
@@ -183,7 +182,7 @@ fn serve_wants(
                 let metrics = Arc::new(AgentMetrics::default());
                 let mut agent = PoolAgent::new(settings(config)?, Arc::new(engine), runtime.handle().clone(), metrics)?;
                 for want in std::iter::once(want).chain(left) {
-                    agent.serve(want, arrived)?;
+                    agent.serve(want)?;
                 }
                 return Ok(());
             }

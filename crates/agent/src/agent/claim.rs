@@ -2,7 +2,6 @@
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
-use std::time::{Duration, Instant};
 
 use cnikit_pool::{
     AgentError, BlockRecord, BlockState, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, UnheldRecord, Want,
@@ -17,8 +16,6 @@ use crate::protocol::{BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standin
 
 /// How many blocks are claimed in one transaction, of each family.
 const BATCH: usize = 16;
-/// A plugin that asks so soon after a claim may have looked at the files before it.
-const CROSSED: Duration = Duration::from_millis(200);
 /// After so many claims that found the blocks taken, the engine is asked which ones are.
 const BLIND: usize = 2;
 /// How often a claim is tried anew because the session or the node's record has changed.
@@ -64,13 +61,13 @@ struct Search<'a> {
 }
 
 impl<E: Engine> PoolAgent<E> {
-    /// Claims what a plugin wants. `arrived` is when it asked: blocks that were claimed since then may be what it needs.
+    /// Claims what a plugin wants: nothing, if enough addresses are free by now, because it looked at the files before.
     ///
     /// # Errors
     /// The pool does not exist or has no free block, the node may not claim, or the engine does not answer.
-    pub fn serve(&mut self, want: &Want, arrived: Instant) -> Result<(), AgentFailure> {
-        for round in 0..RETRIES {
-            if self.served(want, arrived, round > 0)? == Served::Done {
+    pub fn serve(&mut self, want: &Want) -> Result<(), AgentFailure> {
+        for _ in 0..RETRIES {
+            if self.served(want)? == Served::Done {
                 return Ok(());
             }
         }
@@ -81,8 +78,8 @@ impl<E: Engine> PoolAgent<E> {
         ))
     }
 
-    /// One attempt. `is_again`: the one before found that pool or blocks are not what the files said.
-    fn served(&mut self, want: &Want, arrived: Instant, is_again: bool) -> Result<Served, AgentFailure> {
+    /// One attempt.
+    fn served(&mut self, want: &Want) -> Result<Served, AgentFailure> {
         let pool = self.pool_of(want)?;
         let revision = self.files.revision_of(&want.pool);
         let mut search = Search { want, pool, revision, taken: BTreeSet::new(), missed: 0 };
@@ -110,16 +107,6 @@ impl<E: Engine> PoolAgent<E> {
         let mut needs: Vec<(PoolFamily, usize)> = Vec::new();
         for family in &families {
             needs.push((*family, self.lacking(&search, *family)?));
-        }
-        if needs.iter().all(|(_, count)| *count == 0) {
-            let key = |family: PoolFamily| (want.network.clone(), want.pool.clone(), family);
-            let is_new =
-                |family: &PoolFamily| self.claimed.get(&key(*family)).is_some_and(|at| *at + CROSSED > arrived);
-            if is_again || families.iter().all(is_new) {
-                return Ok(Served::Done);
-            }
-            // The addresses that seem free are cooling.
-            needs = families.iter().map(|family| (*family, 1)).collect();
         }
         self.claim_blocks(&mut search, needs)
     }
@@ -195,10 +182,6 @@ impl<E: Engine> PoolAgent<E> {
                     for (family, count) in &mut needs {
                         let claimed = ids.iter().filter(|id| id.family() == *family).count();
                         *count = count.saturating_sub(claimed);
-                        let key = (search.want.network.clone(), search.want.pool.clone(), *family);
-                        if claimed > 0 {
-                            self.claimed.insert(key, Instant::now());
-                        }
                     }
                     batch = BATCH;
                 }

@@ -328,16 +328,19 @@ impl AgentFiles {
         locked.write_blocks(&blocks)
     }
 
-    /// How many addresses of a network's blocks of a pool are free, by block.
+    /// How many addresses of a network's blocks of a pool are free and past their cooldown, by block.
     pub(crate) fn free(&self, network: &str, pool: &PoolDefinition) -> Result<Vec<(BlockId, u128)>, Error> {
         let files = self.network(network);
         let locked = files.lock().map_err(|error| invalid(&error))?;
-        let reserved = locked.reserved().map_err(|error| invalid(&error))?;
+        let mut taken = locked.reserved().map_err(|error| invalid(&error))?;
+        taken.extend(locked.cooling(Duration::from_secs(pool.config().cooldown.into())));
+        taken.sort_unstable();
+        taken.dedup(); // one that is allocated again
         let mut free = Vec::new();
         for block in locked.blocks()?.iter().filter(|block| block.state == BlockState::Active) {
             let Some(range) = block.range(pool) else { continue };
             let Ok(range) = cnikit_reservations::Range::try_from(&range) else { continue };
-            let used = reserved.iter().filter(|address| range.contains(**address)).count();
+            let used = taken.iter().filter(|address| range.contains(**address)).count();
             free.push((id_of(block), range.size(&[range.gateway()]).saturating_sub(used as u128)));
         }
         Ok(free)

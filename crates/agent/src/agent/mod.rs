@@ -8,7 +8,7 @@ mod usage;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cnikit_pool::{
     BlockState, Error, KeyOfEngine, LocalNode, LocalPools, NodeFiles, NodeState, PoolDefinition, PoolFamily,
@@ -19,7 +19,7 @@ use crate::engine::{Engine, EngineError, Listing};
 use crate::log::{log, log_step};
 use crate::metrics::AgentMetrics;
 use crate::protocol::{
-    BlockId, ChangeKind, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, left_to_name, plan, settled,
+    BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, left_to_name, plan, settled,
     transaction_of,
 };
 
@@ -97,8 +97,6 @@ pub struct PoolAgent<E> {
     standing: Option<Standing>,
     /// Why there is none.
     hindrance: Option<String>,
-    /// When a block was last claimed, or began to serve again.
-    claimed: BTreeMap<(String, String, PoolFamily), Instant>,
     metrics: Arc<AgentMetrics>,
     /// What was written last into the engine of the use of the blocks.
     reported: ReportedUsage,
@@ -124,7 +122,6 @@ impl<E: Engine> PoolAgent<E> {
             session: 0,
             standing: None,
             hindrance: None,
-            claimed: BTreeMap::new(),
             metrics,
             reported: ReportedUsage::default(),
         })
@@ -264,9 +261,6 @@ impl<E: Engine> PoolAgent<E> {
                 return Err(error.into());
             }
         }
-        if let (Step::Renew { id, network, .. }, Outcome::Committed(_)) = (step, &outcome) {
-            self.serves_now(id, network);
-        }
         self.metrics.count_step(step, &outcome);
         Ok(Some(outcome))
     }
@@ -290,20 +284,9 @@ impl<E: Engine> PoolAgent<E> {
                 log("node", format_args!("its containers are gone: incarnation {incarnation} begins"));
                 self.files.write_node(&LocalNode { incarnation, state: NodeState::Serving, ..node })
             }
-            Step::Change(change) => {
-                self.files.apply(change)?;
-                if matches!(change.kind, ChangeKind::Confirm(_)) {
-                    self.serves_now(&change.id, &change.network);
-                }
-                Ok(())
-            }
+            Step::Change(change) => self.files.apply(change),
             _ => Ok(()),
         }
-    }
-
-    /// A plugin that found no free address before needs no other block.
-    fn serves_now(&mut self, id: &BlockId, network: &str) {
-        self.claimed.insert((network.to_owned(), id.pool.clone(), id.family()), Instant::now());
     }
 
     /// Copies the definitions of the pools and the selections into the files.

@@ -1,6 +1,6 @@
 //! Mutual TLS: etcd that asks its clients for certificates.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cnikit_agent::engine::{Engine, EtcdEngine, Listing};
 use cnikit_agent::operator::fence_node;
@@ -113,7 +113,7 @@ fn the_documented_role_suffices_for_an_agent_and_keeps_it_from_the_keys_of_other
         assert!(node.runtime.block_on(node.engine.keep_session()).unwrap());
         let mut asked = want("pods", 1);
         asked.addresses = vec!["10.8.0.245".parse().unwrap()];
-        node.agent.serve(&asked, Instant::now()).unwrap();
+        node.agent.serve(&asked).unwrap();
         node.reserve("pods", "container-1");
         eventually("nothing is given back", || {
             node.reconcile().unwrap();

@@ -116,7 +116,7 @@ fn a_claim_of_what_is_this_nodes_already_is_no_other_nodes() {
         ));
         let mut asked = want("pods", 1);
         asked.addresses = vec!["10.8.0.41".parse().unwrap()];
-        node.agent.serve(&asked, Instant::now()).unwrap();
+        node.agent.serve(&asked).unwrap();
         assert_eq!(node.blocks("pods", BlockState::Active).len(), 1);
 
         let long = "x".repeat(231);
@@ -299,6 +299,23 @@ fn a_claim_after_a_boot_is_served_by_the_blocks_that_are_confirmed() {
     });
 }
 
+/// As when the process before ended after it had claimed, and before it answered.
+#[test]
+fn a_process_that_finds_free_addresses_claims_nothing() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), settings.clone());
+        node.define(POOL);
+        node.want("pods", 1).unwrap();
+        let before = node.blocks("pods", BlockState::Active);
+        drop(node);
+        let mut node = Node::new("a", host.dir(), settings);
+        node.want("pods", 1).unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Active), before);
+    });
+}
+
 #[test]
 fn an_unused_block_is_given_back_after_the_grace_and_the_last_one_stays() {
     let cluster = Cluster::start();
@@ -317,7 +334,10 @@ fn an_unused_block_is_given_back_after_the_grace_and_the_last_one_stays() {
             node.owners().len() == 2
         });
         assert_eq!(node.blocks("pods", BlockState::Active).len(), 2, "the one in use, and one of the other family");
+        // Three addresses are free beside the container's.
         node.want("pods", 3).unwrap();
+        assert_eq!(node.owners().len(), 2);
+        node.want("pods", 4).unwrap();
         assert!(node.owners().len() > 2);
     });
 }
@@ -386,9 +406,9 @@ fn requested_and_static_addresses_are_claimed_once() {
             let mut asked = want("pods", 1);
             asked.addresses = vec![address.parse().unwrap()];
             asked.attachment = Some("container-1/eth0".into());
-            nodes[0].agent.serve(&asked, Instant::now()).unwrap();
-            nodes[0].agent.serve(&asked, Instant::now()).unwrap();
-            let taken = nodes[1].agent.serve(&asked, Instant::now()).unwrap_err();
+            nodes[0].agent.serve(&asked).unwrap();
+            nodes[0].agent.serve(&asked).unwrap();
+            let taken = nodes[1].agent.serve(&asked).unwrap_err();
             assert!(taken.to_string().contains("which belongs to node a, for network pods"), "{taken}");
         }
         let cidrs: Vec<String> =
@@ -396,7 +416,7 @@ fn requested_and_static_addresses_are_claimed_once() {
         assert_eq!(cidrs, ["10.8.0.245/32", "10.8.0.64/28"]);
         let mut foreign = want("pods", 1);
         foreign.addresses = vec!["10.9.0.1".parse().unwrap()];
-        assert_eq!(nodes[0].agent.serve(&foreign, Instant::now()).unwrap_err().reply().code, 7);
+        assert_eq!(nodes[0].agent.serve(&foreign).unwrap_err().reply().code, 7);
     });
 }
 
@@ -412,7 +432,7 @@ fn a_requested_address_obeys_max_blocks_and_unseals_its_block() {
         let ask = |node: &mut Node, address: &str| {
             let mut asked = want("pods", 1);
             asked.addresses = vec![address.parse().unwrap()];
-            node.agent.serve(&asked, Instant::now())
+            node.agent.serve(&asked)
         };
         ask(&mut node, "10.8.0.20").unwrap();
         ask(&mut node, "10.8.0.40").unwrap();

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cnikit_agent::engine::{Engine, MemoryEngine};
 use cnikit_agent::operator::define_pool;
@@ -37,7 +37,7 @@ fn a_static_address_that_is_claimed_stays_one_whatever_is_defined() {
     host.enter(|| {
         let mut node = Node::new("a", host.dir(), settings.clone());
         node.define(STATIC);
-        node.agent.serve(&asks("10.8.0.245"), Instant::now()).unwrap();
+        node.agent.serve(&asks("10.8.0.245")).unwrap();
         let why = refused(&node, TINY);
         assert_eq!(why, "node a has static address 10.8.0.245, which this definition does not have");
         // A definition that another program writes does not make a block of it.
@@ -70,7 +70,7 @@ fn a_node_that_does_not_know_the_last_definition_claims_by_it_all_the_same() {
         let why = refused(&operator, &STATIC.replace("blue", "green"));
         assert!(why.starts_with("range 10.8.0.1-10.8.0.254 overlaps 10.8.0.1-10.8.0.254 of pool blue"), "{why}");
         // A requested address is claimed by the last definition too.
-        node.agent.serve(&asks("10.8.0.77"), Instant::now()).unwrap();
+        node.agent.serve(&asks("10.8.0.77")).unwrap();
         assert_eq!(node.owners().len(), 2);
     });
 }

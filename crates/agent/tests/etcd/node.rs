@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, Listing};
 use cnikit_agent::operator::{FenceRequest, define_pool};
@@ -46,7 +46,7 @@ impl Node {
     }
 
     pub(crate) fn want(&mut self, network: &str, free: u32) -> Result<(), AgentFailure> {
-        self.agent.serve(&want(network, free), Instant::now())
+        self.agent.serve(&want(network, free))
     }
 
     /// The blocks of a network in the files, in a state.
