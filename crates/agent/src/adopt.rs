@@ -13,9 +13,10 @@ use cnikit_types::{check_network_name, document, limit, read};
 use ipnetwork::IpNetwork;
 use serde::{Deserialize, Serialize};
 
-use crate::agent::AgentFailure;
+use crate::agent::{AgentFailure, LOOKED_AT, owner_of};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
+use crate::operator::refused;
 use crate::protocol::BlockId;
 
 /// How many conflicts an error names.
@@ -170,7 +171,6 @@ pub async fn plan_adoption<E: Engine>(
 }
 
 async fn pool_of<E: Engine>(engine: &E, request: &AdoptRequest) -> Result<PoolDefinition, AgentFailure> {
-    let refused = |text: String, hint: &str| AgentFailure::Refused { code: 0, text, hint: Some(hint.to_owned()) };
     if request.network.len() > LONGEST_NETWORK {
         let text = format!("the name of network {} is too long for a pool", request.network);
         return Err(refused(text, "rename the network"));
@@ -220,7 +220,7 @@ fn covering(
     }
     let mut blocks: BTreeMap<BlockId, Covered> = BTreeMap::new();
     for (address, attachment) in addresses {
-        let Some(id) = block_of(pool, address) else {
+        let Some(id) = BlockId::of_address(pool, address) else {
             conflicts.push(format!("pool {} has no address {address} for containers", pool.name()));
             continue;
         };
@@ -238,14 +238,6 @@ fn covering(
     Ok(blocks)
 }
 
-fn block_of(pool: &PoolDefinition, address: IpAddr) -> Option<BlockId> {
-    if pool.static_range_of(address).is_some() {
-        return Some(BlockId { pool: pool.name().to_owned(), cidr: IpNetwork::from(address), is_static: true });
-    }
-    let block = pool.block_with(address)?;
-    Some(BlockId { pool: pool.name().to_owned(), cidr: block.cidr, is_static: false })
-}
-
 /// The blocks of a range, each with an address that can be asked for.
 fn add_range(
     pool: &PoolDefinition,
@@ -254,7 +246,7 @@ fn add_range(
 ) -> Result<(), AgentFailure> {
     let family = PoolFamily::of(range.ip());
     let mut found = 0;
-    for index in 0..pool.count(family).min(1 << 20) {
+    for index in 0..pool.count(family).min(LOOKED_AT as u64) {
         let Some(block) = pool.block(family, index) else { continue };
         if !range.contains(block.cidr.network()) || !range.contains(block.cidr.broadcast()) {
             continue;
@@ -293,8 +285,7 @@ fn want(request: &AdoptRequest, covered: &Covered) -> Want {
 enum Owner {
     This { network: String },
     Former(Incarnation),
-    Node { name: String, network: String },
-    Unknown,
+    Other(String),
 }
 
 impl std::fmt::Display for Owner {
@@ -302,8 +293,7 @@ impl std::fmt::Display for Owner {
         match self {
             Owner::This { network } => write!(f, "network {network} of this node"),
             Owner::Former(incarnation) => write!(f, "incarnation {incarnation} of this node"),
-            Owner::Node { name, network } => write!(f, "node {name}, for network {network}"),
-            Owner::Unknown => f.write_str("another program"),
+            Owner::Other(owner) => f.write_str(owner),
         }
     }
 }
@@ -323,8 +313,7 @@ async fn owners<E: Engine>(
                     Owner::This { network: found.network }
                 }
                 Some(found) if found.node == node => Owner::Former(found.incarnation),
-                Some(found) => Owner::Node { name: found.node, network: found.network },
-                None => Owner::Unknown,
+                _ => Owner::Other(owner_of(&stored)),
             };
             owners.insert(id, owner);
         }
@@ -335,7 +324,7 @@ async fn owners<E: Engine>(
 /// The reserved addresses of a network, with their owners.
 fn reservations(files: &NodeFiles, network: &str) -> Result<Vec<(IpAddr, Option<String>)>, AgentFailure> {
     let network = files.network(network, TIMEOUT, |warning| log("reservations", warning));
-    let all = network.store().survey().map_err(|error| Error { text: error.text, hint: error.hint })?;
+    let all = network.store().survey().map_err(Error::from)?;
     let mut found = Vec::new();
     for one in all {
         let owner = match one.holder {
@@ -354,7 +343,7 @@ fn reserved_in_other_networks(
     adopted: &[AdoptedBlock],
 ) -> Result<Vec<String>, AgentFailure> {
     let mut conflicts = Vec::new();
-    let names = Store::networks(files.data_dir()).map_err(|error| Error { text: error.text, hint: error.hint })?;
+    let names = Store::networks(files.data_dir()).map_err(Error::from)?;
     for name in names.into_iter().filter(|name| *name != request.network) {
         for (address, _) in reservations(files, &name)? {
             if let Some(block) = adopted.iter().find(|block| block.cidr.contains(address)) {
@@ -374,8 +363,9 @@ fn check_count(
 ) -> Result<(), AgentFailure> {
     let Some(most) = pool.config().max_blocks else { return Ok(()) };
     let mut held = BTreeSet::new();
+    let open = files.open()?;
     for name in files.networks()? {
-        for block in files.open()?.blocks(&name)? {
+        for block in open.blocks(&name)? {
             if block.pool == pool.name() && !block.is_static {
                 held.insert(block.cidr);
             }

@@ -75,7 +75,7 @@ async fn compare_once<E: Engine>(engine: &E, node: &ComparedNode) -> Result<Vec<
         let what = format!("there is no node.json in {}", node.files.path().display());
         return Ok(vec![finding("no-agent", what, "start cnikit-agent on this node")]);
     };
-    let held: BTreeSet<BlockId> = local.blocks.iter().map(|(_, block)| id_of(block)).collect();
+    let held: BTreeSet<BlockId> = local.blocks.iter().map(|(_, block)| BlockId::of_local(block)).collect();
     let survey = engine.survey(&node.name, local.node.incarnation, &held).await?;
     let mut pools = BTreeMap::new();
     for (key, stored) in engine.list(&Listing::Pools).await? {
@@ -93,10 +93,6 @@ async fn compare_once<E: Engine>(engine: &E, node: &ComparedNode) -> Result<Vec<
     Ok(findings)
 }
 
-fn id_of(block: &LocalBlock) -> BlockId {
-    BlockId { pool: block.pool.clone(), cidr: block.cidr, is_static: block.is_static }
-}
-
 impl LocalSide {
     fn read(files: &NodeFiles) -> Result<Option<LocalSide>, AgentFailure> {
         let Some(node) = files.node()? else { return Ok(None) };
@@ -105,8 +101,7 @@ impl LocalSide {
         for name in files.networks()? {
             let network = files.network(&name, TIMEOUT, |warning| log("reservations", warning));
             blocks.extend(network.blocks()?.into_iter().map(|block| (name.clone(), block)));
-            let all = network.store().survey();
-            for one in all.map_err(|error| Error { text: error.text, hint: error.hint })? {
+            for one in network.store().survey().map_err(Error::from)? {
                 let owner = match one.holder {
                     Holder::Of(owner) => owner.to_string(),
                     Holder::Lost | Holder::Unreadable(_) => "an unknown container".to_owned(),
@@ -204,7 +199,7 @@ fn of_block(
     survey: &Survey,
     pools: &BTreeMap<String, PoolDefinition>,
 ) -> Vec<NodeDifference> {
-    let id = id_of(block);
+    let id = BlockId::of_local(block);
     let holders = local.holders(network, block);
     let mut findings = Vec::new();
     let found = survey.blocks.get(&id);

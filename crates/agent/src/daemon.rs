@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error, StickyReply, StickyWant, Want};
+use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error, StickyWant, Want};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::agent::{AgentSettings, PoolAgent};
+use crate::agent::{AgentFailure, AgentSettings, PoolAgent};
 use crate::engine::Engine;
 use crate::log::log;
 use crate::metrics::AgentMetrics;
@@ -43,7 +43,7 @@ pub struct DaemonOptions {
 
 /// What happened.
 enum Event {
-    /// A plugin asked, at this time.
+    /// A plugin wants addresses for a network.
     Request(AgentConnection, Want),
     /// A plugin asked for the addresses of a name.
     Sticky(AgentConnection, StickyWant),
@@ -106,8 +106,14 @@ impl<E: Engine> Daemon<'_, E> {
             self.compare_if_due();
             let left = self.retry_at.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
             match events.recv_timeout(left) {
-                Ok(Event::Request(connection, want)) => self.reply(&connection, &want),
-                Ok(Event::Sticky(connection, want)) => self.reply_sticky(&connection, &want),
+                Ok(Event::Request(connection, want)) => {
+                    let served = self.agent.serve(&want).map(|()| AgentReply::Done(true));
+                    self.reply(&connection, &want.network, &want.pool, served);
+                }
+                Ok(Event::Sticky(connection, want)) => {
+                    let served = self.agent.serve_sticky(&want).map(AgentReply::Addresses);
+                    self.reply(&connection, &want.network, &want.pool, served);
+                }
                 Ok(Event::Changed) => self.compared = None,
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => match self.agent.has_idle_blocks() {
@@ -147,34 +153,14 @@ impl<E: Engine> Daemon<'_, E> {
         }
     }
 
-    fn reply(&mut self, connection: &AgentConnection, want: &Want) {
-        let served = self.agent.serve(want);
+    /// Replies with what became of a request for a network and pool.
+    fn reply(&self, connection: &AgentConnection, network: &str, pool: &str, served: Result<AgentReply, AgentFailure>) {
         self.metrics.count_request(served.is_ok());
-        let reply = match served {
-            Ok(()) => AgentReply::Done(true),
-            Err(failure) => {
-                log("claim", format_args!("network {}, pool {}: {failure}", want.network, want.pool));
-                AgentReply::Error(failure.reply())
-            }
-        };
+        let reply = served.unwrap_or_else(|failure| {
+            log("claim", format_args!("network {network}, pool {pool}: {failure}"));
+            AgentReply::Error(failure.reply())
+        });
         if let Err(error) = connection.reply(&reply) {
-            log("socket", error);
-        }
-    }
-}
-
-impl<E: Engine> Daemon<'_, E> {
-    fn reply_sticky(&mut self, connection: &AgentConnection, want: &StickyWant) {
-        let served = self.agent.serve_sticky(want);
-        self.metrics.count_request(served.is_ok());
-        let reply = match served {
-            Ok(addresses) => StickyReply::Addresses(addresses),
-            Err(failure) => {
-                log("claim", format_args!("network {}, pool {}: {failure}", want.network, want.pool));
-                StickyReply::Error(failure.reply())
-            }
-        };
-        if let Err(error) = connection.reply_sticky(&reply) {
             log("socket", error);
         }
     }

@@ -186,7 +186,7 @@ fn serve_wants(
                 }
                 return Ok(());
             }
-            Ok(AgentReply::Done(_)) => {}
+            Ok(AgentReply::Done(_) | AgentReply::Addresses(_)) => {}
             Err(error) => return Err(Error { text: error.to_string(), hint: None }.into()),
         }
     }

@@ -11,14 +11,12 @@ use serde_json::{Value, json};
 
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing};
-use crate::protocol::{
-    BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced, static_id,
-};
+use crate::protocol::{BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced};
 
 /// How often the blocks of a fenced node are listed at most, until none is left.
 const ROUNDS: usize = 20;
 
-fn refused(text: String, hint: &str) -> AgentFailure {
+pub(crate) fn refused(text: String, hint: &str) -> AgentFailure {
     AgentFailure::Refused { code: 0, text, hint: Some(hint.to_owned()) }
 }
 
@@ -273,7 +271,7 @@ pub async fn forget_name<E: Engine>(
     };
     let addresses: Vec<IpAddr> = record.ip4.into_iter().chain(record.ip6).collect();
     for address in &addresses {
-        let held = static_id(pool, *address).key();
+        let held = BlockId::of_static(pool, *address).key();
         let Some((_, found)) = engine.list(&Listing::Key(held.clone())).await?.into_iter().next() else { continue };
         if let Some(owner) = found.record::<BlockRecord>() {
             return Err(refused(

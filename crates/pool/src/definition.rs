@@ -424,7 +424,7 @@ fn cut_family(config: &PoolConfig, family: PoolFamily, size: u8) -> Result<Vec<C
     if configured.is_empty() {
         return Ok(Vec::new());
     }
-    let set = RangeSet::try_from(&configured[..]).map_err(|error| Error { text: error.text, hint: error.hint })?;
+    let set = RangeSet::try_from(&configured[..])?;
     number_blocks(&set, family, size)
 }
 

@@ -38,6 +38,12 @@ impl fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
+impl From<cnikit_reservations::Error> for Error {
+    fn from(error: cnikit_reservations::Error) -> Error {
+        Error { text: error.text, hint: error.hint }
+    }
+}
+
 impl From<cnikit_types::ReadError> for Error {
     fn from(error: cnikit_types::ReadError) -> Error {
         Error { text: error.to_string(), hint: error.hint }

@@ -29,7 +29,7 @@ pub use local::{
 };
 pub use message::{
     AGENT_SOCKET, AgentCallError, AgentConnection, AgentError, AgentListener, AgentReply, AgentRequest, MESSAGE_LIMIT,
-    StickyReply, StickyWant, Want, ask_agent, ask_sticky, parse_reply, tell_agent,
+    StickyWant, Want, ask_agent, parse_reply, tell_agent,
 };
 pub use record::{
     BlockRecord, BlockState, EngineKeys, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, NodeState, SessionRecord,

@@ -65,35 +65,6 @@ pub struct StickyWant {
     pub attachment: String,
 }
 
-/// The reply to [`AgentRequest::Sticky`].
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase", try_from = "StickyReplyMembers")]
-pub enum StickyReply {
-    /// The addresses of the name. The node has them now.
-    Addresses(Vec<IpAddr>),
-    /// The node does not have them.
-    Error(AgentError),
-}
-
-/// The members of a reply about a name, of which one is there.
-#[derive(Deserialize)]
-struct StickyReplyMembers {
-    addresses: Option<Vec<IpAddr>>,
-    error: Option<AgentError>,
-}
-
-impl TryFrom<StickyReplyMembers> for StickyReply {
-    type Error = &'static str;
-
-    fn try_from(members: StickyReplyMembers) -> Result<StickyReply, &'static str> {
-        match members {
-            StickyReplyMembers { error: Some(error), .. } => Ok(StickyReply::Error(error)),
-            StickyReplyMembers { addresses: Some(addresses), .. } => Ok(StickyReply::Addresses(addresses)),
-            StickyReplyMembers { .. } => Err("it has neither `addresses` nor `error`"),
-        }
-    }
-}
-
 /// The addresses that a network of this node wants.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Want {
@@ -120,7 +91,9 @@ pub struct Want {
 pub enum AgentReply {
     /// The files of the node are as they were wanted.
     Done(bool),
-    /// They are not.
+    /// The addresses of the name, to [`AgentRequest::Sticky`]. The node has them now.
+    Addresses(Vec<IpAddr>),
+    /// The request was not served.
     Error(AgentError),
 }
 
@@ -147,6 +120,7 @@ struct RequestMembers {
 #[derive(Deserialize)]
 struct ReplyMembers {
     done: Option<bool>,
+    addresses: Option<Vec<IpAddr>>,
     error: Option<AgentError>,
 }
 
@@ -169,6 +143,7 @@ impl TryFrom<ReplyMembers> for AgentReply {
         match members {
             ReplyMembers { error: Some(error), .. } => Ok(AgentReply::Error(error)),
             ReplyMembers { done: Some(done), .. } => Ok(AgentReply::Done(done)),
+            ReplyMembers { addresses: Some(addresses), .. } => Ok(AgentReply::Addresses(addresses)),
             ReplyMembers { .. } => Err("it has neither `done` nor `error`"),
         }
     }
@@ -231,20 +206,6 @@ impl std::error::Error for AgentCallError {}
 /// # Errors
 /// No agent listens, another user's process does, it does not reply by the deadline, or its reply is invalid.
 pub fn ask_agent(path: &Path, request: &AgentRequest, deadline: Deadline) -> Result<AgentReply, AgentCallError> {
-    parse(&call_agent(path, request, deadline)?).map_err(AgentCallError::Invalid)
-}
-
-/// As [`ask_agent`], for the addresses of a name.
-///
-/// # Errors
-/// As [`ask_agent`].
-pub fn ask_sticky(path: &Path, want: &StickyWant, deadline: Deadline) -> Result<StickyReply, AgentCallError> {
-    let request = AgentRequest::Sticky(want.clone());
-    parse(&call_agent(path, &request, deadline)?).map_err(AgentCallError::Invalid)
-}
-
-/// The packet of the reply.
-fn call_agent(path: &Path, request: &AgentRequest, deadline: Deadline) -> Result<Vec<u8>, AgentCallError> {
     let broken = |errno: Errno| broken(path, errno);
     let packet = packet(request).map_err(AgentCallError::Invalid)?;
     let socket = connected(path, SockFlag::empty(), Some(deadline))?;
@@ -255,7 +216,7 @@ fn call_agent(path: &Path, request: &AgentRequest, deadline: Deadline) -> Result
         let source = io::Error::new(io::ErrorKind::UnexpectedEof, "it ended without a reply");
         return Err(AgentCallError::Broken { socket: path.to_owned(), source });
     }
-    Ok(reply)
+    parse(&reply).map_err(AgentCallError::Invalid)
 }
 
 /// Sends a request, and waits neither for the reply nor for an agent that has no time to accept the connection.
@@ -457,19 +418,7 @@ impl AgentConnection {
     /// # Errors
     /// The reply is longer than 4 KiB, or send(2) fails.
     pub fn reply(&self, reply: &AgentReply) -> Result<(), Error> {
-        self.send(&packet(reply)?)
-    }
-
-    /// As [`AgentConnection::reply`], to [`AgentRequest::Sticky`].
-    ///
-    /// # Errors
-    /// As [`AgentConnection::reply`].
-    pub fn reply_sticky(&self, reply: &StickyReply) -> Result<(), Error> {
-        self.send(&packet(reply)?)
-    }
-
-    fn send(&self, packet: &[u8]) -> Result<(), Error> {
-        match send_whole(&self.socket, packet) {
+        match send_whole(&self.socket, &packet(reply)?) {
             Ok(()) | Err(Errno::EPIPE | Errno::ECONNRESET) => Ok(()),
             Err(errno) => Err(Error::new(format!("the reply: {errno}"))),
         }

@@ -57,22 +57,26 @@ pub fn pool_usage(
             let used = count_between(&addresses, block.cidr.network(), block.cidr.broadcast());
             usage.used = usage.used.saturating_add(used);
             if let Ok(Some(pool)) = pools.pool(&block.pool) {
-                usage.free = usage.free.saturating_add(free_of(block, &pool, &addresses));
+                let free = u64::try_from(block.free(&pool, &addresses)).unwrap_or(u64::MAX);
+                usage.free = usage.free.saturating_add(free);
             }
         }
     }
     Ok(usages.into_values().collect())
 }
 
-/// How many addresses of an active block are free. A static address is for one attachment, and never counts as free.
-fn free_of(block: &LocalBlock, pool: &PoolDefinition, reserved: &[IpAddr]) -> u64 {
-    let Some(range) = block.range(pool) else { return 0 };
-    let Ok(range) = Range::try_from(&range) else { return 0 };
-    if block.state != BlockState::Active {
-        return 0;
+impl LocalBlock {
+    /// How many addresses of an active block are free, if these are taken, which are sorted and each there once. A static address
+    /// is for one attachment, and never counts as free.
+    pub fn free(&self, pool: &PoolDefinition, taken: &[IpAddr]) -> u128 {
+        let Some(range) = self.range(pool) else { return 0 };
+        let Ok(range) = Range::try_from(&range) else { return 0 };
+        if self.state != BlockState::Active {
+            return 0;
+        }
+        let taken = count_between(taken, range.start(), range.end());
+        range.size(&[range.gateway()]).saturating_sub(taken.into())
     }
-    let size = u64::try_from(range.size(&[range.gateway()])).unwrap_or(u64::MAX);
-    size.saturating_sub(count_between(reserved, range.start(), range.end()))
 }
 
 fn count_between(sorted: &[IpAddr], first: IpAddr, last: IpAddr) -> u64 {

@@ -24,7 +24,9 @@ pub(crate) fn tell(request: &PoolRequest<'_>, shortage: &Shortage) {
 pub(crate) fn ask(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline) -> Result<Option<Attempt>> {
     match ask_agent(&request.plugin.agent_socket, &want(request, &shortage), deadline) {
         Ok(AgentReply::Done(true)) => Ok(None),
-        Ok(AgentReply::Done(false)) => Err(with_reason(shortage, "the agent has not done what was asked")),
+        Ok(AgentReply::Done(false) | AgentReply::Addresses(_)) => {
+            Err(with_reason(shortage, "the agent has not done what was asked"))
+        }
         Ok(AgentReply::Error(error)) => Err(of_agent(shortage, error)),
         Err(AgentCallError::NotRunning { .. }) => claim_once(request, shortage, deadline),
         Err(error) => {

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 
 use cnikit::types::{Args, NetConf};
 use cnikit::{Error, KeySource, Result, code};
-use cnikit_pool::{AgentCallError, StickyReply, StickyWant, ask_sticky};
+use cnikit_pool::{AgentCallError, AgentReply, AgentRequest, StickyWant, ask_agent};
 use cnikit_process::Deadline;
 use serde::Deserialize;
 
@@ -65,9 +65,13 @@ impl PoolRequest<'_> {
         };
         let failed =
             |code: u32, why: &str| Error::new(code, format!("pool {pool} gives name {name} no address: {why}"));
-        match ask_sticky(&self.plugin.agent_socket, &want, Deadline::after(self.plugin.timeout)) {
-            Ok(StickyReply::Addresses(addresses)) => Ok(addresses),
-            Ok(StickyReply::Error(error)) => {
+        let deadline = Deadline::after(self.plugin.timeout);
+        match ask_agent(&self.plugin.agent_socket, &AgentRequest::Sticky(want), deadline) {
+            Ok(AgentReply::Addresses(addresses)) => Ok(addresses),
+            Ok(AgentReply::Done(_)) => {
+                Err(failed(code::TRY_AGAIN, "the agent's reply has no addresses").hint("look at the agent's log"))
+            }
+            Ok(AgentReply::Error(error)) => {
                 let code = if error.code == 0 { code::TRY_AGAIN } else { error.code };
                 Err(with_hint(failed(code, &error.msg), error.hint))
             }

@@ -7,7 +7,6 @@ use cnikit_pool::{
     AgentError, BlockRecord, BlockState, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, UnheldRecord, Want,
 };
 use cnikit_types::code;
-use ipnetwork::IpNetwork;
 
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
@@ -21,7 +20,7 @@ const BLIND: usize = 2;
 /// How often a claim is tried anew because the session or the node's record has changed.
 pub(super) const RETRIES: usize = 5;
 /// How many block numbers are looked at to find one that can be claimed.
-const LOOKED_AT: usize = 1 << 20;
+pub(crate) const LOOKED_AT: usize = 1 << 20;
 /// The first guards of a claim: session, node, fence, the pool's definition. Those of the blocks follow.
 const OWN_GUARDS: usize = 4;
 
@@ -153,12 +152,7 @@ impl<E: Engine> PoolAgent<E> {
 
     /// How many more blocks are needed so that as many addresses are free as are wanted.
     fn lacking(&self, search: &Search<'_>, family: PoolFamily) -> Result<usize, AgentFailure> {
-        let mut free: u128 = 0;
-        for (id, count) in self.files.free(&search.want.network, &search.pool)? {
-            if id.family() == family && !id.is_static {
-                free = free.saturating_add(count);
-            }
-        }
+        let free = self.files.free(&search.want.network, &search.pool, family)?;
         let lacking = u128::from(search.want.free.max(1)).saturating_sub(free);
         let bits = u32::from(family.bits() - search.pool.block_size(family));
         let block_size = 1_u128.checked_shl(bits).unwrap_or(u128::MAX);
@@ -312,11 +306,7 @@ impl<E: Engine> PoolAgent<E> {
     /// Claims the block of a requested address, or the address itself if it is in a static range.
     fn claim_address(&mut self, search: &mut Search<'_>, address: IpAddr) -> Result<Served, AgentFailure> {
         let want = search.want;
-        let id = if search.pool.static_range_of(address).is_some() {
-            BlockId { pool: want.pool.clone(), cidr: IpNetwork::from(address), is_static: true }
-        } else if let Some(block) = search.pool.block_with(address) {
-            BlockId { pool: want.pool.clone(), cidr: block.cidr, is_static: false }
-        } else {
+        let Some(id) = BlockId::of_address(&search.pool, address) else {
             return Err(refused(
                 code::INVALID_CONFIG,
                 format!("pool {} has no address {address}", want.pool),
@@ -361,7 +351,7 @@ impl<E: Engine> PoolAgent<E> {
 }
 
 /// Who has a block, for messages.
-fn owner_of(stored: &StoredValue) -> String {
+pub(crate) fn owner_of(stored: &StoredValue) -> String {
     if let Some(owner) = stored.record::<BlockRecord>() {
         return format!("node {}, for network {}", owner.node, owner.network);
     }

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use cnikit_pool::{
     BlockState, Error, Incarnation, LocalBlock, LocalNode, LocalPools, LockedNetwork, NetworkFiles, NodeFiles,
-    NodeState, PoolDefinition,
+    NodeState, PoolDefinition, PoolFamily,
 };
 
 use crate::log::log;
@@ -72,10 +72,6 @@ impl UsedAddresses {
     }
 }
 
-fn invalid(error: &cnikit_reservations::Error) -> Error {
-    Error { text: error.text.clone(), hint: error.hint.clone() }
-}
-
 impl AgentFiles {
     /// Opens the files of the node with this name.
     pub(crate) fn open(files: NodeFiles, name: &str) -> Result<AgentFiles, Error> {
@@ -107,7 +103,7 @@ impl AgentFiles {
         if !error.text.contains(": not JSON") {
             return Err(error);
         }
-        let _locked = network.lock().map_err(|error| invalid(&error))?;
+        let _locked = network.lock()?;
         if network.blocks().is_ok() {
             return Ok(());
         }
@@ -197,11 +193,11 @@ impl AgentFiles {
                 continue;
             }
             let released = self.released(&name);
-            let locked = network.lock().map_err(|error| invalid(&error))?;
+            let locked = network.lock()?;
             let used = self.used(&locked, blocks.iter().map(|block| &block.pool))?;
             drop(locked);
             for block in &blocks {
-                let id = id_of(block);
+                let id = BlockId::of_local(block);
                 let in_use = self.is_in_use(&used, &id, block.state);
                 let mut is_idle = false;
                 if !in_use {
@@ -278,7 +274,7 @@ impl AgentFiles {
     /// Changes a block, under its network's lock.
     pub(crate) fn apply(&self, change: &BlockChange) -> Result<(), Error> {
         let network = self.network(&change.network);
-        let locked = network.lock().map_err(|error| invalid(&error))?;
+        let locked = network.lock()?;
         self.apply_locked(&locked, change)
     }
 
@@ -288,19 +284,19 @@ impl AgentFiles {
         locked: &LockedNetwork<'_>,
         pools: impl Iterator<Item = &'a String>,
     ) -> Result<UsedAddresses, Error> {
-        let reserved = locked.reserved().map_err(|error| invalid(&error))?;
+        let reserved = locked.reserved()?;
         let mut cooling = BTreeMap::new();
         for name in pools.collect::<BTreeSet<&String>>() {
             let cooldown = self.pools.get(name).map_or(0, |pool| pool.config().cooldown);
             cooling.insert(name.clone(), locked.cooling(Duration::from_secs(cooldown.into())));
         }
-        let of_this_boot = locked.reserved_in_this_boot().map_err(|error| invalid(&error))?;
+        let of_this_boot = locked.reserved_in_this_boot()?;
         Ok(UsedAddresses { reserved, of_this_boot, cooling })
     }
 
     fn apply_locked(&self, locked: &LockedNetwork<'_>, change: &BlockChange) -> Result<(), Error> {
         let mut blocks = locked.blocks()?;
-        let at = blocks.iter().position(|block| id_of(block) == change.id);
+        let at = blocks.iter().position(|block| BlockId::of_local(block) == change.id);
         let used = self.used(locked, std::iter::once(&change.id.pool))?;
         // A block that the files do not have yet serves.
         let state = at.map_or(BlockState::Active, |at| blocks[at].state);
@@ -328,30 +324,21 @@ impl AgentFiles {
         locked.write_blocks(&blocks)
     }
 
-    /// How many addresses of a network's blocks of a pool are free and past their cooldown, by block.
-    pub(crate) fn free(&self, network: &str, pool: &PoolDefinition) -> Result<Vec<(BlockId, u128)>, Error> {
+    /// How many addresses of a family are free and past their cooldown, in the blocks that a network has of a pool.
+    pub(crate) fn free(&self, network: &str, pool: &PoolDefinition, family: PoolFamily) -> Result<u128, Error> {
         let files = self.network(network);
-        let locked = files.lock().map_err(|error| invalid(&error))?;
-        let mut taken = locked.reserved().map_err(|error| invalid(&error))?;
+        let locked = files.lock()?;
+        let mut taken = locked.reserved()?;
         taken.extend(locked.cooling(Duration::from_secs(pool.config().cooldown.into())));
         taken.sort_unstable();
         taken.dedup(); // one that is allocated again
-        let mut free = Vec::new();
-        for block in locked.blocks()?.iter().filter(|block| block.state == BlockState::Active) {
-            let Some(range) = block.range(pool) else { continue };
-            let Ok(range) = cnikit_reservations::Range::try_from(&range) else { continue };
-            let used = taken.iter().filter(|address| range.contains(**address)).count();
-            free.push((id_of(block), range.size(&[range.gateway()]).saturating_sub(used as u128)));
-        }
-        Ok(free)
+        let blocks = locked.blocks()?;
+        let of_family = blocks.iter().filter(|block| block.family() == family);
+        Ok(of_family.fold(0, |free: u128, block| free.saturating_add(block.free(pool, &taken))))
     }
 }
 
 fn local(block: &HeldBlock) -> LocalBlock {
     let BlockId { pool, cidr, is_static } = block.id.clone();
     LocalBlock { pool, cidr, is_static, epoch: block.epoch, state: block.state }
-}
-
-fn id_of(block: &LocalBlock) -> BlockId {
-    BlockId { pool: block.pool.clone(), cidr: block.cidr, is_static: block.is_static }
 }

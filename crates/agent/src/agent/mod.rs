@@ -23,6 +23,7 @@ use crate::protocol::{
     transaction_of,
 };
 
+pub(crate) use claim::{LOOKED_AT, owner_of};
 use files::AgentFiles;
 use usage::ReportedUsage;
 

@@ -12,7 +12,7 @@ use super::claim::{RETRIES, refused};
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
-use crate::protocol::{FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, decide_sticky, static_id};
+use crate::protocol::{BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, decide_sticky};
 
 impl<E: Engine> PoolAgent<E> {
     /// Has this node have the addresses of a name, and returns them. Which addresses these are is decided once.
@@ -82,7 +82,7 @@ impl<E: Engine> PoolAgent<E> {
         let step = Step::ClaimSticky { claim, addresses: addresses.clone(), transaction };
         match self.execute(&view, &step) {
             Ok(Some(Outcome::Committed(_))) => {
-                self.files.add_names(addresses.iter().map(|address| static_id(&want.pool, *address)));
+                self.files.add_names(addresses.iter().map(|address| BlockId::of_static(&want.pool, *address)));
                 Ok(Some(addresses))
             }
             Ok(_) => Ok(None),
@@ -132,7 +132,7 @@ impl<E: Engine> PoolAgent<E> {
         match known {
             Some(addresses) => {
                 for address in addresses {
-                    listed.extend(list(Listing::Key(static_id(&claim.pool, address).key()))?);
+                    listed.extend(list(Listing::Key(BlockId::of_static(&claim.pool, address).key()))?);
                 }
             }
             None => listed = list(Listing::StaticsOf(claim.pool.clone()))?,

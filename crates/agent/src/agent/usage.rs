@@ -1,8 +1,8 @@
 //! The use of this node's blocks, which is written into the engine for people.
 
-use std::time::{Instant, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
-use cnikit_pool::{Error, KeyOfEngine, PoolUsage, UsageRecord, VALUE_LIMIT, pool_usage, write_record};
+use cnikit_pool::{KeyOfEngine, NetworkFiles, PoolUsage, UsageRecord, VALUE_LIMIT, pool_usage, write_record};
 
 use super::{AgentFailure, PoolAgent};
 use crate::engine::Engine;
@@ -21,19 +21,15 @@ impl<E: Engine> PoolAgent<E> {
     ///
     /// # Errors
     /// The engine does not answer, or the files cannot be read.
-    pub fn report_usage(&mut self, every: std::time::Duration) -> Result<(), AgentFailure> {
+    pub fn report_usage(&mut self, every: Duration) -> Result<(), AgentFailure> {
         if self.reported.at.is_some_and(|at| at.elapsed() < every) {
             return Ok(());
         }
         let Some(standing) = self.standing else { return Ok(()) };
-        let lock = std::time::Duration::from_secs(10);
+        let lock = Duration::from_secs(10);
         let files = self.settings.files.clone();
         let open = |name: &str| files.network(name, lock, |warning| log("reservations", warning));
-        let reserved = |network: &cnikit_pool::NetworkFiles| {
-            let locked = network.lock();
-            let all = locked.and_then(|locked| locked.reserved());
-            all.map_err(|error| Error { text: error.text, hint: error.hint })
-        };
+        let reserved = |network: &NetworkFiles| Ok(network.lock()?.reserved()?);
         let pools = pool_usage(&files, reserved, open)?;
         self.reported.at = Some(Instant::now());
         if self.reported.pools.as_ref() == Some(&pools) {

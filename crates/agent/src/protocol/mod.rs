@@ -25,7 +25,7 @@ mod transaction;
 mod view;
 
 pub use plan::{Standing, Step, plan};
-pub use sticky::{FoundSticky, StickyClaim, StickyDecision, decide_sticky, left_to_name, static_id};
+pub use sticky::{FoundSticky, StickyClaim, StickyDecision, decide_sticky, left_to_name};
 pub use survey::{FoundBlock, StoredValue, Survey};
 pub use transaction::{
     Guard, Outcome, Part, Transaction, WriteOperation, claim, fence, free_fenced, settled, transaction_of,

@@ -10,7 +10,6 @@ use std::net::IpAddr;
 use cnikit_pool::{
     Error, Incarnation, KeyOfEngine, PoolFamily, StaticRecord, StickyRecord, UnheldRecord, write_record,
 };
-use ipnetwork::IpNetwork;
 
 use super::plan::Standing;
 use super::survey::StoredValue;
@@ -108,7 +107,7 @@ pub fn decide_sticky<I: Iterator<Item = IpAddr>>(
         addresses.push(address);
     }
     let key = claim.key();
-    let ids: Vec<BlockId> = addresses.iter().map(|address| static_id(&claim.pool, *address)).collect();
+    let ids: Vec<BlockId> = addresses.iter().map(|address| BlockId::of_static(&claim.pool, *address)).collect();
     let mut guards = standing_guards(view, standing, ids.iter());
     guards.push(match &found.record {
         Some(stored) => Guard::Unchanged(key.clone(), stored.revision),
@@ -137,11 +136,6 @@ pub fn decide_sticky<I: Iterator<Item = IpAddr>>(
         guards.push(Guard::Unchanged(KeyOfEngine::Fence { node, incarnation }, revision));
     }
     Ok(StickyDecision::Claim(addresses, Transaction { guards, writes }))
-}
-
-/// A static address as a block.
-pub fn static_id(pool: &str, address: IpAddr) -> BlockId {
-    BlockId { pool: pool.to_owned(), cidr: IpNetwork::from(address), is_static: true }
 }
 
 fn record_of(view: &NodeView, claim: &StickyClaim) -> StaticRecord {

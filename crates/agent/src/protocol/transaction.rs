@@ -8,7 +8,7 @@ use cnikit_pool::{
 };
 
 use super::plan::{Standing, Step};
-use super::sticky::{left_to_name, static_id};
+use super::sticky::left_to_name;
 use super::survey::StoredValue;
 use super::view::{BlockChange, BlockId, ChangeKind, NodeView};
 
@@ -231,7 +231,7 @@ pub fn settled(step: &Step, outcome: &Outcome) -> Vec<BlockChange> {
         }
         Step::ClaimSticky { claim, addresses, .. } => {
             let activated = |address: &IpAddr| {
-                change(&static_id(&claim.pool, *address), &claim.network, ChangeKind::Activate(*revision))
+                change(&BlockId::of_static(&claim.pool, *address), &claim.network, ChangeKind::Activate(*revision))
             };
             addresses.iter().map(activated).collect()
         }

@@ -2,8 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
+use std::net::IpAddr;
 
-use cnikit_pool::{BlockState, Incarnation, KeyOfEngine, NodeState, PoolFamily};
+use cnikit_pool::{BlockState, Incarnation, KeyOfEngine, LocalBlock, NodeState, PoolDefinition, PoolFamily};
 use ipnetwork::IpNetwork;
 
 /// A block or a static address of a pool.
@@ -30,11 +31,29 @@ impl BlockId {
     pub fn of_key(key: &KeyOfEngine) -> Option<BlockId> {
         match key {
             KeyOfEngine::Block { pool, cidr } => Some(BlockId { pool: pool.clone(), cidr: *cidr, is_static: false }),
-            KeyOfEngine::Static { pool, address } => {
-                Some(BlockId { pool: pool.clone(), cidr: IpNetwork::from(*address), is_static: true })
-            }
+            KeyOfEngine::Static { pool, address } => Some(BlockId::of_static(pool, *address)),
             _ => None,
         }
+    }
+
+    /// That of a block in the files.
+    pub fn of_local(block: &LocalBlock) -> BlockId {
+        BlockId { pool: block.pool.clone(), cidr: block.cidr, is_static: block.is_static }
+    }
+
+    /// A static address.
+    pub fn of_static(pool: &str, address: IpAddr) -> BlockId {
+        BlockId { pool: pool.to_owned(), cidr: IpNetwork::from(address), is_static: true }
+    }
+
+    /// What has to be claimed for an address of a pool: the static address, or its block. `None` if the pool has it not, or it is
+    /// a gateway.
+    pub fn of_address(pool: &PoolDefinition, address: IpAddr) -> Option<BlockId> {
+        if pool.static_range_of(address).is_some() {
+            return Some(BlockId::of_static(pool.name(), address));
+        }
+        let cidr = pool.block_with(address)?.cidr;
+        Some(BlockId { pool: pool.name().to_owned(), cidr, is_static: false })
     }
 
     /// Its family.

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::node::want;
+use crate::plugin::built;
 use crate::running::{Running, eventually, log_of};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
@@ -18,12 +19,9 @@ const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
 const POOL: &str = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28,"cooldown":0,
     "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.240"}]}"#;
 
-/// The built tool. That it is missing is a failure.
+/// The built tool. A dependency on it would be one on the crates that it needs.
 fn cnitool() -> PathBuf {
-    #[expect(clippy::disallowed_methods, reason = "a dependency on the tool would be one on the crates that it needs")]
-    let path = PathBuf::from(std::env::var_os("CNIKIT_CNITOOL").unwrap_or_default());
-    assert!(path.is_file(), "{}: `scripts/test agent` builds it", path.display());
-    path
+    built("CNIKIT_CNITOOL")
 }
 
 /// A node whose files are in a directory of its name.

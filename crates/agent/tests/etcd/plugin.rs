@@ -17,14 +17,15 @@ pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok()
 }
 
-/// The built plugin. That it is missing is a failure. A dependency on its crate would bring async code into its build.
+/// The built plugin. A dependency on its crate would bring async code into its build.
 pub(crate) fn plugin() -> PathBuf {
-    let path = PathBuf::from(variable("CNIKIT_POOL_PLUGIN").unwrap_or_default());
-    assert!(
-        path.is_file(),
-        "CNIKIT_POOL_PLUGIN is {}: `scripts/test agent` builds the plugin and sets it",
-        path.display()
-    );
+    built("CNIKIT_POOL_PLUGIN")
+}
+
+/// A program that `scripts/test agent` has built, by the variable that names it. That it is missing is a failure.
+pub(crate) fn built(name: &str) -> PathBuf {
+    let path = PathBuf::from(variable(name).unwrap_or_default());
+    assert!(path.is_file(), "{name} is {}: `scripts/test agent` builds the program and sets it", path.display());
     path
 }
 

@@ -1,23 +1,11 @@
 //! Addresses that stay with a name: the plugin, two nodes with their agents, and a real etcd.
 
-use std::path::PathBuf;
-
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::operations::{Operated, define, etcdctl};
+use crate::plugin::plugin;
 use crate::running::eventually;
-
-/// The built plugin. That it is missing is a failure.
-fn plugin() -> PathBuf {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "a dependency on the plugin would be one on the crates that it needs"
-    )]
-    let path = PathBuf::from(std::env::var_os("CNIKIT_POOL_PLUGIN").unwrap_or_default());
-    assert!(path.is_file(), "{}: `scripts/test agent` builds it", path.display());
-    path
-}
 
 impl Operated<'_> {
     /// Calls the plugin; returns its document.

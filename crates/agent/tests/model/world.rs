@@ -5,7 +5,7 @@ use std::collections::{BTreeSet, VecDeque};
 use cnikit_agent::engine::MemoryStore;
 use cnikit_agent::protocol::{
     BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, Transaction, WriteOperation,
-    decide_sticky, fence, free_fenced, plan, settled, static_id, transaction_of,
+    decide_sticky, fence, free_fenced, plan, settled, transaction_of,
 };
 use cnikit_pool::{
     AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, PoolFamily, SessionRecord,
@@ -587,7 +587,7 @@ fn keeps_names(world: &World) -> bool {
         let KeyOfEngine::Sticky { pool, namespace, name } = key else { return true };
         let Some(StickyRecord { ip4: Some(address), .. }) = stored.record() else { return false };
         let full_name = format!("{namespace}/{name}");
-        let Some(found) = world.store.values.get(&static_id(pool, address).key()) else { return false };
+        let Some(found) = world.store.values.get(&BlockId::of_static(pool, address).key()) else { return false };
         match found.record::<StaticRecord>() {
             Some(record) => record.sticky == Some(full_name),
             None => found.record() == Some(UnheldRecord { sticky: full_name }),

@@ -47,16 +47,10 @@ pub(crate) fn check(common: &Common, out: Output, args: &Compare) -> Result {
     let mut dirs: BTreeSet<PathBuf> = pool_directories(common);
     dirs.extend(args.data_dir.iter().cloned());
     dirs.extend(data_dir);
-    let mut local = Vec::new();
-    for dir in &dirs {
-        local.extend(of_namespaces(common, dir, args)?);
-    }
+    let mut local = of_namespaces(common, &dirs, args)?;
     if !local.is_empty() {
         // An ADD or a DEL may have been under way.
-        let mut again = BTreeSet::new();
-        for dir in &dirs {
-            again.extend(of_namespaces(common, dir, args)?);
-        }
+        let again = of_namespaces(common, &dirs, args)?;
         local.retain(|found| again.contains(found));
     }
     findings.extend(local);
@@ -89,23 +83,22 @@ fn of_engine(document: &Value) -> Vec<Finding> {
 }
 
 /// The reservations of the networks that have blocks against the living namespaces, and the reverse.
-fn of_namespaces(common: &Common, dir: &std::path::Path, args: &Compare) -> Result<Vec<Finding>> {
-    let files = NodeFiles::new(dir);
-    let networks = match files.networks() {
-        Ok(networks) => networks,
-        Err(error) => {
-            print_to_stderr(&format!("Warning: {error}"));
-            return Ok(Vec::new());
-        }
-    };
+fn of_namespaces(common: &Common, dirs: &BTreeSet<PathBuf>, args: &Compare) -> Result<Vec<Finding>> {
     let evidence = Evidence::from_node(common, args.sight)?;
     let mut findings = Vec::new();
-    for name in networks {
-        let reservations = pool_store(dir, &name).survey()?;
-        findings.extend(unreserved(&evidence, &files, &name, &reservations));
-        for reservation in reservations {
-            let assessed = evidence.assess(&name, reservation);
-            findings.extend(of_reservation(&name, &assessed));
+    for dir in dirs {
+        let files = NodeFiles::new(dir);
+        let networks = files.networks().unwrap_or_else(|error| {
+            print_to_stderr(&format!("Warning: {error}"));
+            Vec::new()
+        });
+        for name in networks {
+            let reservations = pool_store(dir, &name).survey()?;
+            findings.extend(unreserved(&evidence, &files, &name, &reservations));
+            for reservation in reservations {
+                let assessed = evidence.assess(&name, reservation);
+                findings.extend(of_reservation(&name, &assessed));
+            }
         }
     }
     Ok(findings)

@@ -4,7 +4,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
 use cnikit_pool::{
-    BlockState, NodeFiles, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig, PoolUsage, UsageRecord, pool_usage,
+    BlockState, NetworkFiles, NodeFiles, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig, PoolUsage,
+    UsageRecord, pool_usage,
 };
 use cnikit_reservations::TIMEOUT;
 use ipnetwork::IpNetwork;
@@ -311,10 +312,7 @@ pub(crate) fn usage_of_nodes(common: &Common, out: Output, agent: &AgentProgram)
 /// The use of this node's blocks, by its files, without a lock.
 fn own_usage(files: &NodeFiles) -> Result<Vec<PoolUsage>> {
     let open = |name: &str| files.network(name, TIMEOUT, |text| print_to_stderr(&format!("Warning: {text}")));
-    let reserved = |network: &cnikit_pool::NetworkFiles| match network.store().survey() {
-        Ok(all) => Ok(all.into_iter().map(|one| one.address).collect()),
-        Err(error) => Err(cnikit_pool::Error { text: error.text, hint: error.hint }),
-    };
+    let reserved = |network: &NetworkFiles| Ok(network.store().survey()?.into_iter().map(|one| one.address).collect());
     Ok(pool_usage(files, reserved, open).map_err(|error| error.to_string())?)
 }
 
