@@ -240,6 +240,35 @@ fn the_first_ping_reaches_an_address_that_moved_to_another_container() {
     assert!(!remembered.contains(WRONG), "{remembered}");
 }
 
+/// What a neighbour on the bridge receives while a container gets its addresses: ARP packets, and neighbour advertisements.
+fn announcements_heard(subject: &Subject) -> [u64; 2] {
+    let host = Host::new();
+    let subject = subject.at(host.dir());
+    let neighbour = host.container();
+    subject.add(&host, "c-neighbour", &neighbour);
+    neighbour.sh(
+        "nft 'add table arp heard; add chain arp heard in { type filter hook input priority 0; }; add rule arp heard in counter
+         add table ip6 heard; add chain ip6 heard in { type filter hook input priority 0; }
+         add rule ip6 heard in icmpv6 type nd-neighbor-advert counter'",
+    );
+    subject.add(&host, "c-one", &host.container());
+    let counted = |family: &str| {
+        let output = neighbour.sh(&format!("nft list table {family} heard"));
+        output.split_whitespace().skip_while(|word| *word != "packets").nth(1).and_then(|count| count.parse().ok())
+    };
+    ["arp", "ip6"].map(|family| counted(family).unwrap())
+}
+
+/// A bridge floods each announcement to all of its ports.
+#[test]
+fn an_address_is_announced_once_and_no_neighbour_advertisement_without_one_of_ipv6() {
+    let ipam = json!({"type": "host-local", "subnet": "10.77.0.0/24"});
+    assert_eq!(announcements_heard(&bridge().with("ipam", ipam)), [1, 0]);
+    let [arp, advertisements] = announcements_heard(&bridge());
+    // That of the link-local address may come after the answer of ADD.
+    assert!(arp == 1 && advertisements >= 1, "{arp} {advertisements}");
+}
+
 #[test]
 fn the_first_ping_reaches_an_address_that_moved_to_another_pair_of_ptp() {
     let host = Host::new();

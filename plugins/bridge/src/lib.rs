@@ -133,7 +133,7 @@ impl InterfacePlugin for BridgePlugin {
             IpSpoofCheck { ifname: ifname.clone(), mac: keys.mac, addresses: containers.clone(), is_port: true };
         let slaac = needs_router_adverts(&at.conf);
         let own = layer3::on_segment(&ifname, &addresses.ips, &addresses.routes, keys.detection());
-        let own = own.map(|layer3| Layer3 { slaac, ..layer3 });
+        let own = own.map(|layer3| Layer3 { slaac, announce: false, ..layer3 }); // `ForwardingPort` announces them
         Plan::default()
             .and_each(keys.ipspoofchk.then_some(check))
             .and_each((!gateway.addresses.is_empty()).then_some(gateway))

@@ -226,7 +226,8 @@ fn another_mode_than_that_of_the_running_ones_is_refused() {
 
 /// Two ADDs at once, each for a container of its own, on a master without other links, while another process holds the lock of the
 /// last check: both are past the first check by then. (Of several who wait for a lock, /proc/locks of Linux 5.10 shows the first
-/// one only, so this looks at what they wait in.) Then as many as there are, of two random modes.
+/// one only, and its /proc/PID/wchan is empty: this looks at the system call that they wait in.) Then as many as there are, of two
+/// random modes.
 const AT_ONCE: &str = r#"unshare --mount sh -euc '
     mount -t tmpfs tmpfs /run/netns
     all="one two a1 a2 a3 b1 b2 b3"
@@ -238,10 +239,12 @@ const AT_ONCE: &str = r#"unshare --mount sh -euc '
     modes() { for name in $all; do ip -n $name -d -o link show type ipvlan; done 2>/dev/null | grep -o "ipvlan *mode [^ ]*" | sort -u; }
     exec 9<$lock
     flock 9
+    # The number of flock(2).
+    flock=73; [ "$(uname -m)" = x86_64 ] || flock=32
     callers=
     for which in "one l2" "two l3"; do (exec 9<&-; call $which) & callers=$callers${callers:+,}$!; done
-    waiting() { for pid in $(pgrep -P $callers); do for task in /proc/$pid/task/*; do cat $task/wchan; echo; done; done 2>/dev/null; }
-    until [ "$(waiting | grep -c locks_)" = 2 ]; do sleep 0.05; done
+    waiting() { for pid in $(pgrep -P $callers); do cat /proc/$pid/task/*/syscall; done 2>/dev/null | grep -c "^$flock "; }
+    until [ "$(waiting)" = 2 ]; do sleep 0.05; done
     exec 9<&-
     wait
     modes

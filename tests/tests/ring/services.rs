@@ -74,7 +74,9 @@ impl Manager<'_> {
     fn start<'a>(host: &'a Host, texts: &[String; 2]) -> Manager<'a> {
         let dir = host.dir().display();
         let units = host.dir().join("units");
-        ["units", "groups", "run", "cni", "state"].iter().for_each(|name| fs::create_dir(host.dir().join(name)).unwrap());
+        ["units", "groups", "run", "cni", "state"]
+            .iter()
+            .for_each(|name| fs::create_dir(host.dir().join(name)).unwrap());
         for name in TARGETS {
             fs::write(units.join(format!("{name}.target")), "[Unit]\nDefaultDependencies=no\n").unwrap();
         }
@@ -97,8 +99,8 @@ impl Manager<'_> {
         );
         fs::write(host.dir().join("inside"), inside).unwrap();
         // Only this mount namespace, which a process keeps, and the one inside have the mounts of the containers' namespaces.
-        // The snapshots of other tests do not. The records of the leases are the test's own too: a daemon of another test that waited
-        // for their lock would go on with them when this one's is killed, and not find the containers.
+        // The snapshots of other tests do not. The records of the leases are the test's own too: a daemon of another test that
+        // waits for their lock would go on with them when this one's is killed.
         let line = format!(
             "mount -t tmpfs tmpfs /run/netns && mount --make-shared /run/netns && mkdir -p /var/lib/cni &&
              mount --bind {dir}/state /var/lib/cni && {{ sleep 3h & echo $! >{dir}/keeper; }} &&

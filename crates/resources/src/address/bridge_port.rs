@@ -4,6 +4,7 @@ use std::fmt;
 use std::net::IpAddr;
 
 use cnikit_netlink::{Batch, LinkChange};
+use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
@@ -71,9 +72,25 @@ impl ForwardingPort {
             batch.delete_neighbour(gateway.index, *address);
         }
         host.send(batch)?;
+        context.netns.enter(|inside| self.enable_announcements(inside))?;
         // Setting the same MAC makes the kernel announce every address of the link, now that the port forwards the announcement.
         let end = container.link(&self.ifname)?;
         Ok(container.change(end.index, &LinkChange::default().mac(end.mac))?)
+    }
+
+    /// Has the kernel announce addresses, as [`Layer3::announce`](crate::layer3::Layer3::announce) does, but not before the port
+    /// forwards: the bridge floods each announcement to all of its ports, which takes microseconds for each. For the same reason
+    /// IPv6 addresses are announced only if the container has more of them than the link-local one, which no neighbour has had
+    /// before.
+    fn enable_announcements(&self, inside: &Inside) {
+        let mut settings = vec![("ipv4", "arp_notify")];
+        if self.addresses.iter().any(IpAddr::is_ipv6) {
+            settings.push(("ipv6", "ndisc_notify"));
+        }
+        for (family, setting) in settings {
+            // A kernel without the family does not have the setting, and does not need it.
+            let _ = sysctl::set(inside, &format!("net/{family}/conf/{}/{setting}", self.ifname), "1");
+        }
     }
 }
 

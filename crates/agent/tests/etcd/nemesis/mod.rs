@@ -186,7 +186,7 @@ fn check_every_address_is_given(world: &World, record: &Record) {
         std::thread::scope(|scope| {
             let mut nodes = Vec::new();
             for node in &world.nodes {
-                nodes.push(scope.spawn(|| fill(node, record, family)));
+                nodes.push(scope.spawn(|| fill(world, node, record, family)));
             }
             for node in nodes {
                 given.extend(node.join().unwrap());
@@ -207,12 +207,12 @@ fn check_every_address_is_given(world: &World, record: &Record) {
 }
 
 /// Adds containers on a node until the pool is full. Returns their addresses.
-fn fill(node: &Node, record: &Record, family: &str) -> Vec<IpAddr> {
+fn fill(world: &World, node: &Node, record: &Record, family: &str) -> Vec<IpAddr> {
     let network = node.network(&[family]);
     let token = CancellationToken::new().unwrap();
     let deadline = Deadline::after(Duration::from_mins(1));
     let mut given = Vec::new();
-    // How often there was no free block. Another failure is a member of etcd that elects or restarts.
+    // How often there was no free block. Another failure, of an agent that waits for etcd, is printed: it has to be explained.
     let mut full = 0;
     let mut calls = 0;
     node.machine.host.with_mounted(&[], || {
@@ -224,7 +224,11 @@ fn fill(node: &Node, record: &Record, family: &str) -> Vec<IpAddr> {
             match called {
                 Called::Done(addresses) => given.extend(addresses),
                 Called::Failed(11, ref text) => {
-                    full += usize::from(text.contains("no free block"));
+                    let is_full = text.contains("no free block");
+                    full += usize::from(is_full);
+                    if !is_full {
+                        say(&format!("{attachment}: {text}\n{}", ends_of_logs(world, node)));
+                    }
                     let goes_on = deadline.pause(Duration::from_millis(300));
                     assert!(goes_on, "{attachment}: {called:?}\n{}", log_of(node.machine.host.dir(), "agent"));
                 }
@@ -233,6 +237,18 @@ fn fill(node: &Node, record: &Record, family: &str) -> Vec<IpAddr> {
         }
     });
     given
+}
+
+/// The last lines of the logs of a node's agent and of the members of etcd.
+fn ends_of_logs(world: &World, node: &Node) -> String {
+    let mut text = String::new();
+    let members = world.members.iter().map(|member| (&member.machine, "etcd"));
+    for (machine, name) in std::iter::once((&node.machine, "agent")).chain(members) {
+        let log = log_of(machine.host.dir(), name);
+        let from = log.lines().count().saturating_sub(15);
+        text.extend(log.lines().skip(from).map(|line| format!("{name}: {line}\n")));
+    }
+    text
 }
 
 /// What was done.
