@@ -9,12 +9,32 @@ use cnikit_store::Directory;
 use cnikit_types::{document, limit, read};
 use serde::Deserialize;
 
-use crate::engine::{EtcdSettings, EtcdTls};
+use crate::engine::{ApiCredentials, ApiServer, EngineSettings, EtcdSettings, EtcdTls, KubernetesSettings};
 
 /// The default path of the configuration file.
 pub const CONFIG: &str = "/etc/cnikit/agent.json";
 /// The largest file that is read, in bytes: of the configuration, and of certificates and keys.
 const LARGEST: usize = 1 << 20;
+
+/// Where a pod finds the API server, and its service account.
+const SERVICE: [&str; 2] = ["KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"];
+const ACCOUNT: &str = "/var/run/secrets/kubernetes.io/serviceaccount";
+
+/// How to reach the Kubernetes API. Without any of these, as a pod does: by its service account.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
+#[serde(rename_all = "camelCase", default)]
+pub struct KubernetesConfig {
+    /// `https://` with host and port.
+    pub server: Option<String>,
+    /// The certificates that the server's is verified by, in PEM.
+    pub ca: Option<PathBuf>,
+    /// A bearer token.
+    pub token: Option<PathBuf>,
+    /// The certificate of this node, in PEM.
+    pub certificate: Option<PathBuf>,
+    /// Its key, in PEM: a file that only its owner can read.
+    pub key: Option<PathBuf>,
+}
 
 /// The configuration.
 #[derive(Clone, Debug, Deserialize)]
@@ -30,6 +50,8 @@ pub struct AgentConfig {
     pub certificate: Option<PathBuf>,
     /// Its key, in PEM: a file that only its owner can read.
     pub key: Option<PathBuf>,
+    /// The Kubernetes API, instead of etcd.
+    pub kubernetes: Option<KubernetesConfig>,
     /// The node's name. Default: the host's name.
     pub node: Option<String>,
     /// The directory of the plugin's reservations.
@@ -56,6 +78,7 @@ impl Default for AgentConfig {
             ca: None,
             certificate: None,
             key: None,
+            kubernetes: None,
             node: None,
             data_dir: "/var/lib/cni/networks".into(),
             socket: AGENT_SOCKET.into(),
@@ -92,6 +115,56 @@ fn file(path: &Path) -> Result<(Vec<u8>, u32), Error> {
     }
 }
 
+/// A file that only its owner can read.
+fn secret_file(path: &Path) -> Result<Vec<u8>, Error> {
+    let (secret, mode) = file(path)?;
+    if mode & 0o077 != 0 {
+        return Err(Error {
+            text: format!("{}: other users can read this key: its mode is {:o}", path.display(), mode & 0o7777),
+            hint: Some(format!("chmod 600 {}", path.display())),
+        });
+    }
+    Ok(secret)
+}
+
+impl KubernetesConfig {
+    fn validate(&self) -> Result<(), Error> {
+        let has_certificate = self.certificate.is_some();
+        if has_certificate != self.key.is_some() || (has_certificate && self.token.is_some()) {
+            return Err(Error {
+                text: "kubernetes: `certificate` and `key` come together, and without `token`".into(),
+                hint: Some("docs/agent.md has an example".into()),
+            });
+        }
+        Ok(())
+    }
+
+    /// The API server with what it needs. The files are read when they are needed, because they are replaced from time to time.
+    fn api_server(&self) -> Result<ApiServer, Error> {
+        let server = if let Some(server) = &self.server {
+            server.clone()
+        } else {
+            #[expect(clippy::disallowed_methods, reason = "it is how a pod learns where the API server is")]
+            let [Ok(host), Ok(port)] = SERVICE.map(std::env::var) else {
+                return Err(Error {
+                    text: "kubernetes: no `server`, and this is no pod".into(),
+                    hint: Some("write \"server\": \"https://\" with the API server's host and port".into()),
+                });
+            };
+            if host.contains(':') { format!("https://[{host}]:{port}") } else { format!("https://{host}:{port}") }
+        };
+        let account = |name: &str| Path::new(ACCOUNT).join(name);
+        let credentials = match (&self.certificate, &self.key) {
+            (Some(certificate), Some(key)) => {
+                secret_file(key)?;
+                ApiCredentials::Certificate(certificate.clone(), key.clone())
+            }
+            _ => ApiCredentials::Token(self.token.clone().unwrap_or_else(|| account("token"))),
+        };
+        Ok(ApiServer { server, ca: self.ca.clone().unwrap_or_else(|| account("ca.crt")), credentials })
+    }
+}
+
 impl AgentConfig {
     /// Reads and validates a configuration file.
     ///
@@ -108,7 +181,12 @@ impl AgentConfig {
 
     fn validate(&self) -> Result<(), Error> {
         let invalid = |text: String, hint: &str| Err(Error { text, hint: Some(hint.to_owned()) });
-        if self.endpoints.is_empty() {
+        if let Some(kubernetes) = &self.kubernetes {
+            if !self.endpoints.is_empty() {
+                return invalid("endpoints, kubernetes: both".into(), "a node has one engine: remove one of them");
+            }
+            kubernetes.validate()?;
+        } else if self.endpoints.is_empty() {
             return invalid("endpoints: none".into(), "name the members of etcd: [\"https://etcd-1.example:2379\"]");
         }
         let tls = self.endpoints.iter().filter(|endpoint| endpoint.starts_with("https://")).count();
@@ -163,6 +241,19 @@ impl AgentConfig {
         Ok(name)
     }
 
+    /// What is needed to reach the engine.
+    ///
+    /// # Errors
+    /// A file cannot be read, or a key can be read by other users.
+    pub fn engine(&self) -> Result<EngineSettings, Error> {
+        let Some(kubernetes) = &self.kubernetes else { return Ok(self.etcd()?.into()) };
+        Ok(EngineSettings::Kubernetes(KubernetesSettings {
+            server: kubernetes.api_server()?,
+            timeout: Duration::from_millis(self.timeout),
+            session: Duration::from_secs(self.session.into()),
+        }))
+    }
+
     /// What is needed to reach etcd: reads certificates and keys.
     ///
     /// # Errors
@@ -172,18 +263,7 @@ impl AgentConfig {
         if let Some(ca) = &self.ca {
             let mut found = EtcdTls { ca: file(ca)?.0, identity: None };
             if let (Some(certificate), Some(key)) = (&self.certificate, &self.key) {
-                let (secret, mode) = file(key)?;
-                if mode & 0o077 != 0 {
-                    return Err(Error {
-                        text: format!(
-                            "{}: other users can read this key: its mode is {:o}",
-                            key.display(),
-                            mode & 0o7777
-                        ),
-                        hint: Some(format!("chmod 600 {}", key.display())),
-                    });
-                }
-                found.identity = Some((file(certificate)?.0, secret));
+                found.identity = Some((file(certificate)?.0, secret_file(key)?));
             }
             tls = Some(found);
         }
@@ -241,6 +321,39 @@ mod tests {
         }
         let name = AgentConfig { node: Some("../x".into()), ..AgentConfig::default() };
         assert!(name.node_name().is_err());
+    }
+
+    #[test]
+    fn the_kubernetes_api_is_reached_by_a_token_or_a_certificate() {
+        let dir = tempfile::tempdir().unwrap();
+        let key = dir.path().join("key");
+        std::fs::write(&key, "key").unwrap();
+        let read = |kubernetes: &str| read_text(&format!(r#"{{"kubernetes":{kubernetes}}}"#));
+        let config = read(r#"{"server":"https://a:6443","ca":"/ca","token":"/token"}"#).unwrap();
+        let EngineSettings::Kubernetes(settings) = config.engine().unwrap() else { panic!("it is etcd") };
+        assert_eq!(
+            settings.server,
+            ApiServer {
+                server: "https://a:6443".into(),
+                ca: "/ca".into(),
+                credentials: ApiCredentials::Token("/token".into()),
+            }
+        );
+        let account = read(r#"{"server":"https://a:6443"}"#).unwrap().engine().unwrap();
+        assert!(format!("{account:?}").contains("serviceaccount/token"), "{account:?}");
+        let certificate = format!(r#"{{"server":"https://a","certificate":"/c","key":"{}"}}"#, key.display());
+        std::fs::set_permissions(&key, PermissionsExt::from_mode(0o644)).unwrap();
+        assert!(read(&certificate).unwrap().engine().unwrap_err().text.contains("other users can read this key"));
+        std::fs::set_permissions(&key, PermissionsExt::from_mode(0o600)).unwrap();
+        read(&certificate).unwrap().engine().unwrap();
+        assert!(read("{}").unwrap().engine().unwrap_err().text.contains("this is no pod"));
+        for (text, says) in [
+            (r#"{"kubernetes":{"certificate":"/c"}}"#, "come together"),
+            (r#"{"kubernetes":{"certificate":"/c","key":"/k","token":"/t"}}"#, "without `token`"),
+            (r#"{"kubernetes":{},"endpoints":["http://a:1"]}"#, "endpoints, kubernetes: both"),
+        ] {
+            assert!(refused(text).contains(says), "{text}: {}", refused(text));
+        }
     }
 
     #[test]

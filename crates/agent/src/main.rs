@@ -10,7 +10,7 @@ use cnikit_agent::command_line::{self, AdoptLine, AgentCommand, CommandLine};
 use cnikit_agent::compare::{ComparedNode, compare_node};
 use cnikit_agent::config::AgentConfig;
 use cnikit_agent::daemon::{self, DaemonOptions};
-use cnikit_agent::engine::EtcdEngine;
+use cnikit_agent::engine::AnyEngine;
 use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent, log_steps, operator};
 use cnikit_pool::{AgentCallError, AgentListener, AgentReply, AgentRequest, Error, NodeFiles, Want, ask_agent};
 use cnikit_process::Deadline;
@@ -67,7 +67,7 @@ fn execute(line: &CommandLine) -> Result<String, AgentFailure> {
         return Ok(text.clone());
     }
     let config = AgentConfig::read(&line.config)?;
-    let engine = EtcdEngine::new(config.etcd()?)?;
+    let engine = AnyEngine::new(config.engine()?)?;
     let runtime = tokio::runtime::Builder::new_multi_thread()
         .worker_threads(1)
         .enable_all()
@@ -130,7 +130,7 @@ fn only_agent(config: &AgentConfig, timeout: Duration) -> Result<cnikit_store::L
     directory.lock("agent.lock", timeout).map_err(failed)
 }
 
-fn run(runtime: &Runtime, config: &AgentConfig, engine: EtcdEngine) -> Result<(), AgentFailure> {
+fn run(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine) -> Result<(), AgentFailure> {
     let _lock = only_agent(config, TAKEOVER)?;
     let listener = AgentListener::bind(&config.socket)?;
     let options = DaemonOptions {
@@ -146,7 +146,7 @@ fn run(runtime: &Runtime, config: &AgentConfig, engine: EtcdEngine) -> Result<()
 fn claim(
     runtime: &Runtime,
     config: &AgentConfig,
-    engine: EtcdEngine,
+    engine: AnyEngine,
     network: &str,
     pool: &str,
 ) -> Result<String, AgentFailure> {
@@ -164,12 +164,7 @@ fn claim(
 }
 
 /// Claims what is wanted, one after the other: by the agent that runs, or in this process.
-fn serve_wants(
-    runtime: &Runtime,
-    config: &AgentConfig,
-    engine: EtcdEngine,
-    wants: &[Want],
-) -> Result<(), AgentFailure> {
+fn serve_wants(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine, wants: &[Want]) -> Result<(), AgentFailure> {
     let mut left = wants.iter();
     for want in left.by_ref() {
         let request = AgentRequest::Want(want.clone());
@@ -194,12 +189,7 @@ fn serve_wants(
 }
 
 /// Claims the blocks that cover the addresses of a network's directory.
-fn adopt(
-    runtime: &Runtime,
-    config: &AgentConfig,
-    engine: EtcdEngine,
-    line: &AdoptLine,
-) -> Result<String, AgentFailure> {
+fn adopt(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine, line: &AdoptLine) -> Result<String, AgentFailure> {
     let mut also = AlsoAdopted::default();
     if line.reads_stdin {
         let mut text = Vec::new();

@@ -1,5 +1,6 @@
 //! What an operator does with the engine: define a pool, fence a node, list.
 
+use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::time::SystemTime;
 
@@ -11,7 +12,9 @@ use serde_json::{Value, json};
 
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing};
-use crate::protocol::{BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced};
+use crate::protocol::{
+    BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced, name_of,
+};
 
 /// How often the blocks of a fenced node are listed at most, until none is left.
 const ROUNDS: usize = 20;
@@ -108,8 +111,7 @@ async fn fence_of<E: Engine>(engine: &E, node: &str, key: &KeyOfEngine) -> Resul
 /// The guard by which this incarnation has no session when it is fenced.
 async fn without_session<E: Engine>(engine: &E, node: &str, incarnation: Incarnation) -> Result<Guard, AgentFailure> {
     let key = KeyOfEngine::Session(node.to_owned());
-    let found = engine.list(&Listing::Sessions).await?.into_iter().find(|(found, _)| *found == key);
-    let Some((_, stored)) = found else { return Ok(Guard::Absent(key)) };
+    let Some(stored) = engine.living_session(node).await? else { return Ok(Guard::Absent(key)) };
     match stored.record::<SessionRecord>() {
         Some(session) if session.incarnation == incarnation => Err(refused(
             format!("incarnation {incarnation} of node {node} has a session: its agent runs, or has ended just now"),
@@ -196,9 +198,10 @@ async fn guards_of_definition<E: Engine>(
     let mut guards = vec![Guard::Absent(key.clone())];
     let mut last = 0;
     for (found, stored) in engine.list(&Listing::Pools).await? {
-        last = last.max(stored.revision);
+        let revision = stored.revision.abs();
+        last = last.max(revision);
         if found == *key {
-            guards = vec![Guard::Unchanged(key.clone(), stored.revision)];
+            guards = vec![Guard::Unchanged(key.clone(), revision)];
         } else if let Ok(other) = PoolDefinition::parse(&stored.value)
             && let Some((range, of_other)) = pool.overlap(&other)
         {
@@ -258,32 +261,39 @@ pub async fn forget_name<E: Engine>(
     name: &str,
 ) -> Result<Vec<IpAddr>, AgentFailure> {
     let key = KeyOfEngine::Sticky { pool: pool.to_owned(), namespace: namespace.to_owned(), name: name.to_owned() };
-    let Some((_, stored)) = engine.list(&Listing::Key(key.clone())).await?.into_iter().next() else {
-        return Err(refused(
-            format!("pool {pool} has no name {namespace}/{name}"),
-            "`etcdctl get --prefix` shows all names",
-        ));
-    };
-    let record: StickyRecord = stored.record().unwrap_or_default();
-    let mut transaction = Transaction {
-        guards: vec![Guard::Unchanged(key.clone(), stored.revision)],
-        writes: vec![WriteOperation::Delete(key)],
-    };
-    let addresses: Vec<IpAddr> = record.ip4.into_iter().chain(record.ip6).collect();
-    for address in &addresses {
-        let held = BlockId::of_static(pool, *address).key();
-        let Some((_, found)) = engine.list(&Listing::Key(held.clone())).await?.into_iter().next() else { continue };
+    let mut transaction = Transaction { guards: Vec::new(), writes: Vec::new() };
+    let mut addresses: BTreeSet<IpAddr> = BTreeSet::new();
+    if let Some((_, stored)) = engine.list(&Listing::Key(key.clone())).await?.into_iter().next() {
+        let record: StickyRecord = stored.record().unwrap_or_default();
+        addresses.extend(record.ip4.into_iter().chain(record.ip6));
+        transaction.guards.push(Guard::Unchanged(key.clone(), stored.revision));
+        transaction.writes.push(WriteOperation::Delete(key));
+    }
+    let full_name = format!("{namespace}/{name}");
+    for (held, found) in engine.list(&Listing::StaticsOf(pool.to_owned())).await? {
+        let KeyOfEngine::Static { address, .. } = held else { continue };
+        // Also what a claim or a deletion of the name that did not end has left.
+        if !addresses.contains(&address) && name_of(&found).as_deref() != Some(&full_name) {
+            continue;
+        }
         if let Some(owner) = found.record::<BlockRecord>() {
             return Err(refused(
-                format!("node {} has {address} of name {namespace}/{name}", owner.node),
+                format!("node {} has {address} of name {full_name}", owner.node),
                 "delete its attachment first, or fence the node if it is gone for ever",
             ));
         }
+        addresses.insert(address);
         transaction.guards.push(Guard::Unchanged(held.clone(), found.revision));
         transaction.writes.push(WriteOperation::Delete(held));
     }
+    if transaction.writes.is_empty() {
+        return Err(refused(
+            format!("pool {pool} has no name {full_name}"),
+            "the keys below sticky/ of etcd, or the objects stickynames of Kubernetes, are all names",
+        ));
+    }
     match engine.commit(&transaction).await? {
-        Outcome::Committed(_) => Ok(addresses),
+        Outcome::Committed(_) => Ok(addresses.into_iter().collect()),
         Outcome::Refused(_) => Err(refused(format!("name {namespace}/{name} was changed meanwhile"), "try again")),
     }
 }

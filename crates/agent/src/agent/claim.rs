@@ -35,7 +35,10 @@ impl AgentFailure {
             AgentFailure::Engine(error) => AgentError {
                 code: code::TRY_AGAIN,
                 msg: error.text.clone(),
-                hint: Some("the engine is out of reach: look at etcd and at the network of this node".into()),
+                hint: Some(
+                    "the engine is out of reach: look at etcd or the API server, and at the network of this node"
+                        .into(),
+                ),
             },
             AgentFailure::Files(error) => {
                 AgentError { code: code::IO, msg: error.text.clone(), hint: error.hint.clone() }
@@ -118,7 +121,8 @@ impl<E: Engine> PoolAgent<E> {
             let hint = format!("a network of pool has a name of at most {LONGEST_NETWORK} bytes");
             return Err(refused(code::INVALID_CONFIG, text, &hint));
         }
-        if self.files.pool(&want.pool).is_none() || self.standing.is_none() {
+        let is_claimable = self.files.pool(&want.pool).is_some() && self.files.revision_of(&want.pool).is_some();
+        if !is_claimable || self.standing.is_none() {
             self.reconcile(&BTreeSet::new())?;
         }
         match self.files.pool(&want.pool) {
@@ -131,6 +135,11 @@ impl<E: Engine> PoolAgent<E> {
                 code::TRY_AGAIN,
                 format!("pool {} is closed: nodes claim no more blocks of it", want.pool),
                 "choose another pool, or open this one",
+            )),
+            Some(_) if self.files.revision_of(&want.pool).is_none() => Err(refused(
+                code::TRY_AGAIN,
+                format!("pool {} is being defined anew", want.pool),
+                "try again; if it stays so, the operator's program has not ended well: repeat cnikit-agent define",
             )),
             Some(pool) => Ok(pool.clone()),
         }

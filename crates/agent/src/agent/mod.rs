@@ -226,7 +226,7 @@ impl<E: Engine> PoolAgent<E> {
         self.metrics.count_engine(surveyed.is_ok());
         let mut survey = surveyed?;
         // Whoever can write to the engine is not trusted with addresses that no pool has.
-        survey.blocks.retain(|id, _| held.contains(id) || self.files.is_of_pool(id));
+        survey.set_strays_aside(&held, |id| self.files.is_of_pool(id));
         let is_name = |found: &FoundBlock| left_to_name(&found.stored).is_some();
         let names = survey.blocks.iter().filter(|(_, found)| is_name(found)).map(|(id, _)| id.clone());
         self.files.set_names(names.collect());
@@ -252,8 +252,8 @@ impl<E: Engine> PoolAgent<E> {
         let committed = self.runtime.block_on(self.engine.commit(&transaction));
         self.metrics.count_engine(committed.is_ok());
         let outcome = committed?;
-        if let (Step::OpenSession { .. }, Outcome::Committed(revision)) = (step, &outcome) {
-            self.session = *revision;
+        if let (Step::OpenSession { .. }, Outcome::Committed(revisions)) = (step, &outcome) {
+            self.session = revisions.first().copied().unwrap_or_default();
         }
         for change in settled(step, &outcome) {
             if let Err(error) = self.files.apply(&change) {
@@ -299,7 +299,9 @@ impl<E: Engine> PoolAgent<E> {
             match PoolDefinition::parse(&stored.value) {
                 Ok(pool) if pool.name() == name => {
                     pools.pools.push(pool.config().clone());
-                    revisions.insert(name, stored.revision);
+                    if stored.revision > 0 {
+                        revisions.insert(name, stored.revision);
+                    }
                 }
                 Ok(pool) => log("pools", format_args!("the pool {} is under the name {name}: ignored", pool.name())),
                 Err(error) => log("pools", format_args!("the pool {name} is ignored: {error}")),

@@ -270,7 +270,7 @@ impl Engine for EtcdEngine {
             self.lease.store(lease, Ordering::Relaxed);
         }
         let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-        Ok(Outcome::Committed(revision))
+        Ok(Outcome::Committed(vec![revision; transaction.writes.len()]))
     }
 
     async fn survey(

@@ -6,7 +6,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use cnikit_pool::{Incarnation, KeyOfEngine};
 
 use super::{Engine, EngineError, Listing};
-use crate::protocol::{BlockId, Guard, Outcome, StoredValue, Survey, Transaction, WriteOperation};
+use crate::protocol::{
+    BlockId, FoundValue, Guard, KeyReply, KeyRequest, Outcome, StoredValue, Survey, Transaction, WriteOperation,
+};
 
 /// Keys and values with one revision for all, as etcd has it.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
@@ -15,6 +17,8 @@ pub struct MemoryStore {
     pub revision: i64,
     /// The values.
     pub values: BTreeMap<KeyOfEngine, StoredValue>,
+    /// The pools whose definition does not count yet.
+    pub pending: BTreeSet<KeyOfEngine>,
 }
 
 impl MemoryStore {
@@ -34,7 +38,46 @@ impl MemoryStore {
                 WriteOperation::Delete(key) => drop(self.values.remove(key)),
             }
         }
-        Outcome::Committed(self.revision)
+        Outcome::Committed(vec![self.revision; transaction.writes.len()])
+    }
+
+    /// Executes a request about one key, as an engine without transactions does.
+    pub fn request(&mut self, request: &KeyRequest) -> KeyReply {
+        match request {
+            KeyRequest::Read(key) => {
+                let found = |stored: &StoredValue| FoundValue {
+                    stored: stored.clone(),
+                    is_pending: self.pending.contains(key),
+                };
+                KeyReply::Found(self.values.get(key).map(found))
+            }
+            KeyRequest::List(part) => {
+                let of_part = self.values.iter().filter(|(key, _)| part.has(key));
+                KeyReply::Listed(of_part.map(|(key, stored)| (key.clone(), stored.revision)).collect())
+            }
+            KeyRequest::Create { key, .. } if self.values.contains_key(key) => KeyReply::Refused,
+            KeyRequest::Replace { key, revision, .. } | KeyRequest::Delete { key, revision }
+                if self.values.get(key).is_none_or(|stored| stored.revision != *revision) =>
+            {
+                KeyReply::Refused
+            }
+            KeyRequest::Create { key, value, is_pending } | KeyRequest::Replace { key, value, is_pending, .. } => {
+                self.revision += 1;
+                self.values.insert(key.clone(), StoredValue { value: value.clone(), revision: self.revision });
+                if *is_pending {
+                    self.pending.insert(key.clone());
+                } else {
+                    self.pending.remove(key);
+                }
+                KeyReply::Written(self.revision)
+            }
+            KeyRequest::Delete { key, .. } => {
+                self.revision += 1;
+                self.values.remove(key);
+                self.pending.remove(key);
+                KeyReply::Written(self.revision)
+            }
+        }
     }
 
     /// What it has of a node.

@@ -1,6 +1,8 @@
 //! Engines, which record the blocks of all nodes.
 
+mod any;
 mod etcd;
+mod kubernetes;
 mod memory;
 
 use std::collections::BTreeSet;
@@ -9,7 +11,9 @@ use std::future::Future;
 
 use cnikit_pool::{Incarnation, KeyOfEngine};
 
+pub use any::{AnyEngine, EngineSettings};
 pub use etcd::{EtcdEngine, EtcdSettings, EtcdTls};
+pub use kubernetes::{ApiCredentials, ApiServer, GROUP as KUBERNETES_GROUP, KubernetesEngine, KubernetesSettings};
 pub use memory::{MemoryEngine, MemoryStore};
 
 use crate::protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
@@ -59,12 +63,12 @@ pub enum Listing {
 }
 
 /// An engine. Claims, releases, fences, sessions and the node's record are transactions, which the protocol computes; an engine
-/// executes them, all or nothing.
+/// executes them, all or nothing: at once, or as an [`Execution`](crate::protocol::Execution).
 pub trait Engine: Send + Sync + 'static {
     /// Executes a transaction.
     fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Outcome, EngineError>> + Send;
 
-    /// What it has of a node, at one revision. `held` are the blocks in the node's files.
+    /// What it has of a node: at one revision, or first the blocks and then the rest. `held` are the blocks in the node's files.
     fn survey(
         &self,
         node: &str,
@@ -77,6 +81,14 @@ pub trait Engine: Send + Sync + 'static {
         &self,
         listing: &Listing,
     ) -> impl Future<Output = Result<Vec<(KeyOfEngine, StoredValue)>, EngineError>> + Send;
+
+    /// The session of a node; `None` if it has none. One that has ended, and is still stored, has a value that is no record.
+    fn living_session(&self, node: &str) -> impl Future<Output = Result<Option<StoredValue>, EngineError>> + Send {
+        async move {
+            let key = KeyOfEngine::Session(node.to_owned());
+            Ok(self.list(&Listing::Key(key)).await?.into_iter().next().map(|(_, stored)| stored))
+        }
+    }
 
     /// Renews the session, once. `Ok(false)`: it has ended, or none was opened.
     fn keep_session(&self) -> impl Future<Output = Result<bool, EngineError>> + Send;

@@ -5,6 +5,7 @@
 //! - [`plan()`]: the steps that follow from the files and a survey.
 //! - [`transaction_of`]: what a step asks of the engine, with its guards.
 //! - [`decide_sticky`]: how a name gets its addresses on another node.
+//! - [`Execution`]: a transaction on an engine that writes one key at a time.
 //! - [`settled`], [`changed`]: what an answer changes in the files.
 //!
 //! # Why it is safe
@@ -18,14 +19,16 @@
 //!
 //! No time decides anything. The session ends when its lease does, but nothing is freed by that: it detects a clone only.
 
+mod execution;
 mod plan;
 mod sticky;
 mod survey;
 mod transaction;
 mod view;
 
+pub use execution::{CheckOrder, Execution, FoundValue, KeyReply, KeyRequest, NextRequest};
 pub use plan::{Standing, Step, plan};
-pub use sticky::{FoundSticky, StickyClaim, StickyDecision, decide_sticky, left_to_name};
+pub use sticky::{FoundSticky, StickyClaim, StickyDecision, decide_sticky, left_to_name, name_of};
 pub use survey::{FoundBlock, StoredValue, Survey};
 pub use transaction::{
     Guard, Outcome, Part, Transaction, WriteOperation, claim, fence, free_fenced, settled, transaction_of,

@@ -69,6 +69,15 @@ pub enum Step {
         /// What is written instead of the record, if the address stays with a name.
         left: Option<Vec<u8>>,
     },
+    /// Delete the record of a block of this incarnation that its files do not have, and that it cannot adopt.
+    Discard {
+        /// The block.
+        id: BlockId,
+        /// The revision that the record must still have.
+        epoch: i64,
+        /// As of [`Step::Release`].
+        left: Option<Vec<u8>>,
+    },
     /// Claim the addresses of a name.
     ClaimSticky {
         /// The name.
@@ -112,7 +121,7 @@ pub fn plan(view: &NodeView, survey: Option<&Survey>) -> Vec<Step> {
     }
     let Some(survey) = survey else { return Vec::new() };
     if survey.is_fenced || view.state == NodeState::Fenced {
-        return fenced(view);
+        return fenced(view, survey);
     }
     let session = survey.session.as_ref().map_or(0, |found| found.revision);
     match survey.session_record() {
@@ -131,6 +140,12 @@ pub fn plan(view: &NodeView, survey: Option<&Survey>) -> Vec<Step> {
         steps.extend(step_of_block(view, block, survey.blocks.get(&block.id), standing));
     }
     steps.extend(adoptions(view, survey, standing));
+    for (id, found) in &survey.strays {
+        // Of a pool that is not known, nothing is concluded.
+        if view.pools.contains_key(&id.pool) && found.is_of(&view.name, view.incarnation) {
+            steps.push(discard(id, found));
+        }
+    }
     steps.retain(|step| is_of_known_pool(view, step));
     steps
 }
@@ -154,14 +169,21 @@ fn new_boot(view: &NodeView) -> Vec<Step> {
 }
 
 /// A fenced incarnation serves nothing, keeps the blocks of its containers until they are gone, and then ends.
-fn fenced(view: &NodeView) -> Vec<Step> {
+fn fenced(view: &NodeView, survey: &Survey) -> Vec<Step> {
     if view.state == NodeState::Serving {
         return vec![Step::RecordFence];
     }
-    if view.blocks.is_empty() {
+    // A claim that was executed after its node was fenced has left these; or the fence has not freed them yet.
+    let mut steps = Vec::new();
+    for (id, found) in survey.blocks.iter().chain(&survey.strays) {
+        let is_held = view.blocks.iter().any(|block| block.id == *id);
+        if !is_held && found.is_of(&view.name, view.incarnation) {
+            steps.push(discard(id, found));
+        }
+    }
+    if view.blocks.is_empty() && steps.is_empty() {
         return vec![Step::NewIncarnation];
     }
-    let mut steps = Vec::new();
     for block in &view.blocks {
         if block.state != BlockState::Lost {
             steps.push(change(block, ChangeKind::Lose));
@@ -181,6 +203,10 @@ fn refused(view: &NodeView, is_clone: bool) -> Vec<Step> {
         steps.extend(active.map(|block| change(block, ChangeKind::Unconfirm)));
     }
     steps
+}
+
+fn discard(id: &BlockId, found: &FoundBlock) -> Step {
+    Step::Discard { id: id.clone(), epoch: found.stored.revision, left: left_to_name(&found.stored) }
 }
 
 fn change(block: &HeldBlock, kind: ChangeKind) -> Step {

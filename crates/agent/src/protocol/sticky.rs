@@ -98,7 +98,9 @@ pub fn decide_sticky<I: Iterator<Item = IpAddr>>(
         };
         let address = match *slot {
             Some(address) => address,
-            None => match candidates(*family).find(|address| !found.statics.contains_key(address)) {
+            None => match reserved(claim, found, *family)
+                .or_else(|| candidates(*family).find(|address| !found.statics.contains_key(address)))
+            {
                 Some(address) => address,
                 None => return Ok(StickyDecision::Full(*family)),
             },
@@ -114,9 +116,6 @@ pub fn decide_sticky<I: Iterator<Item = IpAddr>>(
         None => Guard::Absent(key.clone()),
     });
     let mut writes = Vec::new();
-    if before != record || found.record.is_none() {
-        writes.push(WriteOperation::Put(key, write_record(&record)?));
-    }
     let mut fences = BTreeSet::new();
     for (id, address) in ids.iter().zip(&addresses) {
         match found.statics.get(address) {
@@ -132,10 +131,30 @@ pub fn decide_sticky<I: Iterator<Item = IpAddr>>(
         }
         writes.push(WriteOperation::Put(id.key(), write_record(&record_of(view, claim))?));
     }
+    // After its addresses: an engine that writes one key at a time leaves no name whose address is not reserved.
+    if before != record || found.record.is_none() {
+        writes.push(WriteOperation::Put(key, write_record(&record)?));
+    }
     for (node, incarnation, revision) in fences {
         guards.push(Guard::Unchanged(KeyOfEngine::Fence { node, incarnation }, revision));
     }
     Ok(StickyDecision::Claim(addresses, Transaction { guards, writes }))
+}
+
+/// An address that is reserved for the name although its record does not say so: a claim or a deletion of the name that did not end
+/// has left it.
+fn reserved(claim: &StickyClaim, found: &FoundSticky, family: PoolFamily) -> Option<IpAddr> {
+    let is_of_name = |stored: &StoredValue| name_of(stored).as_deref() == Some(&claim.full_name());
+    let mut statics = found.statics.iter().filter(|(address, _)| PoolFamily::of(**address) == family);
+    statics.find(|(_, stored)| is_of_name(stored)).map(|(address, _)| *address)
+}
+
+/// The name that a static address stays with.
+pub fn name_of(stored: &StoredValue) -> Option<String> {
+    match stored.record::<StaticRecord>() {
+        Some(record) => record.sticky,
+        None => stored.record::<UnheldRecord>().map(|unheld| unheld.sticky),
+    }
 }
 
 fn record_of(view: &NodeView, claim: &StickyClaim) -> StaticRecord {

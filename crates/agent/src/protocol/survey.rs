@@ -12,7 +12,8 @@ use super::view::BlockId;
 pub struct StoredValue {
     /// The bytes.
     pub value: Vec<u8>,
-    /// The revision of its last write.
+    /// The revision of its last write. In a list, that of the definition of a pool that does not count yet is negative: no claim is
+    /// made by it. See [`super::Execution`].
     pub revision: i64,
 }
 
@@ -45,7 +46,7 @@ impl FoundBlock {
     }
 }
 
-/// What the engine has of a node, at one revision.
+/// What the engine has of a node: at one revision, or blocks first and then the rest.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Survey {
     /// The session of the node's name.
@@ -56,11 +57,21 @@ pub struct Survey {
     pub is_fenced: bool,
     /// All blocks and static addresses of this incarnation, and those in the node's files whoever owns them.
     pub blocks: BTreeMap<BlockId, FoundBlock>,
+    /// Blocks of this incarnation that neither its files nor a pool have: they are given back.
+    pub strays: BTreeMap<BlockId, FoundBlock>,
 }
 
 impl Survey {
-    /// Gathers what concerns a node from values of the engine, all of one revision: its session, its record, its fence, and blocks.
-    /// `held` are the blocks in the node's files.
+    /// Sets aside the blocks that neither the node's files nor a pool have.
+    pub fn set_strays_aside(&mut self, held: &BTreeSet<BlockId>, is_of_pool: impl Fn(&BlockId) -> bool) {
+        let is_known = |id: &BlockId| held.contains(id) || is_of_pool(id);
+        let (blocks, strays) = std::mem::take(&mut self.blocks).into_iter().partition(|(id, _)| is_known(id));
+        self.blocks = blocks;
+        self.strays = strays;
+    }
+
+    /// Gathers what concerns a node from values of the engine: its session, its record, its fence, and blocks. `held` are the
+    /// blocks in the node's files.
     pub fn gather(
         node: &str,
         incarnation: Incarnation,

@@ -1,7 +1,6 @@
 //! What a step asks of the engine: writes under guards, all or nothing.
 
 use std::collections::BTreeSet;
-use std::net::IpAddr;
 
 use cnikit_pool::{
     BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, SessionRecord, StaticRecord, write_record,
@@ -67,6 +66,23 @@ pub enum WriteOperation {
     Delete(KeyOfEngine),
 }
 
+impl WriteOperation {
+    /// The key.
+    pub fn key(&self) -> &KeyOfEngine {
+        match self {
+            WriteOperation::Put(key, _) | WriteOperation::PutLeased(key, _) | WriteOperation::Delete(key) => key,
+        }
+    }
+
+    /// The value; `None` for a deletion.
+    pub fn value(&self) -> Option<&[u8]> {
+        match self {
+            WriteOperation::Put(_, value) | WriteOperation::PutLeased(_, value) => Some(value),
+            WriteOperation::Delete(_) => None,
+        }
+    }
+}
+
 /// Writes that happen if all guards hold.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Transaction {
@@ -79,9 +95,10 @@ pub struct Transaction {
 /// The answer.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Outcome {
-    /// The guards held. Everything was written in this revision.
-    Committed(i64),
-    /// A guard did not hold. These are the values of the guards' keys, in their order; `None` also for a guard of several keys.
+    /// The guards held. Everything was written, in these revisions, one per write and in their order.
+    Committed(Vec<i64>),
+    /// A guard did not hold. These are the values of the guards' keys, in their order; `None` also for a guard of several keys,
+    /// and for what an engine has not read.
     Refused(Vec<Option<StoredValue>>),
 }
 
@@ -129,7 +146,7 @@ pub fn transaction_of(view: &NodeView, step: &Step) -> Result<Option<Transaction
             claim(view, ids, network, attachment.as_deref(), *standing)?
         }
         Step::ClaimSticky { transaction, .. } => transaction.clone(),
-        Step::Release { id, epoch, left, .. } => {
+        Step::Release { id, epoch, left, .. } | Step::Discard { id, epoch, left } => {
             Transaction { guards: vec![Guard::Unchanged(id.key(), *epoch)], writes: vec![given_up(id, left.clone())] }
         }
     };
@@ -218,22 +235,28 @@ pub fn free_fenced(node: &str, incarnation: Incarnation, fence: i64, id: &BlockI
 
 /// What a committed step changes in the files. A refused one changes nothing: the next survey says why.
 pub fn settled(step: &Step, outcome: &Outcome) -> Vec<BlockChange> {
-    let Outcome::Committed(revision) = outcome else { return Vec::new() };
+    let Outcome::Committed(revisions) = outcome else { return Vec::new() };
     let change = |id: &BlockId, network: &str, kind: ChangeKind| BlockChange {
         id: id.clone(),
         network: network.to_owned(),
         kind,
     };
     match step {
-        Step::Renew { id, network, .. } => vec![change(id, network, ChangeKind::Activate(*revision))],
-        Step::Claim { ids, network, .. } => {
-            ids.iter().map(|id| change(id, network, ChangeKind::Activate(*revision))).collect()
+        Step::Renew { id, network, .. } => {
+            revisions.first().map(|revision| change(id, network, ChangeKind::Activate(*revision))).into_iter().collect()
         }
-        Step::ClaimSticky { claim, addresses, .. } => {
-            let activated = |address: &IpAddr| {
-                change(&BlockId::of_static(&claim.pool, *address), &claim.network, ChangeKind::Activate(*revision))
-            };
-            addresses.iter().map(activated).collect()
+        Step::Claim { ids, network, .. } => {
+            let activated = |(id, revision): (&BlockId, &i64)| change(id, network, ChangeKind::Activate(*revision));
+            ids.iter().zip(revisions).map(activated).collect()
+        }
+        Step::ClaimSticky { claim, transaction, .. } => {
+            let mut changes = Vec::new();
+            for (write, revision) in transaction.writes.iter().zip(revisions) {
+                if let Some(id) = BlockId::of_key(write.key()) {
+                    changes.push(change(&id, &claim.network, ChangeKind::Activate(*revision)));
+                }
+            }
+            changes
         }
         Step::Release { id, network, held, .. } => vec![change(id, network, ChangeKind::Remove(*held))],
         _ => Vec::new(),

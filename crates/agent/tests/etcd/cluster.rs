@@ -19,6 +19,9 @@ pub(crate) struct Cluster {
 const MEMBERS: usize = 3;
 
 impl Cluster {
+    /// How many blocks are claimed before the first answer is lost, of a claim of two: it is one transaction.
+    pub(crate) const CLAIMED_UNHEARD: usize = 2;
+
     /// Starts the members, and waits until they serve.
     pub(crate) fn start() -> Cluster {
         let cluster = Cluster::begin(Host::new(), "http", String::new());
@@ -71,6 +74,16 @@ impl Cluster {
             timeout: Duration::from_secs(2),
             session: 5,
         }
+    }
+
+    /// Where the first member listens.
+    pub(crate) fn address() -> &'static str {
+        "127.0.0.1:2379"
+    }
+
+    /// The settings with another address.
+    pub(crate) fn settings_at(&self, address: &str) -> EtcdSettings {
+        EtcdSettings { endpoints: vec![format!("http://{address}")], ..self.settings() }
     }
 
     /// The settings with a client's certificate, if it has one.

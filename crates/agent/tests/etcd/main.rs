@@ -7,6 +7,7 @@ mod cluster;
 mod definitions;
 mod end_to_end;
 mod figures;
+mod members;
 mod nemesis;
 mod node;
 mod operations;

@@ -5,31 +5,47 @@ use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, Listing};
+use cnikit_agent::engine::{AnyEngine, Engine, EngineSettings, Listing};
 use cnikit_agent::operator::{FenceRequest, define_pool};
+use cnikit_agent::protocol::{Outcome, StoredValue, Transaction, WriteOperation};
 use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent};
-use cnikit_pool::{BlockRecord, BlockState, LocalBlock, NetworkFiles, NodeFiles, Want};
+use cnikit_pool::{BlockRecord, BlockState, EngineKeys, LocalBlock, NetworkFiles, NodeFiles, Want};
 use cnikit_reservations::{AllocationRequest, Boot, Owner, RangeSet, Store};
 use tokio::runtime::Runtime;
 
 use crate::cluster::runtime;
 
+/// Renews a session until it is dropped.
+pub(crate) struct Keeper(tokio::task::JoinHandle<()>);
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.0.abort();
+    }
+}
+
 pub(crate) struct Node {
     pub(crate) runtime: Runtime,
-    pub(crate) engine: Arc<EtcdEngine>,
-    pub(crate) agent: PoolAgent<EtcdEngine>,
+    pub(crate) engine: Arc<AnyEngine>,
+    pub(crate) agent: PoolAgent<AnyEngine>,
     pub(crate) files: NodeFiles,
 }
 
 impl Node {
     /// A node with this name, whose files are in a directory of that name.
-    pub(crate) fn new(name: &str, dir: &Path, settings: EtcdSettings) -> Node {
+    pub(crate) fn new(name: &str, dir: &Path, settings: impl Into<EngineSettings>) -> Node {
         Node::booted(name, dir, settings, "boot-1", Duration::from_mins(5))
     }
 
-    pub(crate) fn booted(name: &str, dir: &Path, settings: EtcdSettings, boot: &str, grace: Duration) -> Node {
+    pub(crate) fn booted(
+        name: &str,
+        dir: &Path,
+        settings: impl Into<EngineSettings>,
+        boot: &str,
+        grace: Duration,
+    ) -> Node {
         let runtime = runtime();
-        let engine = Arc::new(EtcdEngine::new(settings).unwrap());
+        let engine = Arc::new(AnyEngine::new(settings.into()).unwrap());
         let files = NodeFiles::new(dir.join(name));
         let settings = AgentSettings { node: name.into(), boot: format!("{boot}-{name}"), files: files.clone(), grace };
         let metrics = Arc::new(AgentMetrics::default());
@@ -39,6 +55,25 @@ impl Node {
 
     pub(crate) fn define(&self, pool: &str) {
         self.runtime.block_on(define_pool(self.engine.as_ref(), pool.as_bytes())).unwrap();
+    }
+
+    /// Another program writes a key.
+    pub(crate) fn put(&self, key: &str, value: &str) {
+        let key = keys().parse(&format!("{}{key}", EngineKeys::PREFIX)).unwrap();
+        self.write(WriteOperation::Put(key, value.into()));
+    }
+
+    /// Another program deletes all blocks.
+    pub(crate) fn delete_blocks(&self) {
+        for (key, _) in self.runtime.block_on(self.engine.list(&Listing::Blocks)).unwrap() {
+            self.write(WriteOperation::Delete(key));
+        }
+    }
+
+    fn write(&self, write: WriteOperation) {
+        let transaction = Transaction { guards: Vec::new(), writes: vec![write] };
+        let outcome = self.runtime.block_on(self.engine.commit(&transaction)).unwrap();
+        assert!(matches!(outcome, Outcome::Committed(_)), "{outcome:?}");
     }
 
     pub(crate) fn reconcile(&mut self) -> Result<(), AgentFailure> {
@@ -93,12 +128,29 @@ impl Node {
 
     /// The owners in the engine, with their blocks.
     pub(crate) fn owners(&self) -> Vec<(String, String)> {
-        let mut owners = Vec::new();
-        for (key, stored) in self.runtime.block_on(self.engine.list(&Listing::Blocks)).unwrap() {
-            owners.push((stored.record::<BlockRecord>().unwrap().node, key.to_string()));
-        }
-        owners
+        self.try_owners().unwrap()
     }
+
+    pub(crate) fn try_owners(&self) -> Result<Vec<(String, String)>, String> {
+        let listed = self.runtime.block_on(self.engine.list(&Listing::Blocks)).map_err(|error| error.text)?;
+        let owner = |stored: &StoredValue| stored.record::<BlockRecord>().unwrap().node;
+        Ok(listed.iter().map(|(key, stored)| (owner(stored), key.to_string())).collect())
+    }
+
+    /// Renews the session, as the daemon does, until the value is dropped.
+    pub(crate) fn keep(&self) -> Keeper {
+        let engine = Arc::clone(&self.engine);
+        Keeper(self.runtime.spawn(async move {
+            loop {
+                let _ = engine.keep_session().await;
+                tokio::time::sleep(Duration::from_millis(200)).await;
+            }
+        }))
+    }
+}
+
+fn keys() -> EngineKeys {
+    EngineKeys::new(EngineKeys::PREFIX).unwrap()
 }
 
 /// The fence of a node.

@@ -1,4 +1,4 @@
-//! A proxy in front of etcd, which can lose the answers.
+//! A proxy in front of the engine, which can lose the answers.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -7,8 +7,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// Where the proxy listens.
-pub(crate) const PROXY: &str = "http://127.0.0.1:9999";
-/// How long it waits for a connection to etcd.
+pub(crate) const PROXY: &str = "127.0.0.1:9999";
+/// How long it waits for a connection to the engine.
 const CONNECT: Duration = Duration::from_secs(1);
 
 /// A running proxy.
@@ -22,7 +22,7 @@ impl Proxy {
     pub(crate) fn start(to: &str) -> Proxy {
         let loses = Arc::new(AtomicBool::new(false));
         let flag = Arc::clone(&loses);
-        let listener = TcpListener::bind("127.0.0.1:9999").unwrap();
+        let listener = TcpListener::bind(PROXY).unwrap();
         let to: SocketAddr = to.parse().unwrap();
         std::thread::spawn(move || {
             for client in listener.incoming().flatten() {

@@ -2,8 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use cnikit_agent::protocol::{BlockId, HeldBlock, NodeView, Outcome, Step, Transaction};
-use cnikit_pool::{AfterBoot, Incarnation, LocalBlock, NodeState, PoolFamily};
+use cnikit_agent::protocol::{
+    BlockId, Execution, HeldBlock, KeyRequest, NextRequest, NodeView, Outcome, Step, StoredValue, Transaction,
+};
+use cnikit_pool::{AfterBoot, Incarnation, KeyOfEngine, LocalBlock, NodeState, PoolFamily};
 
 pub(crate) const POOL: &str = "p";
 pub(crate) const NETWORK: &str = "n";
@@ -15,10 +17,14 @@ pub(crate) enum Process {
     Down,
     /// It waits.
     Idle,
+    /// It has read a part of what a survey needs.
+    Surveying(Vec<(KeyOfEngine, StoredValue)>),
     /// It has steps to do, which it computed some time ago.
     Planned(VecDeque<Step>),
     /// It waits for the engine's answer.
     Asked(Step, Transaction, VecDeque<Step>),
+    /// It executes a transaction one key at a time. Whether a block was written after its owner was fenced.
+    Executing(Step, Execution, VecDeque<Step>, bool),
     /// It has the answer, and has not written the files.
     Answered(Step, Outcome, VecDeque<Step>),
 }
@@ -34,6 +40,15 @@ pub(crate) struct Machine {
     pub(crate) containers: BTreeMap<BlockId, Holder>,
     /// The incarnations of which the files said that they are fenced.
     pub(crate) learned: BTreeSet<Incarnation>,
+    /// The definition of the pool that the files have.
+    pub(crate) definition: u8,
+}
+
+/// What the network may still deliver.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Late {
+    Transaction(Transaction),
+    Request(KeyRequest),
 }
 
 /// Under which incarnation and in which boot an address was allocated.
@@ -65,6 +80,7 @@ impl Machine {
             process: Process::Down,
             containers: BTreeMap::new(),
             learned: BTreeSet::new(),
+            definition: 1,
         }
     }
 
@@ -137,12 +153,21 @@ impl Machine {
         self.view = view;
     }
 
-    /// The process ends, whatever it was doing. Returns the transaction that the network may still deliver.
-    pub(crate) fn crash(&mut self) -> Option<Transaction> {
+    /// The process ends, whatever it was doing. Returns what the network may still deliver.
+    pub(crate) fn crash(&mut self) -> Option<Late> {
         self.view.session = 0;
         match std::mem::replace(&mut self.process, Process::Down) {
-            Process::Asked(_, transaction, _) => Some(transaction),
+            Process::Asked(_, transaction, _) => Some(Late::Transaction(transaction)),
+            Process::Executing(_, execution, _, _) => late_request(&execution),
             _ => None,
         }
+    }
+}
+
+/// What is under way of an execution that is given up.
+pub(crate) fn late_request(execution: &Execution) -> Option<Late> {
+    match execution.next() {
+        NextRequest::Ask(request) if request.writes() => Some(Late::Request(request)),
+        _ => None,
     }
 }

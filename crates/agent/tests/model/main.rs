@@ -4,6 +4,7 @@
 #![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
 #![expect(clippy::print_stderr, reason = "how much was explored")]
 
+mod engine;
 mod machine;
 mod planted;
 mod renumber;

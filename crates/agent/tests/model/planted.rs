@@ -1,7 +1,9 @@
 //! Errors in the protocol that the model has to find. Each is what an earlier or a simpler design would have been.
 
+use cnikit_agent::engine::MemoryStore;
 use cnikit_agent::protocol::{
-    BlockChange, ChangeKind, Guard, HeldBlock, NodeView, Step, Survey, Transaction, WriteOperation, plan,
+    BlockChange, ChangeKind, Execution, Guard, HeldBlock, KeyRequest, NodeView, Step, Survey, Transaction,
+    WriteOperation, plan,
 };
 use cnikit_pool::{BlockState, KeyOfEngine, NodeState, StaticRecord, UnheldRecord, read_record};
 
@@ -29,6 +31,14 @@ pub(crate) enum Planted {
     NameTakesHeld,
     /// The files are never compared with the engine, so that what a crash lost is not found.
     NoAdoption,
+    /// Of a transaction that is executed one key at a time, the other guards are not read.
+    NoCheck,
+    /// They are read before the writes and not after them.
+    CheckBeforeWrite,
+    /// What a refused transaction has created is deleted whatever its revision.
+    UndoWithoutRevision,
+    /// A definition counts before the blocks were listed.
+    DefinitionWithoutMark,
 }
 
 impl Planted {
@@ -71,6 +81,21 @@ impl Planted {
         }
     }
 
+    /// A request about one key, of an execution.
+    pub(crate) fn request(self, store: &MemoryStore, execution: &Execution, request: KeyRequest) -> KeyRequest {
+        match (self, request) {
+            (Planted::UndoWithoutRevision, KeyRequest::Delete { key, revision }) if execution.undoes() => {
+                let present = store.values.get(&key).map_or(revision, |stored| stored.revision);
+                KeyRequest::Delete { key, revision: present }
+            }
+            (Planted::DefinitionWithoutMark, KeyRequest::Replace { key, revision, is_pending: true, .. }) => {
+                let value = execution.transaction().writes[0].value().unwrap_or_default().to_vec();
+                KeyRequest::Replace { key, value, revision, is_pending: false }
+            }
+            (_, request) => request,
+        }
+    }
+
     pub(crate) fn transaction(self, mut transaction: Transaction) -> Transaction {
         match self {
             Planted::DeletionWithoutEpoch => {
@@ -86,6 +111,10 @@ impl Planted {
             Planted::ClaimOfTaken => {
                 let is_block = |guard: &Guard| matches!(guard, Guard::Absent(KeyOfEngine::Block { .. }));
                 transaction.guards.retain(|guard| !is_block(guard));
+            }
+            Planted::NoCheck => {
+                let keys: Vec<KeyOfEngine> = transaction.writes.iter().map(|write| write.key().clone()).collect();
+                transaction.guards.retain(|guard| guard.key().is_some_and(|key| keys.contains(key)));
             }
             Planted::NameForgotten => {
                 for write in &mut transaction.writes {

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use cnikit_agent::protocol::{ChangeKind, Guard, Outcome, Standing, Step, Transaction};
 
-use crate::machine::Process;
+use crate::machine::{Late, Process};
 use crate::world::World;
 
 /// Calls a function with each revision of a world, and puts what it returns in its place.
@@ -13,7 +13,13 @@ fn visit(world: &mut World, call: &mut dyn FnMut(i64) -> i64) {
         stored.revision = call(stored.revision);
     }
     for late in &mut world.late {
-        visit_transaction(late, call);
+        match late {
+            Late::Transaction(transaction) => visit_transaction(transaction, call),
+            Late::Request(request) => request.map_revisions(call),
+        }
+    }
+    if let Some(defines) = &mut world.defines {
+        defines.map_revisions(call);
     }
     for machine in &mut world.machines {
         machine.view.session = call(machine.view.session);
@@ -25,16 +31,28 @@ fn visit(world: &mut World, call: &mut dyn FnMut(i64) -> i64) {
         }
         match &mut machine.process {
             Process::Down | Process::Idle => {}
+            Process::Surveying(values) => {
+                for (_, stored) in values {
+                    stored.revision = call(stored.revision);
+                }
+            }
             Process::Planned(steps) => steps.iter_mut().for_each(|step| visit_step(step, call)),
             Process::Asked(step, transaction, rest) => {
                 visit_step(step, call);
                 visit_transaction(transaction, call);
                 rest.iter_mut().for_each(|step| visit_step(step, call));
             }
+            Process::Executing(step, execution, rest, _) => {
+                visit_step(step, call);
+                execution.map_revisions(call);
+                rest.iter_mut().for_each(|step| visit_step(step, call));
+            }
             Process::Answered(step, outcome, rest) => {
                 visit_step(step, call);
-                if let Outcome::Committed(revision) = outcome {
-                    *revision = call(*revision);
+                if let Outcome::Committed(revisions) = outcome {
+                    for revision in revisions {
+                        *revision = call(*revision);
+                    }
                 }
                 rest.iter_mut().for_each(|step| visit_step(step, call));
             }
@@ -73,6 +91,7 @@ fn visit_step(step: &mut Step, call: &mut dyn FnMut(i64) -> i64) {
         }
         Step::Claim { standing, .. } => visit_standing(standing, call),
         Step::ClaimSticky { transaction, .. } => visit_transaction(transaction, call),
+        Step::Discard { epoch, .. } => *epoch = call(*epoch),
         Step::Release { epoch, held, .. } => {
             *epoch = call(*epoch);
             *held = call(*held);

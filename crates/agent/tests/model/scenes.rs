@@ -9,14 +9,15 @@ use stateright::{Checker, HasDiscoveries, Model};
 use crate::machine::{Machine, Process};
 use crate::planted::Planted;
 use crate::world::{
-    Budget, Copy, Scene, World, deletes_serving, is_orphaned, moved, returned, two_incarnations, unheld,
+    Budget, Copy, Scene, SurveyOrder, World, deletes_serving, is_orphaned, moved, returned, two_incarnations, undoes,
+    undoes_definition, unheld,
 };
 
 /// Whether nothing is lost for ever: once the network is well again and a machine has the session of its name, its files and the
 /// engine agree, and every block serves or can be given back.
 pub(crate) fn heals(scene: &Scene, world: &World) -> bool {
     let is_quiet = |machine: &Machine| matches!(machine.process, Process::Idle | Process::Down);
-    if !world.machines.iter().all(is_quiet) {
+    if !world.machines.iter().all(is_quiet) || world.defines.is_some() {
         return true;
     }
     (0..world.machines.len())
@@ -28,9 +29,11 @@ fn machine_heals(scene: &Scene, world: &World, n: usize, delivers: bool) -> bool
     let mut world = world.clone();
     for late in std::mem::take(&mut world.late) {
         if delivers {
-            world.store.commit(&late);
+            world.deliver(&late);
         }
     }
+    // An operator repeats a definition that was not finished.
+    world.store.pending.clear();
     let name = world.machines[n].view.name.clone();
     world.store.values.remove(&KeyOfEngine::Session(name.clone()));
     world.machines[n].crash();
@@ -65,6 +68,8 @@ fn base(machines: Vec<Machine>) -> Scene {
         copy: None,
         sessions_end: false,
         after_boot: AfterBoot::Confirm,
+        one_by_one: false,
+        survey: SurveyOrder::AtOnce,
         planted: None,
         reached: None,
     }
@@ -269,4 +274,103 @@ fn reaches(scene: Scene, what: &'static str, condition: fn(&World) -> bool) {
     let scene = Scene { reached: Some(condition), ..scene };
     let checker = scene.checker().threads(2).finish_when(HasDiscoveries::Any).spawn_bfs().join();
     assert!(checker.discovery("reached").is_some(), "{what}");
+}
+
+// ------------------------------------------------------------------------------------- an engine that writes one key at a time
+
+/// A scene with such an engine.
+fn one_by_one(scene: Scene) -> Scene {
+    Scene { one_by_one: true, ..scene }
+}
+
+/// A node that is fenced while it claims, and another one that wants its block.
+fn fenced_one_by_one() -> Scene {
+    let limits = Budget { late: 1, adds: 1, fences: 1, ..Budget::default() };
+    one_by_one(Scene { limits, ..fenced_node() })
+}
+
+/// Two nodes claim while an operator defines the pool with other blocks of the same addresses.
+fn redefined_pool(definitions: u8) -> Scene {
+    let limits = Budget { late: 1, adds: 2, definitions, ..Budget::default() };
+    Scene { limits, ..two_nodes() }
+}
+
+/// A node that was fenced while it was down, whose blocks are unconfirmed, and reads the engine in two parts.
+fn survey_in_two(survey: SurveyOrder) -> Scene {
+    let limits = Budget { adds: 1, fences: 1, reboots: 1, ..Budget::default() };
+    one_by_one(Scene { limits, survey, ..fenced_node() })
+}
+
+#[test]
+fn one_by_one_two_nodes_never_share_an_address() {
+    explore("one by one, two nodes", one_by_one(two_nodes()));
+}
+
+#[test]
+fn one_by_one_a_fenced_node_is_given_nothing() {
+    explore("one by one, fence", fenced_one_by_one());
+    explore("one by one, fence and boot", one_by_one(fenced_node()));
+}
+
+#[test]
+fn one_by_one_a_clone_and_a_new_installation_serve_nothing_of_others() {
+    explore("one by one, clone", one_by_one(cloned_node()));
+    explore("one by one, re-image", one_by_one(reimaged_node()));
+}
+
+#[test]
+fn one_by_one_a_name_keeps_its_address() {
+    explore("one by one, moving name", one_by_one(moving_name()));
+    let limits = Budget { adds: 1, fences: 1, reboots: 1, ..Budget::default() };
+    explore("one by one, fenced name", one_by_one(Scene { limits, ..fenced_name() }));
+}
+
+#[test]
+fn claims_and_definitions_at_once_never_overlap() {
+    explore("redefined", Scene { blocks: 1, ..redefined_pool(2) });
+    explore("one by one, redefined", one_by_one(Scene { blocks: 1, ..redefined_pool(1) }));
+}
+
+/// Whatever is read first.
+#[test]
+fn one_by_one_a_survey_in_two_parts_confirms_nothing_of_others() {
+    explore("one by one, blocks first", survey_in_two(SurveyOrder::BlocksFirst));
+    explore("one by one, blocks last", survey_in_two(SurveyOrder::BlocksLast));
+}
+
+#[test]
+fn one_by_one_a_claim_without_a_check_is_found() {
+    finds(Planted::NoCheck, fenced_one_by_one(), "a fenced incarnation is given nothing");
+    finds(Planted::NoCheck, one_by_one(Scene { blocks: 1, ..redefined_pool(1) }), "one holder");
+}
+
+#[test]
+fn one_by_one_a_check_before_the_write_is_found() {
+    finds(Planted::CheckBeforeWrite, fenced_one_by_one(), "a fenced incarnation is given nothing");
+}
+
+#[test]
+fn one_by_one_an_undo_without_a_revision_is_found() {
+    finds(Planted::UndoWithoutRevision, fenced_one_by_one(), OWNED);
+}
+
+#[test]
+fn one_by_one_a_definition_that_counts_at_once_is_found() {
+    finds(Planted::DefinitionWithoutMark, one_by_one(Scene { blocks: 1, ..redefined_pool(1) }), "one holder");
+}
+
+/// What is undone, and what a crash between the write and the check leaves, happens in the scenes.
+#[test]
+fn one_by_one_the_scenes_reach_what_they_are_about() {
+    reaches(one_by_one(two_nodes()), "a block that no file has", is_orphaned);
+    reaches(fenced_one_by_one(), "a claim of a fenced node is undone", undoes);
+    reaches(one_by_one(fenced_node()), "a fenced node serves under a new incarnation", returned);
+    reaches(one_by_one(moving_name()), "a name has moved", moved);
+    reaches(one_by_one(reimaged_node()), "two incarnations of one name have blocks", two_incarnations);
+    reaches(one_by_one(Scene { blocks: 1, ..redefined_pool(1) }), "a claim is undone by a definition", undoes);
+    reaches(
+        one_by_one(Scene { blocks: 1, ..redefined_pool(1) }),
+        "a definition is undone by a claim",
+        undoes_definition,
+    );
 }

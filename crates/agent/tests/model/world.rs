@@ -4,8 +4,8 @@ use std::collections::{BTreeSet, VecDeque};
 
 use cnikit_agent::engine::MemoryStore;
 use cnikit_agent::protocol::{
-    BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, Transaction, WriteOperation,
-    decide_sticky, fence, free_fenced, plan, settled, transaction_of,
+    BlockId, Execution, FoundSticky, KeyRequest, Outcome, Step, StickyClaim, StickyDecision, StoredValue, Transaction,
+    WriteOperation, decide_sticky, fence, free_fenced, plan, settled, transaction_of,
 };
 use cnikit_pool::{
     AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, PoolFamily, SessionRecord,
@@ -13,7 +13,8 @@ use cnikit_pool::{
 };
 use stateright::{Model, Property};
 
-use crate::machine::{Holder, Machine, NETWORK, POOL, Process, boot};
+use crate::engine::give_up;
+use crate::machine::{Holder, Late, Machine, NETWORK, POOL, Process, boot, late_request};
 use crate::planted::Planted;
 use crate::renumber::renumber;
 
@@ -31,6 +32,10 @@ pub(crate) struct Scene {
     /// Whether a session ends although its machine runs, because the agent does not.
     pub(crate) sessions_end: bool,
     pub(crate) after_boot: AfterBoot,
+    /// Whether the engine has no transactions over several keys, so that each is executed one key at a time.
+    pub(crate) one_by_one: bool,
+    /// What a survey reads first.
+    pub(crate) survey: SurveyOrder,
     /// An error in the protocol that the model has to find.
     pub(crate) planted: Option<Planted>,
     /// What some world has to be.
@@ -43,6 +48,17 @@ pub(crate) enum Copy {
     Reimage,
 }
 
+/// What a survey reads first; between its two parts anything can happen.
+#[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
+pub(crate) enum SurveyOrder {
+    /// All at one revision.
+    AtOnce,
+    /// The blocks, then session, record and fence.
+    BlocksFirst,
+    /// Session, record and fence, then the blocks.
+    BlocksLast,
+}
+
 #[derive(Clone, std::marker::Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(crate) struct Budget {
     pub(crate) crashes: u8,
@@ -51,14 +67,20 @@ pub(crate) struct Budget {
     pub(crate) fences: u8,
     /// New containers.
     pub(crate) adds: u8,
+    /// Definitions of the pool.
+    pub(crate) definitions: u8,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct World {
     pub(crate) store: MemoryStore,
     pub(crate) machines: Vec<Machine>,
-    /// Transactions that the network may deliver later, or never.
-    pub(crate) late: Vec<Transaction>,
+    /// What the network may deliver later, or never.
+    pub(crate) late: Vec<Late>,
+    /// The definition that an operator's program is writing.
+    pub(crate) defines: Option<Execution>,
+    /// The nodes whose session counts as ended, because it was not renewed for long.
+    pub(crate) ended: BTreeSet<String>,
     pub(crate) left: Budget,
     pub(crate) next_incarnation: u128,
     pub(crate) next_boot: u8,
@@ -92,6 +114,16 @@ pub(crate) enum Action {
     Del(usize, BlockId),
     Deliver(usize),
     Lose(usize),
+    /// The survey's first part is read.
+    Survey(usize),
+    /// It reads the definition of the pool.
+    Refresh(usize),
+    /// An operator's program begins to define the pool.
+    Define,
+    /// It executes a request about one key.
+    DefineStep,
+    /// It ends.
+    DefineEnds,
     Expire(String),
     Copy,
     Fence(String, Incarnation),
@@ -160,6 +192,7 @@ impl World {
             }
         }
         let record = FenceRecord { by: "o".into(), at: String::new(), why: String::new() };
+        // One key: alike for engines of both kinds.
         self.commit(&fence(node, incarnation, &record).unwrap());
     }
 
@@ -169,13 +202,13 @@ impl World {
         self.put_late(late);
     }
 
-    fn put_late(&mut self, transaction: Option<Transaction>) {
-        if let Some(transaction) = transaction
+    pub(crate) fn put_late(&mut self, late: Option<Late>) {
+        if let Some(late) = late
             && self.left.late > 0
         {
             self.left.late -= 1;
-            self.late.push(transaction);
-            self.late.sort_by_key(|transaction| format!("{transaction:?}"));
+            self.late.push(late);
+            self.late.sort_by_key(|late| format!("{late:?}"));
         }
     }
 
@@ -204,15 +237,15 @@ impl World {
 }
 
 impl Scene {
-    fn ids(&self) -> Vec<BlockId> {
+    pub(crate) fn ids(&self) -> Vec<BlockId> {
         (1..=self.blocks).map(|number| BlockId { is_static: self.sticky, ..block(number) }).collect()
     }
 
     /// The claim of the name that is called as the address, as the agent makes it.
     fn claim_sticky(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
         let machine = &world.machines[n];
-        let view = machine.seen(false, true);
-        let survey = world.store.survey(&view.name, view.incarnation, &machine.held());
+        let view = self.view_of(machine, false, true);
+        let survey = self.survey_of(world, n);
         if view.blocks.iter().any(|block| block.id == *id) || !plan(&view, Some(&survey)).is_empty() {
             return None;
         }
@@ -249,14 +282,14 @@ impl Scene {
     }
 
     fn wanted(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
-        if self.sticky { self.claim_sticky(world, n, id) } else { Scene::claim(world, n, id) }
+        if self.sticky { self.claim_sticky(world, n, id) } else { self.claim(world, n, id) }
     }
 
     /// The steps of a machine, with the planted error.
     pub(crate) fn planned(&self, world: &World, n: usize, is_idle: bool, is_wanted: bool) -> VecDeque<Step> {
         let machine = &world.machines[n];
-        let view = machine.seen(is_idle, is_wanted);
-        let survey = world.store.survey(&view.name, view.incarnation, &machine.held());
+        let view = self.view_of(machine, is_idle, is_wanted);
+        let survey = self.survey_of(world, n);
         let steps = plan(&view, Some(&survey));
         match self.planted {
             Some(planted) => planted.steps(&view, &survey, steps).into(),
@@ -273,10 +306,10 @@ impl Scene {
     }
 
     /// A claim of the block, if the machine may claim and has none that serves.
-    fn claim(world: &World, n: usize, id: &BlockId) -> Option<Step> {
+    fn claim(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
         let machine = &world.machines[n];
-        let view = machine.seen(false, true);
-        let survey = world.store.survey(&view.name, view.incarnation, &machine.held());
+        let view = self.view_of(machine, false, true);
+        let survey = self.survey_of(world, n);
         let has_room = view.blocks.iter().filter(|block| block.state != BlockState::Lost).count() < 2;
         if !has_room || world.owner(id).is_some() || !plan(&view, Some(&survey)).is_empty() {
             return None;
@@ -300,6 +333,9 @@ impl Scene {
         match &machine.process {
             Process::Down => {}
             Process::Idle => {
+                if self.survey != SurveyOrder::AtOnce {
+                    actions.push(Action::Survey(n));
+                }
                 for (is_idle, is_wanted) in [(false, false), (true, false), (false, true)] {
                     let steps = self.planned(world, n, is_idle, is_wanted);
                     let is_new = !(is_idle || is_wanted) || steps != self.planned(world, n, false, false);
@@ -307,11 +343,24 @@ impl Scene {
                         actions.push(Action::Look(n, is_idle, is_wanted));
                     }
                 }
-                let wanted = self.ids().into_iter().filter(|id| self.wanted(world, n, id).is_some());
+                if Scene::defined(world) != (machine.definition, machine.view.pools.get(POOL).copied()) {
+                    actions.push(Action::Refresh(n));
+                }
+                let wanted = self.ids_of(machine.definition).into_iter();
+                let wanted = wanted.filter(|id| self.wanted(world, n, id).is_some());
                 actions.extend(wanted.map(|id| Action::Want(n, id)));
             }
+            Process::Surveying(_) => {
+                for (is_idle, is_wanted) in [(false, false), (true, false), (false, true)] {
+                    let steps = self.planned(world, n, is_idle, is_wanted);
+                    let is_new = !(is_idle || is_wanted) || steps != self.planned(world, n, false, false);
+                    if is_new {
+                        actions.push(Action::Look(n, is_idle, is_wanted));
+                    }
+                }
+            }
             Process::Planned(_) => actions.push(Action::Next(n)),
-            Process::Asked(..) => {
+            Process::Asked(..) | Process::Executing(..) => {
                 actions.push(Action::Answer(n));
                 if world.left.late > 0 {
                     actions.push(Action::GiveUp(n));
@@ -327,6 +376,11 @@ impl Scene {
     }
 
     fn actions_of_operator(&self, world: &World, actions: &mut Vec<Action>) {
+        if world.defines.is_some() {
+            actions.extend([Action::DefineStep, Action::DefineEnds]);
+        } else if world.left.definitions > 0 && self.definition(world).is_some() {
+            actions.push(Action::Define);
+        }
         if world.left.fences > 0 {
             for machine in world.machines.iter().filter(|machine| machine.exists) {
                 let view = &machine.view;
@@ -348,7 +402,7 @@ impl Scene {
         }
     }
 
-    fn free(world: &World, id: &BlockId) -> Option<Transaction> {
+    pub(crate) fn free(world: &World, id: &BlockId) -> Option<Transaction> {
         let owner = world.owner(id)?;
         let key = KeyOfEngine::Fence { node: owner.node.clone(), incarnation: owner.incarnation };
         let fence = world.store.values.get(&key)?.revision;
@@ -386,6 +440,8 @@ impl Model for Scene {
             store: MemoryStore::default(),
             machines: self.machines.clone(),
             late: Vec::new(),
+            defines: None,
+            ended: BTreeSet::new(),
             left: self.limits,
             next_incarnation: 100,
             next_boot: 100,
@@ -393,7 +449,7 @@ impl Model for Scene {
             gave_fenced: false,
             given_up: BTreeSet::new(),
         };
-        let pool = StoredValue { value: Vec::new(), revision: 1 };
+        let pool = StoredValue { value: vec![1], revision: 1 };
         world.store.values.insert(KeyOfEngine::Pool(POOL.into()), pool);
         world.store.revision = 1;
         for n in 0..world.machines.len() {
@@ -416,7 +472,7 @@ impl Model for Scene {
             actions.push(Action::Lose(n));
         }
         for (name, session) in world.sessions() {
-            if !world.holds_session(&name, &session, self.sessions_end) {
+            if !world.holds_session(&name, &session, self.sessions_end) && !world.ended.contains(&name) {
                 actions.push(Action::Expire(name));
             }
         }
@@ -442,41 +498,38 @@ impl Model for Scene {
                 world.next_boot += 1;
             }
             Action::Look(n, is_idle, is_wanted) => {
-                world.machines[n].process = Process::Planned(self.planned(before, n, is_idle, is_wanted));
+                world.machines[n].process = rest(self.planned(before, n, is_idle, is_wanted));
+            }
+            Action::Survey(n) => world.machines[n].process = Process::Surveying(self.first_part(before, n)),
+            Action::Refresh(n) => Scene::refresh(&mut world, n),
+            Action::Define => self.define(before, &mut world)?,
+            Action::DefineStep => self.define_step(&mut world)?,
+            Action::DefineEnds => {
+                let defines = world.defines.take()?;
+                world.put_late(late_request(&defines));
             }
             Action::Want(n, id) => {
                 world.machines[n].process = Process::Planned(VecDeque::from([self.wanted(before, n, &id)?]));
             }
             Action::Next(n) => self.next_step(&mut world, n)?,
-            Action::Answer(n) => {
-                let process = std::mem::replace(&mut world.machines[n].process, Process::Idle);
-                let Process::Asked(step, transaction, rest) = process else { return None };
-                let outcome = match world.commit(&transaction) {
-                    Outcome::Refused(_) => Outcome::Refused(Vec::new()),
-                    committed @ Outcome::Committed(_) => committed,
-                };
-                world.machines[n].process = Process::Answered(step, outcome, rest);
-            }
-            Action::GiveUp(n) => {
-                let process = std::mem::replace(&mut world.machines[n].process, Process::Idle);
-                let Process::Asked(_, transaction, _) = process else { return None };
-                world.put_late(Some(transaction));
-            }
+            Action::Answer(n) => self.answer(&mut world, n)?,
+            Action::GiveUp(n) => give_up(&mut world, n)?,
             Action::Write(n) => write_answer(&mut world.machines[n])?,
             Action::Add(n, id) => world.add(n, id),
             Action::Del(n, id) => drop(world.machines[n].containers.remove(&id)),
             Action::Deliver(n) => {
-                let transaction = world.late.remove(n);
-                world.commit(&transaction);
+                let late = world.late.remove(n);
+                world.deliver(&late);
             }
             Action::Lose(n) => drop(world.late.remove(n)),
+            Action::Expire(name) if self.one_by_one => drop(world.ended.insert(name)),
             Action::Expire(name) => drop(world.store.values.remove(&KeyOfEngine::Session(name))),
             Action::Copy => self.start_copy(&mut world),
             Action::Fence(node, incarnation) => world.fence(&node, incarnation),
-            Action::Free(id) => drop(world.commit(&Scene::free(before, &id)?)),
+            Action::Free(id) => drop(world.execute(self.one_by_one, &Scene::free(before, &id)?)),
             Action::FreeLate(id) => {
-                let transaction = Scene::free(before, &id)?;
-                world.put_late(Some(transaction));
+                let late = self.late(&mut world, Scene::free(before, &id)?);
+                world.put_late(late);
             }
         }
         renumber(&mut world);
@@ -507,7 +560,12 @@ impl Scene {
         let Process::Planned(mut steps) = process else { return None };
         let step = steps.pop_front()?;
         world.machines[n].process = if let Some(transaction) = self.transaction(&world.machines[n], &step) {
-            Process::Asked(step, transaction, steps)
+            if self.one_by_one {
+                let execution = self.begin(transaction);
+                Process::Executing(step, execution, steps, false)
+            } else {
+                Process::Asked(step, transaction, steps)
+            }
         } else {
             world.machines[n].write(&step, &mut world.next_incarnation);
             rest(steps)
@@ -521,6 +579,7 @@ impl Scene {
     pub(crate) fn run(&self, world: &mut World, n: usize) -> bool {
         world.machines[n].process = Process::Idle;
         for _ in 0..20 {
+            Scene::refresh(world, n);
             let steps = self.planned(world, n, false, false);
             if steps.is_empty() {
                 return true;
@@ -530,6 +589,10 @@ impl Scene {
                 match std::mem::replace(&mut world.machines[n].process, Process::Idle) {
                     Process::Asked(step, transaction, rest) => {
                         let outcome = world.commit(&transaction);
+                        world.machines[n].process = Process::Answered(step, outcome, rest);
+                    }
+                    Process::Executing(step, execution, rest, _) => {
+                        let outcome = world.execute(true, execution.transaction());
                         world.machines[n].process = Process::Answered(step, outcome, rest);
                     }
                     answered @ Process::Answered(..) => {
@@ -556,8 +619,8 @@ fn rest(steps: VecDeque<Step>) -> Process {
 pub(crate) fn write_answer(machine: &mut Machine) -> Option<()> {
     let process = std::mem::replace(&mut machine.process, Process::Idle);
     let Process::Answered(step, outcome, steps) = process else { return None };
-    if let (Step::OpenSession { .. }, Outcome::Committed(revision)) = (&step, &outcome) {
-        machine.view.session = *revision;
+    if let (Step::OpenSession { .. }, Outcome::Committed(revisions)) = (&step, &outcome) {
+        machine.view.session = revisions[0];
     }
     for change in settled(&step, &outcome) {
         machine.change(&change);
@@ -569,7 +632,9 @@ pub(crate) fn write_answer(machine: &mut Machine) -> Option<()> {
 /// No address has two living holders.
 fn one_holder(world: &World) -> bool {
     let living = world.living();
-    living.iter().enumerate().all(|(n, (_, id, _))| living[n + 1..].iter().all(|(_, other, _)| other != id))
+    let overlap =
+        |one: &BlockId, other: &BlockId| one.cidr.contains(other.cidr.ip()) || other.cidr.contains(one.cidr.ip());
+    living.iter().enumerate().all(|(n, (_, id, _))| living[n + 1..].iter().all(|(_, other, _)| !overlap(id, other)))
 }
 
 /// The engine says of the block of each living holder that it is its machine's.
@@ -615,9 +680,13 @@ fn is_name(key: &KeyOfEngine) -> bool {
 
 /// Whether a deletion is under way, of a block that serves.
 pub(crate) fn deletes_serving(world: &World) -> bool {
-    world.late.iter().flat_map(|late| &late.writes).any(|write| {
-        let WriteOperation::Delete(key) = write else { return false };
-        world.living().iter().any(|(_, id, _)| id.key() == *key)
+    let serves = |key: &KeyOfEngine| world.living().iter().any(|(_, id, _)| id.key() == *key);
+    world.late.iter().any(|late| match late {
+        Late::Transaction(late) => {
+            late.writes.iter().any(|write| matches!(write, WriteOperation::Delete(key) if serves(key)))
+        }
+        Late::Request(KeyRequest::Delete { key, .. }) => serves(key),
+        Late::Request(_) => false,
     })
 }
 
@@ -643,4 +712,16 @@ pub(crate) fn returned(world: &World) -> bool {
 /// Whether containers of two incarnations of one name run, on machines of their own.
 pub(crate) fn two_incarnations(world: &World) -> bool {
     world.machines.iter().all(|machine| !machine.view.blocks.is_empty())
+}
+
+/// Whether a machine undoes a claim.
+pub(crate) fn undoes(world: &World) -> bool {
+    let undoes =
+        |machine: &Machine| matches!(&machine.process, Process::Executing(_, execution, _, _) if execution.undoes());
+    world.machines.iter().any(undoes)
+}
+
+/// Whether an operator's program undoes a definition.
+pub(crate) fn undoes_definition(world: &World) -> bool {
+    world.defines.as_ref().is_some_and(Execution::undoes)
 }

@@ -1,0 +1,21 @@
+//! Agents and a real Kubernetes API server with its etcd, in a network namespace of their own.
+//!
+//! The tests of claims and definitions are those of etcd.
+#![expect(clippy::unwrap_used, reason = "what fails here fails the test")]
+
+mod cluster;
+mod names;
+mod objects;
+mod program;
+mod sessions;
+
+#[path = "../etcd/claims.rs"]
+mod claims;
+#[path = "../etcd/definitions.rs"]
+mod definitions;
+#[path = "../etcd/node.rs"]
+mod node;
+#[path = "../etcd/proxy.rs"]
+mod proxy;
+#[path = "../etcd/running.rs"]
+mod running;
