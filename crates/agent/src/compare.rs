@@ -13,7 +13,7 @@ use cnikit_reservations::{Holder, TIMEOUT};
 use serde::Serialize;
 
 use crate::agent::AgentFailure;
-use crate::engine::{Engine, Listing};
+use crate::engine::{Engine, Listing, Reach};
 use crate::log::log;
 use crate::protocol::{BlockId, Survey};
 
@@ -76,7 +76,7 @@ async fn compare_once<E: Engine>(engine: &E, node: &ComparedNode) -> Result<Vec<
         return Ok(vec![finding("no-agent", what, "start cnikit-agent on this node")]);
     };
     let held: BTreeSet<BlockId> = local.blocks.iter().map(|(_, block)| BlockId::of_local(block)).collect();
-    let survey = engine.survey(&node.name, local.node.incarnation, &held).await?;
+    let survey = engine.survey(&node.name, local.node.incarnation, &held, Reach::All).await?;
     let mut pools = BTreeMap::new();
     for (key, stored) in engine.list(&Listing::Pools).await? {
         if let (KeyOfEngine::Pool(name), Ok(pool)) = (key, PoolDefinition::parse(&stored.value)) {

@@ -80,7 +80,8 @@ pub fn serve<E: Engine>(
     let accept = move || accept_all(&listener, &accepting);
     std::thread::Builder::new().name("accept".into()).spawn(accept).map_err(|error| broken("start a thread", error))?;
     log("agent", "serves");
-    Daemon { agent: &mut agent, metrics, options, compared: None, pause: PAUSE[0], retry_at: None }.run(&received);
+    Daemon { agent: &mut agent, metrics, options, compared: None, has_changed: true, pause: PAUSE[0], retry_at: None }
+        .run(&received);
     log("agent", "ends");
     Ok(())
 }
@@ -93,8 +94,10 @@ struct Daemon<'a, E> {
     agent: &'a mut PoolAgent<E>,
     metrics: Arc<AgentMetrics>,
     options: &'a DaemonOptions,
-    /// When files and engine agreed last; `None` if they are to be compared now.
+    /// When the files were compared with all blocks of the engine.
     compared: Option<Instant>,
+    /// Whether something has happened since the last comparison that they are compared for.
+    has_changed: bool,
     pause: Duration,
     /// When the engine is asked again after a failure.
     retry_at: Option<Instant>,
@@ -114,10 +117,10 @@ impl<E: Engine> Daemon<'_, E> {
                     let served = self.agent.serve_sticky(&want).map(AgentReply::Addresses);
                     self.reply(&connection, &want.network, &want.pool, served);
                 }
-                Ok(Event::Changed) => self.compared = None,
+                Ok(Event::Changed) => self.has_changed = true,
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => match self.agent.has_idle_blocks() {
-                    Ok(true) => self.compared = None,
+                    Ok(true) => self.has_changed = true,
                     Ok(false) => {}
                     Err(error) => log("files", error),
                 },
@@ -126,13 +129,19 @@ impl<E: Engine> Daemon<'_, E> {
     }
 
     fn compare_if_due(&mut self) {
-        let is_due = self.compared.is_none_or(|at| at.elapsed() >= self.options.compare);
-        if !is_due || self.retry_at.is_some_and(|at| at > Instant::now()) {
+        let with_all = self.compared.is_none_or(|at| at.elapsed() >= self.options.compare);
+        if !(with_all || self.has_changed) || self.retry_at.is_some_and(|at| at > Instant::now()) {
             return;
+        }
+        if with_all {
+            self.agent.read_all_next();
         }
         match self.agent.reconcile(&BTreeSet::new()) {
             Ok(()) => {
-                self.compared = Some(Instant::now());
+                if with_all {
+                    self.compared = Some(Instant::now());
+                }
+                self.has_changed = false;
                 self.pause = PAUSE[0];
                 self.retry_at = None;
                 // It is for people only, and the next comparison tries again.
@@ -141,7 +150,7 @@ impl<E: Engine> Daemon<'_, E> {
                 }
                 if !self.agent.may_claim() {
                     // Another machine's session may end, or the containers of a fenced node.
-                    self.compared = None;
+                    self.has_changed = true;
                     self.retry_at = Some(Instant::now() + TICK);
                 }
             }

@@ -287,6 +287,7 @@ impl<E: Engine> PoolAgent<E> {
             |(_, stored): &(BlockId, StoredValue)| FoundBlock::of(stored.clone()).is_of(&view.name, view.incarnation);
         if found.iter().any(is_own) {
             // An earlier claim was executed, and the files do not have it: they get it now.
+            self.doubtful.extend(found.iter().filter(|one| is_own(one)).map(|(id, _)| id.clone()));
             self.reconcile(&BTreeSet::new())?;
             let now = self.view()?;
             let is_adopted = |id: &BlockId| now.blocks.iter().any(|block| block.id == *id);

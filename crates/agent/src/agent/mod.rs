@@ -15,12 +15,12 @@ use cnikit_pool::{
 };
 use tokio::runtime::Handle;
 
-use crate::engine::{Engine, EngineError, Listing};
+use crate::engine::{Engine, EngineError, Listing, Reach};
 use crate::log::{log, log_step};
 use crate::metrics::AgentMetrics;
 use crate::protocol::{
-    BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, left_to_name, plan, settled,
-    transaction_of,
+    BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, Transaction, left_to_name, plan,
+    settled, transaction_of,
 };
 
 pub(crate) use claim::{LOOKED_AT, owner_of};
@@ -29,6 +29,8 @@ use usage::ReportedUsage;
 
 /// How often the files and the engine are compared at most until they agree.
 const ROUNDS: usize = 50;
+/// Of so many blocks at most it is noted that the engine may have more of them than the files.
+const MOST_DOUBTFUL: usize = 1_000;
 
 /// What an agent is configured with.
 #[derive(Clone, Debug)]
@@ -98,6 +100,11 @@ pub struct PoolAgent<E> {
     standing: Option<Standing>,
     /// Why there is none.
     hindrance: Option<String>,
+    /// Whether the next survey reads all blocks. The first one of a process does: the process before may have ended between a claim
+    /// and the files.
+    reads_all: bool,
+    /// Blocks of which the engine may have more than the files, because a claim was not answered or not written down.
+    doubtful: BTreeSet<BlockId>,
     metrics: Arc<AgentMetrics>,
     /// What was written last into the engine of the use of the blocks.
     reported: ReportedUsage,
@@ -123,13 +130,22 @@ impl<E: Engine> PoolAgent<E> {
             session: 0,
             standing: None,
             hindrance: None,
+            reads_all: true,
+            doubtful: BTreeSet::new(),
             metrics,
             reported: ReportedUsage::default(),
         })
     }
 
+    /// Has the next [`PoolAgent::reconcile`] look for blocks of this node that it does not know of, among all blocks.
+    pub fn read_all_next(&mut self) {
+        self.reads_all = true;
+    }
+
     /// Has the files say what the engine says: opens the session, registers the incarnation, confirms, adopts, gives back. Blocks
     /// that are sealed serve again if more addresses of their network and pool are wanted.
+    ///
+    /// It asks for the blocks that the files have, or for all blocks after [`PoolAgent::read_all_next`] and in a new process.
     ///
     /// # Errors
     /// The engine does not answer, or a file cannot be read or written. What was done is done; the next call goes on.
@@ -150,6 +166,7 @@ impl<E: Engine> PoolAgent<E> {
             let steps = plan(&view, Some(&survey));
             if steps.is_empty() || steps == [Step::Refused] {
                 self.agreed(&view, &survey);
+                self.reads_all = false;
                 return Ok(());
             }
             // A refused step may be one of another definition of its pool.
@@ -222,7 +239,15 @@ impl<E: Engine> PoolAgent<E> {
 
     fn survey(&mut self, view: &NodeView) -> Result<Survey, EngineError> {
         let held: BTreeSet<BlockId> = view.blocks.iter().map(|block| block.id.clone()).collect();
-        let surveyed = self.runtime.block_on(self.engine.survey(&view.name, view.incarnation, &held));
+        self.doubtful.retain(|id| !held.contains(id));
+        if self.doubtful.len() > MOST_DOUBTFUL {
+            self.doubtful.clear();
+            self.reads_all = true;
+        }
+        // A fenced incarnation gives everything back, also what it does not know of.
+        let reach = if self.reads_all || view.state == NodeState::Fenced { Reach::All } else { Reach::Given };
+        let given: BTreeSet<BlockId> = held.union(&self.doubtful).cloned().collect();
+        let surveyed = self.runtime.block_on(self.engine.survey(&view.name, view.incarnation, &given, reach));
         self.metrics.count_engine(surveyed.is_ok());
         let mut survey = surveyed?;
         // Whoever can write to the engine is not trusted with addresses that no pool has.
@@ -251,6 +276,9 @@ impl<E: Engine> PoolAgent<E> {
         };
         let committed = self.runtime.block_on(self.engine.commit(&transaction));
         self.metrics.count_engine(committed.is_ok());
+        if committed.as_ref().is_err_and(|error| error.is_open) {
+            self.doubt(&transaction);
+        }
         let outcome = committed?;
         if let (Step::OpenSession { .. }, Outcome::Committed(revisions)) = (step, &outcome) {
             self.session = revisions.first().copied().unwrap_or_default();
@@ -259,11 +287,17 @@ impl<E: Engine> PoolAgent<E> {
             if let Err(error) = self.files.apply(&change) {
                 // The engine has what the files have not: they are compared before the next claim.
                 self.standing = None;
+                self.doubt(&transaction);
                 return Err(error.into());
             }
         }
         self.metrics.count_step(step, &outcome);
         Ok(Some(outcome))
+    }
+
+    /// Notes the blocks that a transaction writes.
+    fn doubt(&mut self, transaction: &Transaction) {
+        self.doubtful.extend(transaction.writes.iter().filter_map(|write| BlockId::of_key(write.key())));
     }
 
     /// Executes a step that changes the files only.

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 
 use cnikit_pool::{Incarnation, KeyOfEngine};
 
-use super::{Engine, EngineError, EtcdEngine, EtcdSettings, KubernetesEngine, KubernetesSettings, Listing};
+use super::{Engine, EngineError, EtcdEngine, EtcdSettings, KubernetesEngine, KubernetesSettings, Listing, Reach};
 use crate::protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
 
 /// What is needed to reach the engine.
@@ -62,11 +62,12 @@ impl Engine for AnyEngine {
         &self,
         node: &str,
         incarnation: Incarnation,
-        held: &BTreeSet<BlockId>,
+        given: &BTreeSet<BlockId>,
+        reach: Reach,
     ) -> Result<Survey, EngineError> {
         match self {
-            AnyEngine::Etcd(engine) => engine.survey(node, incarnation, held).await,
-            AnyEngine::Kubernetes(engine) => engine.survey(node, incarnation, held).await,
+            AnyEngine::Etcd(engine) => engine.survey(node, incarnation, given, reach).await,
+            AnyEngine::Kubernetes(engine) => engine.survey(node, incarnation, given, reach).await,
         }
     }
 

@@ -11,11 +11,13 @@ use etcd_client::{
 };
 use tokio::sync::Mutex;
 
-use super::{Engine, EngineError, Listing};
+use super::{Engine, EngineError, Listing, Reach};
 use crate::protocol::{BlockId, Guard, Outcome, Part, StoredValue, Survey, Transaction, WriteOperation};
 
 /// How many keys are read at once.
 const PAGE: i64 = 1_000;
+/// How many keys are read one by one in a transaction. etcd's limit, `--max-txn-ops`, is 128 unless it is changed.
+const KEYS: usize = 100;
 /// How long to wait for a connection.
 const CONNECT: Duration = Duration::from_secs(2);
 /// A connection on which nothing is heard for so long is tested, and given up after [`SILENT`].
@@ -277,32 +279,41 @@ impl Engine for EtcdEngine {
         &self,
         node: &str,
         incarnation: Incarnation,
-        held: &BTreeSet<BlockId>,
+        given: &BTreeSet<BlockId>,
+        reach: Reach,
     ) -> Result<Survey, EngineError> {
-        let own = [
+        let mut keys = vec![
             KeyOfEngine::Session(node.to_owned()),
             KeyOfEngine::Node(node.to_owned()),
             KeyOfEngine::Fence { node: node.to_owned(), incarnation },
         ];
-        let reads: Vec<TxnOp> = own.iter().map(|key| TxnOp::get(self.keys.of(key), None)).collect();
-        let answer = self
-            .read("read", |mut client| {
-                let asked = Txn::new().and_then(reads.clone());
-                async move { client.txn(asked).await }
-            })
-            .await?;
-        // All else is read at the revision of this answer, so that a fence is not seen without what it freed, nor the reverse.
-        let revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
-        let found = answer.op_responses().into_iter().map(first_value);
-        let mut values: Vec<(KeyOfEngine, StoredValue)> = Vec::new();
-        for (key, stored) in own.into_iter().zip(found) {
-            if let Some(stored) = stored {
-                values.push((key, stored));
-            }
+        if reach == Reach::Given {
+            keys.extend(given.iter().map(BlockId::key));
         }
-        values.extend(self.range(&self.keys.blocks(), revision).await?);
-        values.extend(self.range(&self.keys.statics(), revision).await?);
-        Ok(Survey::gather(node, incarnation, held, values))
+        // All is read at the revision of the first answer, so that a fence is not seen without what it freed, nor the reverse.
+        let mut revision = 0;
+        let mut values = Vec::new();
+        for some in keys.chunks(KEYS) {
+            let options = GetOptions::new().with_revision(revision);
+            let reads: Vec<TxnOp> =
+                some.iter().map(|key| TxnOp::get(self.keys.of(key), Some(options.clone()))).collect();
+            let answer = self
+                .read("read", |mut client| {
+                    let asked = Txn::new().and_then(reads.clone());
+                    async move { client.txn(asked).await }
+                })
+                .await?;
+            if revision == 0 {
+                revision = answer.header().map_or(0, etcd_client::ResponseHeader::revision);
+            }
+            let found = answer.op_responses().into_iter().map(first_value);
+            values.extend(some.iter().cloned().zip(found).filter_map(|(key, stored)| Some((key, stored?))));
+        }
+        if reach == Reach::All {
+            values.extend(self.range(&self.keys.blocks(), revision).await?);
+            values.extend(self.range(&self.keys.statics(), revision).await?);
+        }
+        Ok(Survey::gather(node, incarnation, given, values))
     }
 
     async fn list(&self, listing: &Listing) -> Result<Vec<(KeyOfEngine, StoredValue)>, EngineError> {

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use cnikit_pool::{Incarnation, KeyOfEngine};
 
-use super::{Engine, EngineError, Listing};
+use super::{Engine, EngineError, Listing, Reach};
 use crate::protocol::{
     BlockId, FoundValue, Guard, KeyReply, KeyRequest, Outcome, StoredValue, Survey, Transaction, WriteOperation,
 };
@@ -119,9 +119,12 @@ impl Engine for MemoryEngine {
         &self,
         node: &str,
         incarnation: Incarnation,
-        held: &BTreeSet<BlockId>,
+        given: &BTreeSet<BlockId>,
+        reach: Reach,
     ) -> Result<Survey, EngineError> {
-        Ok(self.with(|store| store.survey(node, incarnation, held)))
+        let mut survey = self.with(|store| store.survey(node, incarnation, given));
+        survey.blocks.retain(|id, _| reach == Reach::All || given.contains(id));
+        Ok(survey)
     }
 
     async fn list(&self, listing: &Listing) -> Result<Vec<(KeyOfEngine, StoredValue)>, EngineError> {

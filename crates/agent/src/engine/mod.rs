@@ -62,18 +62,29 @@ pub enum Listing {
     Usages,
 }
 
+/// Which blocks a survey reads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// All blocks of all nodes. It finds every block of the node, and takes as long as there are blocks.
+    All,
+    /// The given ones only, by their keys.
+    Given,
+}
+
 /// An engine. Claims, releases, fences, sessions and the node's record are transactions, which the protocol computes; an engine
 /// executes them, all or nothing: at once, or as an [`Execution`](crate::protocol::Execution).
 pub trait Engine: Send + Sync + 'static {
     /// Executes a transaction.
     fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Outcome, EngineError>> + Send;
 
-    /// What it has of a node: at one revision, or first the blocks and then the rest. `held` are the blocks in the node's files.
+    /// What it has of a node: at one revision, or first the blocks and then the rest. `given` are blocks that are wanted whoever
+    /// owns them, such as those in the node's files.
     fn survey(
         &self,
         node: &str,
         incarnation: Incarnation,
-        held: &BTreeSet<BlockId>,
+        given: &BTreeSet<BlockId>,
+        reach: Reach,
     ) -> impl Future<Output = Result<Survey, EngineError>> + Send;
 
     /// The values of a part of the keys, as they are now.

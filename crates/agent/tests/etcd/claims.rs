@@ -125,6 +125,42 @@ fn a_claim_of_what_is_this_nodes_already_is_no_other_nodes() {
 }
 
 #[test]
+fn a_block_that_nobody_knows_of_is_found_among_all_blocks_only() {
+    let cluster = Cluster::start();
+    let host = &cluster.host;
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), cluster.settings());
+        node.define(POOL);
+        node.reconcile().unwrap();
+        // A process that ended long ago has claimed it, and the network delivered that late.
+        let incarnation = node.files.node().unwrap().unwrap().incarnation;
+        let record = format!(r#"{{"node":"a","incarnation":"{incarnation}","network":"pods"}}"#);
+        node.put("blocks/blue/10.8.0.40/30", &record);
+        node.reconcile().unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Active), []);
+        node.agent.read_all_next();
+        node.reconcile().unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Active).len(), 1);
+    });
+}
+
+/// etcd executes at most 128 reads in a transaction.
+#[test]
+fn a_node_with_many_blocks_asks_for_all_of_them_by_their_keys() {
+    let cluster = Cluster::start();
+    let host = &cluster.host;
+    host.enter(|| {
+        let mut node = Node::new("a", host.dir(), cluster.settings());
+        node.define(
+            r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":32,"maxBlocks":230,"cooldown":0}"#,
+        );
+        node.want("pods", 230).unwrap();
+        node.reconcile().unwrap();
+        assert_eq!(node.blocks("pods", BlockState::Active).len(), 230, "one that was not found would be lost");
+    });
+}
+
+#[test]
 fn a_fenced_nodes_blocks_are_given_again_and_it_serves_nothing_when_it_returns() {
     let cluster = Cluster::start();
     let (host, settings) = (&cluster.host, cluster.settings());
@@ -140,12 +176,10 @@ fn a_fenced_nodes_blocks_are_given_again_and_it_serves_nothing_when_it_returns()
         let full = other.want("pods", 1).unwrap_err();
         assert!(full.to_string().contains("no free block"), "{full}");
 
-        let began = Instant::now();
         let request = fence_of("a", true);
         let fenced = fence_node(other.engine.as_ref(), &request);
         assert_eq!(other.runtime.block_on(fenced).unwrap().1, 2);
         other.want("pods", 2).unwrap();
-        assert!(began.elapsed() < Duration::from_secs(3), "{:?}", began.elapsed());
         assert_eq!(other.blocks("pods", BlockState::Active).len(), 2);
 
         // It comes back with its container.

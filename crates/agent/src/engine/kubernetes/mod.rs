@@ -17,7 +17,7 @@ use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
 
-use super::{Engine, EngineError, Listing};
+use super::{Engine, EngineError, Listing, Reach};
 use crate::log::log;
 use crate::protocol::{
     BlockId, Execution, FoundValue, KeyReply, KeyRequest, NextRequest, Outcome, Part, StoredValue, Survey, Transaction,
@@ -380,11 +380,19 @@ impl Engine for KubernetesEngine {
         &self,
         node: &str,
         incarnation: Incarnation,
-        held: &BTreeSet<BlockId>,
+        given: &BTreeSet<BlockId>,
+        reach: Reach,
     ) -> Result<Survey, EngineError> {
         // Blocks first: a fence that is not there afterwards was not there when they were read.
-        let mut values = self.values(BLOCKS).await?;
-        values.extend(self.values(STATICS).await?);
+        let mut values = Vec::new();
+        if reach == Reach::All {
+            values = self.values(BLOCKS).await?;
+            values.extend(self.values(STATICS).await?);
+        } else {
+            for key in given.iter().map(BlockId::key) {
+                values.extend(self.value(&key).await?.map(|found| (key, found.stored)));
+            }
+        }
         let own = [
             KeyOfEngine::Fence { node: node.to_owned(), incarnation },
             KeyOfEngine::Node(node.to_owned()),
@@ -398,7 +406,7 @@ impl Engine for KubernetesEngine {
             };
             values.push((key, stored));
         }
-        Ok(Survey::gather(node, incarnation, held, values))
+        Ok(Survey::gather(node, incarnation, given, values))
     }
 
     async fn list(&self, listing: &Listing) -> Result<Vec<(KeyOfEngine, StoredValue)>, EngineError> {
