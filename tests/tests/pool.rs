@@ -516,7 +516,7 @@ fn without_an_agent_its_program_is_run_once_for_all_that_wait() {
     let script = format!(
         "#!/bin/sh\nenv >{0}/env\necho \"$@\" >>{0}/claims\n[ -e {0}/fails ] && {{ echo no engine >&2; exit 3; }}\n\
          [ -e {0}/refuses ] && {{ echo '{{\"error\":{{\"code\":7,\"msg\":\"pool blue is closed\"}}}}'; exit 1; }}\n\
-         echo '{blocks}' >{1}/new.$$ && mv {1}/new.$$ {1}/testnet.blocks\n",
+         echo '{blocks}' >{1}/new.$$ && mv {1}/new.$$ {1}/testnet.blocks\necho '{{\"done\":true}}'\n",
         dir.display(),
         node.files.path().display()
     );
@@ -542,7 +542,8 @@ fn without_an_agent_its_program_is_run_once_for_all_that_wait() {
         (0..8).for_each(|n| drop(scope.spawn(move || node.add(&format!("c-{n}")).unwrap())));
     });
     let claims = fs::read_to_string(dir.join("claims")).unwrap();
-    let expected = format!("claim --network testnet --pool blue --config {}\n", dir.join("agent.json").display());
+    let request = r#"{"want":{"network":"testnet","pool":"blue","families":["v4"],"free":2}}"#;
+    let expected = format!("claim --request {request} --config {}\n", dir.join("agent.json").display());
     assert_eq!(claims, expected, "once");
     let env = fs::read_to_string(dir.join("env")).unwrap();
     assert!(!env.contains("CNI_"), "{env}");

@@ -3,7 +3,7 @@
 use std::ffi::OsString;
 use std::path::PathBuf;
 
-use cnikit_pool::Incarnation;
+use cnikit_pool::{AgentRequest, Incarnation, Want, parse_request};
 use ipnetwork::IpNetwork;
 use lexopt::{Arg, Parser, ValueExt};
 
@@ -19,6 +19,10 @@ Claims blocks of addresses for the IPAM plugin pool of this node, and gives them
 Commands:
   run                            serve the plugins of this node until SIGTERM
   claim --network N --pool P     claim a block for a network once, without a daemon
+      --request JSON               what is wanted instead, as the plugin asks the agent for it
+  give-back                      give back the blocks that have been without use for the grace, as the
+                                 agent does while it runs
+      --wait                       also those that have not been yet, until there is none
   fence NODE                     free the blocks of a node whose containers are gone for ever
       --incarnation ID             of this incarnation (default: of a fence that is not finished,
                                    otherwise the one that is registered)
@@ -47,11 +51,11 @@ pub enum AgentCommand {
     /// Serve.
     Run,
     /// Claim once.
-    Claim {
-        /// For this network.
-        network: String,
-        /// From this pool.
-        pool: String,
+    Claim(AgentRequest),
+    /// Give unused blocks back.
+    GiveBack {
+        /// Whether to wait for those whose grace has not passed.
+        waits: bool,
     },
     /// Fence a node.
     Fence(FenceRequest),
@@ -116,6 +120,8 @@ struct Given {
     ranges: Vec<IpNetwork>,
     also_stdin: bool,
     dry_run: bool,
+    wait: bool,
+    request: Option<String>,
 }
 
 /// Parses the arguments after the program's name.
@@ -179,13 +185,14 @@ fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), 
         "force" => Some(&mut given.force),
         "also-stdin" => Some(&mut given.also_stdin),
         "dry-run" => Some(&mut given.dry_run),
+        "wait" => Some(&mut given.wait),
         _ => None,
     };
     if let Some(flag) = flag {
         *flag = true;
         return Ok(());
     }
-    if !["config", "network", "pool", "incarnation", "by", "why", "range"].contains(&name) {
+    if !["config", "network", "pool", "incarnation", "by", "why", "range", "request"].contains(&name) {
         return Err(format!("there is no option --{name}"));
     }
     let value = parser.value().map_err(|error| error.to_string())?;
@@ -199,6 +206,7 @@ fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), 
         "pool" => given.pool = Some(value),
         "by" => given.by = Some(value),
         "why" => given.why = Some(value),
+        "request" => given.request = Some(value),
         "range" => given.ranges.push(value.parse().map_err(|error| format!("--range {value}: {error}"))?),
         _ => given.incarnation = Some(value.parse().map_err(|error: cnikit_pool::Error| error.to_string())?),
     }
@@ -211,9 +219,18 @@ fn command(given: &Given) -> Result<AgentCommand, String> {
     let needed = |value: &Option<String>, name: &str| value.clone().ok_or(format!("{verb} needs --{name}"));
     Ok(match words.as_slice() {
         ["run"] => AgentCommand::Run,
-        ["claim"] => {
-            AgentCommand::Claim { network: needed(&given.network, "network")?, pool: needed(&given.pool, "pool")? }
-        }
+        ["claim"] => AgentCommand::Claim(match &given.request {
+            Some(request) => parse_request(request.as_bytes()).map_err(|error| format!("--request: {error}"))?,
+            None => AgentRequest::Want(Want {
+                network: needed(&given.network, "network")?,
+                pool: needed(&given.pool, "pool")?,
+                families: Vec::new(),
+                free: 1,
+                addresses: Vec::new(),
+                attachment: None,
+            }),
+        }),
+        ["give-back"] => AgentCommand::GiveBack { waits: given.wait },
         ["fence", node] => AgentCommand::Fence(FenceRequest {
             node: (*node).to_owned(),
             incarnation: given.incarnation,
@@ -253,8 +270,20 @@ mod tests {
         let run = CommandLine { command: AgentCommand::Run, config: CONFIG.into(), log: false };
         assert_eq!(line("run"), Ok(run.clone()));
         assert_eq!(line("--log --config=/x run"), Ok(CommandLine { config: "/x".into(), log: true, ..run }));
-        let claim = AgentCommand::Claim { network: "n".into(), pool: "p".into() };
+        let want = Want {
+            network: "n".into(),
+            pool: "p".into(),
+            families: Vec::new(),
+            free: 1,
+            addresses: Vec::new(),
+            attachment: None,
+        };
+        let claim = AgentCommand::Claim(AgentRequest::Want(want));
         assert_eq!(line("claim --network n --pool p --config /x").unwrap().command, claim);
+        let request = r#"claim --request {"want":{"network":"n","pool":"p","free":1}}"#;
+        assert_eq!(line(request).unwrap().command, claim);
+        assert_eq!(line("give-back").unwrap().command, AgentCommand::GiveBack { waits: false });
+        assert_eq!(line("give-back --wait").unwrap().command, AgentCommand::GiveBack { waits: true });
         let fence = line("fence --why burnt node-1 --by me").unwrap().command;
         let (node, by, why) = ("node-1".to_owned(), "me".to_owned(), "burnt".to_owned());
         let request = FenceRequest { node, incarnation: None, by, why, force: false };
@@ -282,6 +311,7 @@ mod tests {
             ("run run", "there is no command \"run run\""),
             ("run --fast", "there is no option --fast"),
             ("claim --pool p", "claim needs --network"),
+            ("claim --request {}", "--request: "),
             ("fence n --incarnation 1", "is not an incarnation"),
             ("run --config", "missing argument"),
             ("forget blue name", "forget needs a POOL and a NAMESPACE/NAME"),

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::time::{Duration, Instant};
 
-use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error, StickyWant, Want};
+use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
@@ -43,10 +43,8 @@ pub struct DaemonOptions {
 
 /// What happened.
 enum Event {
-    /// A plugin wants addresses for a network.
-    Request(AgentConnection, Want),
-    /// A plugin asked for the addresses of a name.
-    Sticky(AgentConnection, StickyWant),
+    /// A plugin wants addresses.
+    Request(AgentConnection, AgentRequest),
     /// The engine has other pools, selections or fences, or the session has ended.
     Changed,
     /// A signal to end.
@@ -109,13 +107,9 @@ impl<E: Engine> Daemon<'_, E> {
             self.compare_if_due();
             let left = self.retry_at.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
             match events.recv_timeout(left) {
-                Ok(Event::Request(connection, want)) => {
-                    let served = self.agent.serve(&want).map(|()| AgentReply::Done(true));
-                    self.reply(&connection, &want.network, &want.pool, served);
-                }
-                Ok(Event::Sticky(connection, want)) => {
-                    let served = self.agent.serve_sticky(&want).map(AgentReply::Addresses);
-                    self.reply(&connection, &want.network, &want.pool, served);
+                Ok(Event::Request(connection, request)) => {
+                    let served = self.agent.reply(&request);
+                    self.reply(&connection, &request, served);
                 }
                 Ok(Event::Changed) => self.has_changed = true,
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
@@ -162,17 +156,27 @@ impl<E: Engine> Daemon<'_, E> {
         }
     }
 
-    /// Replies with what became of a request for a network and pool.
-    fn reply(&self, connection: &AgentConnection, network: &str, pool: &str, served: Result<AgentReply, AgentFailure>) {
+    /// Replies with what became of a request.
+    fn reply(&self, connection: &AgentConnection, request: &AgentRequest, served: Result<AgentReply, AgentFailure>) {
         self.metrics.count_request(served.is_ok());
         let reply = served.unwrap_or_else(|failure| {
-            log("claim", format_args!("network {network}, pool {pool}: {failure}"));
+            log("claim", format_args!("{}: {failure}", subject_of(request)));
             AgentReply::Error(failure.reply())
         });
         if let Err(error) = connection.reply(&reply) {
             log("socket", error);
         }
     }
+}
+
+/// What a request is about, for the log.
+fn subject_of(request: &AgentRequest) -> String {
+    let (network, pool) = match request {
+        AgentRequest::Want(want) => (&want.network, &want.pool),
+        AgentRequest::Sticky(want) => (&want.network, &want.pool),
+        _ => return "a request of a newer plugin".to_owned(),
+    };
+    format!("network {network}, pool {pool}")
 }
 
 fn wait_for_signals(runtime: &Runtime, events: &Sender<Event>) -> Result<(), Error> {
@@ -247,13 +251,7 @@ fn accept_all(listener: &AgentListener, events: &Sender<Event>) {
 
 fn read_request(connection: AgentConnection, events: &Sender<Event>) {
     match connection.request() {
-        Ok(AgentRequest::Want(want)) => drop(events.send(Event::Request(connection, want))),
-        Ok(AgentRequest::Sticky(want)) => drop(events.send(Event::Sticky(connection, want))),
-        Ok(_) => {
-            let msg = "this agent does not know the request".to_owned();
-            let hint = Some("the agent is older than the plugin: install the same release of both".to_owned());
-            let _ = connection.reply(&AgentReply::Error(cnikit_pool::AgentError { code: 0, msg, hint }));
-        }
+        Ok(request) => drop(events.send(Event::Request(connection, request))),
         Err(error) => {
             log("socket", &error);
             let error = cnikit_pool::AgentError { code: 0, msg: error.text, hint: error.hint };

@@ -18,6 +18,6 @@ mod metrics;
 pub mod operator;
 pub mod protocol;
 
-pub use agent::{AgentFailure, AgentSettings, PoolAgent};
+pub use agent::{AgentFailure, AgentSettings, PoolAgent, give_back};
 pub use log::log_steps;
 pub use metrics::AgentMetrics;

@@ -11,10 +11,9 @@ use cnikit_agent::compare::{ComparedNode, compare_node};
 use cnikit_agent::config::AgentConfig;
 use cnikit_agent::daemon::{self, DaemonOptions};
 use cnikit_agent::engine::AnyEngine;
-use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent, log_steps, operator};
-use cnikit_pool::{AgentCallError, AgentListener, AgentReply, AgentRequest, Error, NodeFiles, Want, ask_agent};
+use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent, give_back, log_steps, operator};
+use cnikit_pool::{AgentCallError, AgentListener, AgentReply, AgentRequest, Error, NodeFiles, ask_agent};
 use cnikit_process::Deadline;
-use cnikit_store::PrivateDirectory;
 use tokio::runtime::Runtime;
 
 /// How long another agent may take to end, as systemd waits before it kills one.
@@ -43,7 +42,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Err(failure) => {
-            if matches!(line.command, AgentCommand::Claim { .. })
+            if matches!(line.command, AgentCommand::Claim(_))
                 && let Ok(reply) = serde_json::to_string(&AgentReply::Error(failure.reply()))
             {
                 let _ = writeln!(std::io::stdout().lock(), "{reply}");
@@ -75,7 +74,11 @@ fn execute(line: &CommandLine) -> Result<String, AgentFailure> {
         .map_err(|error| Error { text: format!("start the runtime: {error}"), hint: None })?;
     match &line.command {
         AgentCommand::Run => run(&runtime, &config, engine).map(|()| String::new()),
-        AgentCommand::Claim { network, pool } => claim(&runtime, &config, engine, network, pool),
+        AgentCommand::Claim(request) => claim(&runtime, &config, engine, request),
+        AgentCommand::GiveBack { waits } => {
+            give_back(runtime.handle(), &settings(&config)?, &Arc::new(engine), *waits)?;
+            Ok(String::new())
+        }
         AgentCommand::Fence(request) => {
             let (incarnation, freed) = runtime.block_on(operator::fence_node(&engine, request))?;
             let done = serde_json::json!({"node": request.node, "incarnation": incarnation, "freed": freed});
@@ -119,15 +122,14 @@ fn settings(config: &AgentConfig) -> Result<AgentSettings, AgentFailure> {
     })
 }
 
-/// The lock that only one agent of a node has: two would not know of each other's claims.
+/// The lock that only one agent of a node has.
 fn only_agent(config: &AgentConfig, timeout: Duration) -> Result<cnikit_store::Lock, AgentFailure> {
-    let failed = |error: cnikit_store::Error| {
-        let hint = error.is_deadline().then(|| "another agent of this node runs".to_owned());
-        AgentFailure::Files(Error { text: error.to_string(), hint })
+    let files = NodeFiles::new(config.data_dir.clone());
+    let busy = || Error {
+        text: format!("another process has the lock agent.lock in {}", files.path().display()),
+        hint: Some("another agent of this node runs".to_owned()),
     };
-    cnikit_store::Directory::make_durably(&config.data_dir, 0o755).map_err(failed)?;
-    let directory = PrivateDirectory::make(&config.data_dir, &[".pool"]).map_err(failed)?;
-    directory.lock("agent.lock", timeout).map_err(failed)
+    Ok(files.lock_agent(timeout)?.ok_or_else(busy)?)
 }
 
 fn run(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine) -> Result<(), AgentFailure> {
@@ -147,28 +149,24 @@ fn claim(
     runtime: &Runtime,
     config: &AgentConfig,
     engine: AnyEngine,
-    network: &str,
-    pool: &str,
+    request: &AgentRequest,
 ) -> Result<String, AgentFailure> {
-    let want = Want {
-        network: network.to_owned(),
-        pool: pool.to_owned(),
-        families: Vec::new(),
-        free: 1,
-        addresses: Vec::new(),
-        attachment: None,
-    };
-    serve_wants(runtime, config, engine, &[want])?;
-    let done = serde_json::to_string(&AgentReply::Done(true)).unwrap_or_default();
+    let reply = serve_all(runtime, config, engine, std::slice::from_ref(request))?;
+    let done = serde_json::to_string(&reply).unwrap_or_default();
     Ok(format!("{done}\n"))
 }
 
-/// Claims what is wanted, one after the other: by the agent that runs, or in this process.
-fn serve_wants(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine, wants: &[Want]) -> Result<(), AgentFailure> {
-    let mut left = wants.iter();
-    for want in left.by_ref() {
-        let request = AgentRequest::Want(want.clone());
-        match ask_agent(&config.socket, &request, Deadline::after(HANDED_ON)) {
+/// Serves requests, one after the other: by the agent that runs, or in this process. Returns the last reply.
+fn serve_all(
+    runtime: &Runtime,
+    config: &AgentConfig,
+    engine: AnyEngine,
+    requests: &[AgentRequest],
+) -> Result<AgentReply, AgentFailure> {
+    let mut last = AgentReply::Done(true);
+    let mut left = requests.iter();
+    for request in left.by_ref() {
+        match ask_agent(&config.socket, request, Deadline::after(HANDED_ON)) {
             Ok(AgentReply::Error(error)) => {
                 return Err(AgentFailure::Refused { code: error.code, text: error.msg, hint: error.hint });
             }
@@ -176,16 +174,16 @@ fn serve_wants(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine, wants
                 let _lock = only_agent(config, HANDED_ON)?;
                 let metrics = Arc::new(AgentMetrics::default());
                 let mut agent = PoolAgent::new(settings(config)?, Arc::new(engine), runtime.handle().clone(), metrics)?;
-                for want in std::iter::once(want).chain(left) {
-                    agent.serve(want)?;
+                for request in std::iter::once(request).chain(left) {
+                    last = agent.reply(request)?;
                 }
-                return Ok(());
+                return Ok(last);
             }
-            Ok(AgentReply::Done(_) | AgentReply::Addresses(_)) => {}
+            Ok(reply) => last = reply,
             Err(error) => return Err(Error { text: error.to_string(), hint: None }.into()),
         }
     }
-    Ok(())
+    Ok(last)
 }
 
 /// Claims the blocks that cover the addresses of a network's directory.
@@ -203,8 +201,8 @@ fn adopt(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine, line: &Adop
     let blocks = runtime.block_on(plan_adoption(&engine, &files, &config.node_name()?, &request))?;
     if !line.is_dry_run {
         // Those that this node has already, too: a block of which it knows nothing, or that is sealed, serves then.
-        let wants: Vec<Want> = blocks.iter().map(|block| block.want.clone()).collect();
-        serve_wants(runtime, config, engine, &wants)?;
+        let wants: Vec<AgentRequest> = blocks.iter().map(|block| AgentRequest::Want(block.want.clone())).collect();
+        serve_all(runtime, config, engine, &wants)?;
     }
     let document = serde_json::json!({
         "network": request.network, "pool": request.pool, "dryRun": line.is_dry_run, "blocks": blocks,

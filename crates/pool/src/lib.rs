@@ -16,6 +16,7 @@
 
 mod definition;
 mod error;
+mod give_back;
 mod local;
 mod message;
 mod record;
@@ -23,13 +24,14 @@ mod usage;
 
 pub use definition::{AfterBoot, BlockOrder, PoolBlock, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig};
 pub use error::Error;
+pub use give_back::start_give_back;
 pub use local::{
-    LONGEST_NETWORK, LocalBlock, LocalNode, LocalPools, LockedNetwork, MOST_BLOCKS, NetworkFiles, NodeFiles,
-    OpenNodeFiles,
+    LONGEST_NETWORK, LocalBlock, LocalNode, LocalPools, LocalUnused, LockedNetwork, MOST_BLOCKS, NetworkFiles,
+    NodeFiles, OpenNodeFiles, UnusedBlock,
 };
 pub use message::{
     AGENT_SOCKET, AgentCallError, AgentConnection, AgentError, AgentListener, AgentReply, AgentRequest, MESSAGE_LIMIT,
-    StickyWant, Want, ask_agent, parse_reply, tell_agent,
+    StickyWant, Want, ask_agent, parse_reply, parse_request, tell_agent,
 };
 pub use record::{
     BlockRecord, BlockState, EngineKeys, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, NodeState, SessionRecord,

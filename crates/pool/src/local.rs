@@ -8,7 +8,9 @@
 //! | `pools.json` | the pools, and which namespace uses which | the agent |
 //! | `<network>.blocks` | the blocks of a network, with epoch and state | the agent, under the network's lock |
 //! | `<network>.cooling` | released addresses | the plugin, under the network's lock |
+//! | `unused.json` | since when blocks have been without use | a process that gives them back, if no agent runs |
 //! | `claims.lock` | nothing: it is locked while the agent's program is run to claim a block | |
+//! | `agent.lock`, `give-back.lock` | nothing: see `give_back.rs` | |
 //!
 //! The blocks' file does not end in `.json`, because a network can have the name `node` or `pools`. A file is replaced as a whole
 //! and synced, so a reader sees the old or the new one, after a kill and after a power cut.
@@ -35,9 +37,10 @@ use crate::error::Error;
 use crate::record::{BlockState, Incarnation, NodeState};
 
 /// The directory of these files, below the data directory.
-const DIRECTORY: &str = ".pool";
+pub(crate) const DIRECTORY: &str = ".pool";
 const NODE: &str = "node.json";
 const POOLS: &str = "pools.json";
+const UNUSED: &str = "unused.json";
 const BLOCKS: &str = ".blocks";
 const COOLING: &str = ".cooling";
 const CLAIMS: &str = "claims.lock";
@@ -94,6 +97,36 @@ pub struct LocalBlock {
 #[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
 fn is_false(value: &bool) -> bool {
     !value
+}
+
+/// `unused.json`: which blocks had no address in use when a process that gives blocks back saw them last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct LocalUnused {
+    /// The boot whose times these are.
+    pub boot: String,
+    /// The blocks.
+    pub blocks: Vec<UnusedBlock>,
+}
+
+/// A block without an address in use.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnusedBlock {
+    /// The network.
+    pub network: String,
+    /// The pool.
+    pub pool: String,
+    /// Its addresses.
+    pub cidr: IpNetwork,
+    /// As [`LocalBlock::is_static`].
+    #[serde(default, rename = "static", skip_serializing_if = "is_false")]
+    pub is_static: bool,
+    /// As [`LocalBlock::epoch`]: one that was claimed again meanwhile is another one.
+    pub epoch: i64,
+    /// Since when, in milliseconds since the start of the machine.
+    pub since: u64,
+    /// What the network's file of released addresses was: its size, and its time in seconds and nanoseconds. If it is something
+    /// else, addresses were released since.
+    pub released: Option<(u64, i64, i64)>,
 }
 
 #[derive(Serialize, Deserialize)]
@@ -219,6 +252,22 @@ impl NodeFiles {
         self.write(POOLS, pools)
     }
 
+    /// `unused.json`; `None` if there is none.
+    ///
+    /// # Errors
+    /// It cannot be read, or is damaged.
+    pub fn unused(&self) -> Result<Option<LocalUnused>, Error> {
+        self.open()?.read(UNUSED)
+    }
+
+    /// Replaces `unused.json`.
+    ///
+    /// # Errors
+    /// It cannot be written, or would be larger than 4 MiB.
+    pub fn write_unused(&self, unused: &LocalUnused) -> Result<(), Error> {
+        self.write(UNUSED, unused)
+    }
+
     /// The networks that have a file of blocks, sorted.
     ///
     /// # Errors
@@ -341,7 +390,7 @@ impl OpenNodeFiles {
     }
 }
 
-fn of_store(error: &cnikit_store::Error) -> Error {
+pub(crate) fn of_store(error: &cnikit_store::Error) -> Error {
     Error { text: error.to_string(), hint: None }
 }
 
@@ -356,6 +405,11 @@ impl NetworkFiles {
     /// The network's name.
     pub fn name(&self) -> &str {
         &self.store.network
+    }
+
+    /// The files of the node.
+    pub(crate) fn files(&self) -> &NodeFiles {
+        &self.files
     }
 
     /// The reservations, to release addresses and to inspect them. Addresses are allocated by [`LockedNetwork::acquire`] only.

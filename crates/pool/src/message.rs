@@ -321,6 +321,14 @@ pub fn parse_reply(text: &[u8]) -> Result<AgentReply, Error> {
     parse(text)
 }
 
+/// The request in an argument of `cnikit-agent claim`, and in a packet.
+///
+/// # Errors
+/// It is longer than 4 KiB, not JSON, or no request.
+pub fn parse_request(text: &[u8]) -> Result<AgentRequest, Error> {
+    parse(text)
+}
+
 /// The agent's end of the socket.
 #[derive(Debug)]
 pub struct AgentListener {

@@ -1,13 +1,18 @@
 //! Getting more addresses: from the agent that runs, or by running its program once.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use cnikit::types::NetConf;
 use cnikit::{Error, Result, code, log};
-use cnikit_pool::{AgentCallError, AgentError, AgentReply, AgentRequest, Want, ask_agent, parse_reply, tell_agent};
+use cnikit_pool::{
+    AgentCallError, AgentError, AgentReply, AgentRequest, NetworkFiles, Want, ask_agent, parse_reply, start_give_back,
+    tell_agent,
+};
 use cnikit_process::{Deadline, Env, Program, run};
 
 use crate::allocation::{Attempt, PoolRequest, Shortage};
+use crate::keys::PoolPlugin;
 
 /// The longest output of the agent's program that is read, in bytes.
 const OUTPUT: usize = 64 << 10;
@@ -56,16 +61,11 @@ fn want(request: &PoolRequest<'_>, shortage: &Shortage) -> AgentRequest {
 /// Runs `cnikit-agent claim`. One call of the node does that at a time, and looks again once it is its turn: the one before may
 /// have claimed what this one needs.
 fn claim_once(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline) -> Result<Option<Attempt>> {
-    let plugin = request.plugin;
-    let socket = plugin.agent_socket.display();
-    let program = match plugin.agent() {
-        Some(program) if program.exists() && plugin.agent_config.exists() => program,
-        _ => {
-            let reason = format!("no agent listens on {socket}");
-            return Err(with_reason(shortage, &reason).hint("start cnikit-agent on this node"));
-        }
+    let Some(program) = program_without_agent(request.plugin) else {
+        let reason = format!("no agent listens on {}", request.plugin.agent_socket.display());
+        return Err(with_reason(shortage, &reason).hint("start cnikit-agent on this node"));
     };
-    let left = deadline.remaining().unwrap_or(plugin.timeout).max(Duration::from_millis(1));
+    let left = deadline.remaining().unwrap_or(request.plugin.timeout).max(Duration::from_millis(1));
     let _lock = match request.files.lock_claims(left) {
         Ok(lock) => lock,
         Err(error) => return Err(with_reason(shortage, &error.text)),
@@ -74,26 +74,71 @@ fn claim_once(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline)
         Attempt::Short(shortage) => shortage,
         allocated @ Attempt::Allocated(..) => return Ok(Some(allocated)),
     };
-    run_claim(request, program, shortage, deadline)?;
-    Ok(None)
+    match run_claim(&program, &request.plugin.agent_config, &want(request, &shortage), deadline) {
+        Ok(AgentReply::Error(error)) => Err(of_agent(shortage, error)),
+        Ok(_) => Ok(None),
+        Err(reason) => Err(with_reason(shortage, &reason)),
+    }
 }
 
-fn run_claim(request: &PoolRequest<'_>, program: PathBuf, shortage: Shortage, deadline: Deadline) -> Result<()> {
-    let arguments = ["claim", "--network", request.network.name(), "--pool", &shortage.pool, "--config"];
-    let mut args: Vec<std::ffi::OsString> = arguments.iter().map(Into::into).collect();
-    args.push(request.plugin.agent_config.clone().into());
-    let ended = match run(&Program::new(program, Env::Clean(&[])).args(args).limit(OUTPUT), deadline) {
-        Ok(ended) => ended,
-        Err(error) => return Err(with_reason(shortage, &error.to_string())),
+/// The agent's program, for a node on which no agent listens; `None` if that is not there, or has no configuration.
+fn program_without_agent(plugin: &PoolPlugin) -> Option<PathBuf> {
+    plugin.agent().filter(|program| program.exists() && plugin.agent_config.exists())
+}
+
+/// Asks the agent for the addresses of a name, which it has to ask its engine for. Without an agent its program is run once.
+pub(crate) fn ask_for_name(
+    request: &PoolRequest<'_>,
+    wanted: &AgentRequest,
+    deadline: Deadline,
+) -> std::result::Result<AgentReply, (String, &'static str)> {
+    let error = match ask_agent(&request.plugin.agent_socket, wanted, deadline) {
+        Ok(reply) => return Ok(reply),
+        Err(error) => error,
     };
+    if !matches!(error, AgentCallError::NotRunning { .. }) {
+        return Err((error.to_string(), "look at the agent's log"));
+    }
+    let Some(program) = program_without_agent(request.plugin) else {
+        return Err((error.to_string(), "start cnikit-agent on this node"));
+    };
+    let hint = "run `cnikit-agent check` on this node";
+    let left = deadline.remaining().unwrap_or(request.plugin.timeout).max(Duration::from_millis(1));
+    let _lock = request.files.lock_claims(left).map_err(|error| (error.text, hint))?;
+    run_claim(&program, &request.plugin.agent_config, wanted, deadline).map_err(|reason| (reason, hint))
+}
+
+/// Runs `cnikit-agent claim`, which replies as an agent does.
+fn run_claim(
+    program: &Path,
+    config: &Path,
+    request: &AgentRequest,
+    deadline: Deadline,
+) -> std::result::Result<AgentReply, String> {
+    let text = serde_json::to_string(request).map_err(|error| error.to_string())?;
+    let args = vec!["claim".into(), "--request".into(), text.into(), "--config".into(), config.into()];
+    let program = Program::new(program, Env::Clean(&[])).args(args).limit(OUTPUT);
+    let ended = run(&program, deadline).map_err(|error| error.to_string())?;
     match parse_reply(&ended.stdout) {
-        Ok(AgentReply::Error(error)) => Err(of_agent(shortage, error)),
-        _ if ended.how.is_success() => Ok(()),
-        _ => {
+        Ok(reply) => Ok(reply),
+        Err(_) => {
             let stderr = String::from_utf8_lossy(&ended.stderr);
             let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            Err(with_reason(shortage, &format!("cnikit-agent claim ended with {}: {last}", ended.how)))
+            Err(format!("cnikit-agent claim ended with {}: {last}", ended.how))
         }
+    }
+}
+
+/// After addresses were released: on a node where no agent runs, has a process give back the blocks that are not used any more. It
+/// waits for nothing, and fails nothing.
+pub(crate) fn start_giving_back(conf: &NetConf, network: &NetworkFiles) {
+    // DEL and GC succeed with a configuration that ADD refuses.
+    let Ok(Some(plugin)) = conf.read_at::<PoolPlugin>(&["ipam"]) else { return };
+    let Some(program) = program_without_agent(&plugin) else { return };
+    match start_give_back(network, &plugin.agent_socket, &program, &plugin.agent_config) {
+        Ok(true) => log::info("cnikit-agent gives back the blocks that are not used"),
+        Ok(false) => {}
+        Err(error) => log::info(format_args!("unused blocks are not given back now: {error}")),
     }
 }
 
@@ -134,7 +179,8 @@ mod tests {
         let path = |name: &str| dir.path().join(name).display().to_string();
         let ran = dir.path().join("ran");
         std::fs::write(path("agent.json"), "{}").unwrap();
-        std::fs::write(path("program"), format!("#!/bin/sh\n: >{}\n", ran.display())).unwrap();
+        std::fs::write(path("program"), format!("#!/bin/sh\n: >{}\necho '{{\"done\":true}}'\n", ran.display()))
+            .unwrap();
         std::fs::set_permissions(path("program"), std::fs::Permissions::from_mode(0o755)).unwrap();
         let text = format!(
             r#"{{"name":"pods","ipam":{{"type":"pool","pool":"blue","agentSocket":"{}","agent":"{}","agentConfig":"{}"}}}}"#,

@@ -13,8 +13,9 @@ use serde::Deserialize;
 pub const DATA_DIR: &str = "/var/lib/cni/networks";
 /// The default of `agentConfig`.
 const AGENT_CONFIG: &str = "/etc/cnikit/agent.json";
-/// The agent's program, in the directory of the plugin.
+/// The agent's program, in the directory of the plugin, or where its package has it.
 const AGENT: &str = "cnikit-agent";
+const PACKAGED_AGENT: &str = "/usr/bin/cnikit-agent";
 /// How long ADD waits for the agent by default, in seconds.
 const TIMEOUT: u32 = 20;
 /// The default of `minFree` is at most this.
@@ -43,7 +44,8 @@ pub struct PoolKeys {
     timeout: u32,
     /// The socket of the agent. Default: `/run/cnikit/agent.sock`.
     agent_socket: String,
-    /// The agent's program, which ADD runs once if no agent listens. Default: `cnikit-agent` in the directory of the plugin.
+    /// The agent's program, which is run if no agent listens. Default: `cnikit-agent` in the directory of the plugin, otherwise in
+    /// `/usr/bin`.
     agent: String,
     /// The agent's configuration; without this file the program is not run. Default: `/etc/cnikit/agent.json`.
     agent_config: String,
@@ -146,7 +148,8 @@ impl PoolPlugin {
         if self.agent.is_some() {
             return self.agent.clone();
         }
-        Some(std::env::current_exe().ok()?.parent()?.join(AGENT))
+        let beside = std::env::current_exe().ok()?.parent()?.join(AGENT);
+        Some(if beside.exists() { beside } else { PACKAGED_AGENT.into() })
     }
 }
 

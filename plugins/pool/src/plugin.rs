@@ -13,6 +13,7 @@ use cnikit_pool::{BlockState, NetworkFiles, NodeFiles, NodeState, PoolDefinition
 use cnikit_reservations::{Allocation, AllocationRequest, Owner, RangeConfig, RangeSet};
 use ipnetwork::IpNetwork;
 
+use crate::agent::start_giving_back;
 use crate::allocation::{PoolRequest, fenced, network};
 use crate::keys::{PoolPlugin, data_dir, requested};
 use crate::refused::{refused, unreadable};
@@ -44,6 +45,9 @@ impl IpamPlugin for PoolPlugin {
         let network = network(&NodeFiles::new(data_dir(&del.call.conf)), &del.tag.network);
         let freed = network.store().release(&owner).map_err(refused)?;
         log::info(format_args!("freed {}", listed(&freed)));
+        if !freed.is_empty() {
+            start_giving_back(&del.call.conf, &network);
+        }
         Ok(())
     }
 
@@ -80,6 +84,9 @@ impl IpamPlugin for PoolPlugin {
         let network = network(&NodeFiles::new(data_dir(&gc.call.conf)), &gc.network);
         let freed = network.store().sweep(&valid).map_err(refused)?;
         log::info(format_args!("freed {}", listed(&freed)));
+        if !freed.is_empty() {
+            start_giving_back(&gc.call.conf, &network);
+        }
         Ok(())
     }
 

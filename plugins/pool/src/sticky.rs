@@ -4,10 +4,11 @@ use std::net::IpAddr;
 
 use cnikit::types::{Args, NetConf};
 use cnikit::{Error, KeySource, Result, code};
-use cnikit_pool::{AgentCallError, AgentReply, AgentRequest, StickyWant, ask_agent};
+use cnikit_pool::{AgentReply, AgentRequest, StickyWant};
 use cnikit_process::Deadline;
 use serde::Deserialize;
 
+use crate::agent::ask_for_name;
 use crate::allocation::PoolRequest;
 use crate::refused::{unreadable, with_hint};
 
@@ -66,7 +67,7 @@ impl PoolRequest<'_> {
         let failed =
             |code: u32, why: &str| Error::new(code, format!("pool {pool} gives name {name} no address: {why}"));
         let deadline = Deadline::after(self.plugin.timeout);
-        match ask_agent(&self.plugin.agent_socket, &AgentRequest::Sticky(want), deadline) {
+        match ask_for_name(self, &AgentRequest::Sticky(want), deadline) {
             Ok(AgentReply::Addresses(addresses)) => Ok(addresses),
             Ok(AgentReply::Done(_)) => {
                 Err(failed(code::TRY_AGAIN, "the agent's reply has no addresses").hint("look at the agent's log"))
@@ -75,10 +76,7 @@ impl PoolRequest<'_> {
                 let code = if error.code == 0 { code::TRY_AGAIN } else { error.code };
                 Err(with_hint(failed(code, &error.msg), error.hint))
             }
-            Err(error @ AgentCallError::NotRunning { .. }) => {
-                Err(failed(code::TRY_AGAIN, &error.to_string()).hint("start cnikit-agent on this node"))
-            }
-            Err(error) => Err(failed(code::TRY_AGAIN, &error.to_string()).hint("look at the agent's log")),
+            Err((reason, hint)) => Err(failed(code::TRY_AGAIN, &reason).hint(hint)),
         }
     }
 }

@@ -3,18 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 use std::os::unix::fs::MetadataExt;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use cnikit_pool::{
-    BlockState, Error, Incarnation, LocalBlock, LocalNode, LocalPools, LockedNetwork, NetworkFiles, NodeFiles,
-    NodeState, PoolDefinition, PoolFamily,
+    BlockState, Error, Incarnation, LocalBlock, LocalNode, LocalPools, LocalUnused, LockedNetwork, NetworkFiles,
+    NodeFiles, NodeState, PoolDefinition, PoolFamily, UnusedBlock,
 };
+use nix::time::{ClockId, clock_gettime};
 
 use crate::log::log;
 use crate::protocol::{BlockChange, BlockId, HeldBlock, NodeView, changed};
 
 /// How long to wait for a network's lock, which a plugin holds for milliseconds.
-const LOCK: Duration = Duration::from_secs(10);
+pub(super) const LOCK: Duration = Duration::from_secs(10);
 
 /// How long an address of a name is without use before it is given back: the pod may be on its way to another node. An ADD that
 /// has just claimed it has reserved it by then.
@@ -39,9 +40,12 @@ pub(crate) struct AgentFiles {
 /// A block without use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Unused {
-    since: Instant,
+    /// The time since the start of the machine, which no change of the clock affects.
+    since: Duration,
     /// What the file of released addresses was.
     released: ReleasedFile,
+    /// The block's epoch: one that was claimed again is another one.
+    epoch: i64,
 }
 
 /// Size and change time of the file of released addresses: every release changes them.
@@ -186,6 +190,7 @@ impl AgentFiles {
     pub(crate) fn blocks(&mut self, grace: Duration) -> Result<Vec<HeldBlock>, Error> {
         let mut held = Vec::new();
         let mut unused = BTreeMap::new();
+        let now = since_start()?;
         for name in self.files.networks()? {
             let network = self.network(&name);
             let blocks = network.blocks()?;
@@ -203,11 +208,11 @@ impl AgentFiles {
                 if !in_use {
                     let key = (name.clone(), id.clone());
                     let seen = match self.unused.get(&key) {
-                        Some(seen) if seen.released == released => *seen,
-                        _ => Unused { since: Instant::now(), released },
+                        Some(seen) if (seen.released, seen.epoch) == (released, block.epoch) => *seen,
+                        _ => Unused { since: now, released, epoch: block.epoch },
                     };
-                    is_idle =
-                        seen.since.elapsed() >= if self.names.contains(&id) { grace.min(NAME_GRACE) } else { grace };
+                    let needed = if self.names.contains(&id) { grace.min(NAME_GRACE) } else { grace };
+                    is_idle = now.saturating_sub(seen.since) >= needed;
                     unused.insert(key, seen);
                 }
                 let (epoch, state) = (block.epoch, block.state);
@@ -218,6 +223,37 @@ impl AgentFiles {
         }
         self.unused = unused;
         Ok(held)
+    }
+
+    /// Goes on with what an earlier process of this boot saw of the use of the blocks. A file that cannot be read is none: then
+    /// their grace begins anew.
+    pub(crate) fn read_unused(&mut self, boot: &str) {
+        let Ok(Some(stored)) = self.files.unused() else { return };
+        if stored.boot != boot {
+            return;
+        }
+        for block in stored.blocks {
+            let id = BlockId { pool: block.pool, cidr: block.cidr, is_static: block.is_static };
+            let seen =
+                Unused { since: Duration::from_millis(block.since), released: block.released, epoch: block.epoch };
+            self.unused.insert((block.network, id), seen);
+        }
+    }
+
+    /// Writes down what was seen of the use of the blocks, for the next process, unless the file says that already.
+    pub(crate) fn write_unused(&self, boot: &str) -> Result<(), Error> {
+        let mut blocks = Vec::new();
+        for ((network, id), seen) in &self.unused {
+            let BlockId { pool, cidr, is_static } = id.clone();
+            let since = u64::try_from(seen.since.as_millis()).unwrap_or(u64::MAX);
+            let (network, released, epoch) = (network.clone(), seen.released, seen.epoch);
+            blocks.push(UnusedBlock { network, pool, cidr, is_static, epoch, since, released });
+        }
+        let unused = LocalUnused { boot: boot.to_owned(), blocks };
+        if self.files.unused().ok().flatten().as_ref() == Some(&unused) {
+            return Ok(());
+        }
+        self.files.write_unused(&unused)
     }
 
     /// Whether the block has to stay on this node. An address of a name has no cooldown: its next
@@ -336,6 +372,12 @@ impl AgentFiles {
         let of_family = blocks.iter().filter(|block| block.family() == family);
         Ok(of_family.fold(0, |free: u128, block| free.saturating_add(block.free(pool, &taken))))
     }
+}
+
+/// The time since the start of the machine, suspended or not.
+fn since_start() -> Result<Duration, Error> {
+    let read = clock_gettime(ClockId::CLOCK_BOOTTIME);
+    read.map(Duration::from).map_err(|errno| Error { text: format!("read the clock: {errno}"), hint: None })
 }
 
 fn local(block: &HeldBlock) -> LocalBlock {

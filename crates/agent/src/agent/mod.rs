@@ -2,6 +2,7 @@
 
 mod claim;
 mod files;
+mod give_back;
 mod sticky;
 mod usage;
 
@@ -11,7 +12,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cnikit_pool::{
-    BlockState, Error, KeyOfEngine, LocalNode, LocalPools, NodeFiles, NodeState, PoolDefinition, PoolFamily,
+    AgentReply, AgentRequest, BlockState, Error, KeyOfEngine, LocalNode, LocalPools, NodeFiles, NodeState,
+    PoolDefinition, PoolFamily,
 };
 use tokio::runtime::Handle;
 
@@ -25,6 +27,7 @@ use crate::protocol::{
 
 pub(crate) use claim::{LOOKED_AT, owner_of};
 use files::AgentFiles;
+pub use give_back::give_back;
 use usage::ReportedUsage;
 
 /// How often the files and the engine are compared at most until they agree.
@@ -140,6 +143,22 @@ impl<E: Engine> PoolAgent<E> {
     /// Has the next [`PoolAgent::reconcile`] look for blocks of this node that it does not know of, among all blocks.
     pub fn read_all_next(&mut self) {
         self.reads_all = true;
+    }
+
+    /// Does what a plugin asks for, and returns the reply.
+    ///
+    /// # Errors
+    /// As [`PoolAgent::serve`] and [`PoolAgent::serve_sticky`].
+    pub fn reply(&mut self, request: &AgentRequest) -> Result<AgentReply, AgentFailure> {
+        match request {
+            AgentRequest::Want(want) => self.serve(want).map(|()| AgentReply::Done(true)),
+            AgentRequest::Sticky(want) => self.serve_sticky(want).map(AgentReply::Addresses),
+            _ => Err(AgentFailure::Refused {
+                code: 0,
+                text: "this agent does not know the request".to_owned(),
+                hint: Some("the agent is older than the plugin: install the same release of both".to_owned()),
+            }),
+        }
     }
 
     /// Has the files say what the engine says: opens the session, registers the incarnation, confirms, adopts, gives back. Blocks

@@ -16,3 +16,4 @@ mod program;
 mod proxy;
 mod running;
 mod sticky;
+mod without_agent;

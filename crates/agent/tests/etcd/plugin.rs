@@ -108,6 +108,14 @@ impl Network {
         self.call("DEL", container, Disturbance::None, &CancellationToken::new().unwrap())
     }
 
+    /// A GC after which these containers are all that are left.
+    pub(crate) fn gc(&self, valid: &[&str]) -> Called {
+        let valid = valid.iter().map(|container| json!({"containerID": container, "ifname": "eth0"}));
+        let mut collected = self.clone();
+        collected.conf["cni.dev/valid-attachments"] = valid.collect();
+        collected.call("GC", "", Disturbance::None, &CancellationToken::new().unwrap())
+    }
+
     pub(crate) fn status(&self) -> Called {
         self.call("STATUS", "", Disturbance::None, &CancellationToken::new().unwrap())
     }
@@ -115,18 +123,18 @@ impl Network {
     /// Calls the plugin in the namespaces of this thread. A token that is cancelled kills it.
     pub(crate) fn call(&self, verb: &str, container: &str, how: Disturbance, token: &CancellationToken) -> Called {
         let mut set: Vec<(OsString, OsString)> = vec![("CNI_COMMAND".into(), verb.into())];
-        if verb != "STATUS" {
+        if !["GC", "STATUS"].contains(&verb) {
             for (key, value) in [
                 ("CNI_CONTAINERID", container),
                 // An IPAM plugin does not enter it.
                 ("CNI_NETNS", "/proc/self/ns/net"),
                 ("CNI_NETNS_OVERRIDE", "1"),
                 ("CNI_IFNAME", "eth0"),
-                ("CNI_PATH", "/nowhere"),
             ] {
                 set.push((key.into(), value.into()));
             }
         }
+        set.push(("CNI_PATH".into(), "/nowhere".into()));
         let stdin = self.conf.to_string().into_bytes();
         let (program, deadline) = match how {
             Disturbance::None => (Program::new(&self.program, Env::inherited(set)), Deadline::after(LONGEST)),

@@ -97,3 +97,36 @@ fn an_address_stays_with_its_name_on_whichever_node_it_is() {
     daemon.signal(&cluster.host, "TERM");
     daemon.finish();
 }
+
+#[test]
+fn without_an_agent_the_program_gets_the_addresses_of_names_and_requested_ones() {
+    let cluster = Cluster::start();
+    let (a, b) = (Operated::new(&cluster, "a"), Operated::new(&cluster, "b"));
+    define(&a);
+    let more = |node: &Operated<'_>, sticky: bool| {
+        let config = node.dir().with_extension("json");
+        json!({"sticky": sticky, "agent": env!("CARGO_BIN_EXE_cnikit-agent"), "agentConfig": config, "timeout": 40})
+    };
+    let add = |node: &Operated<'_>, container: &str, name: &str| {
+        node.call("ADD", container, &format!("K8S_POD_NAMESPACE=db;K8S_POD_NAME={name}"), &more(node, true))
+    };
+    let first = add(&a, "c1", "pg-0");
+    let kept = address(&first).to_owned();
+    assert_ne!(address(&add(&a, "c2", "pg-1")), kept);
+    let refused = add(&b, "d1", "pg-0");
+    assert!(refused["code"] == 11 && refused["msg"].as_str().unwrap().contains("on node a"), "{refused}");
+    assert_eq!(a.call("DEL", "c1", "", &more(&a, true)), json!({"printed": ""}));
+    // The process that DEL has started leaves the address to its name.
+    let moved = std::cell::RefCell::new(Value::Null);
+    eventually("the address is not given back", || {
+        *moved.borrow_mut() = add(&b, "d1", "pg-0");
+        moved.borrow()["ips"].is_array()
+    });
+    assert_eq!(address(&moved.borrow()), kept);
+    assert_eq!(add(&a, "c3", "pg-0")["code"], 11);
+
+    let requested = a.call("ADD", "c4", "IP=10.8.0.254", &more(&a, false));
+    assert_eq!(address(&requested), "10.8.0.254/24", "a static address: {requested}");
+    let taken = b.call("ADD", "d4", "IP=10.8.0.254", &more(&b, false));
+    assert!(taken["code"] == 11 && taken["msg"].as_str().unwrap().contains("node a"), "{taken}");
+}
