@@ -13,7 +13,7 @@ use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
 use tokio::signal::unix::{SignalKind, signal};
 
-use crate::agent::{AgentFailure, AgentSettings, PoolAgent};
+use crate::agent::{AgentSettings, PoolAgent};
 use crate::engine::Engine;
 use crate::log::log;
 use crate::metrics::AgentMetrics;
@@ -26,6 +26,9 @@ const REQUEST: Duration = Duration::from_secs(5);
 const CONNECTIONS: usize = 256;
 /// After a failure, how long to wait until the engine is asked anew. It doubles up to the second value.
 const PAUSE: [Duration; 2] = [Duration::from_millis(200), Duration::from_secs(10)];
+/// At the end, how long no request has to come, and how long those that are there may take.
+const QUIET: Duration = Duration::from_millis(50);
+const ENDING: Duration = Duration::from_secs(5);
 /// The longest request for figures, in bytes, and how long one may take.
 const HEAD: usize = 4 << 10;
 const SCRAPE: Duration = Duration::from_secs(5);
@@ -75,11 +78,18 @@ pub fn serve<E: Engine>(
     keep_session(runtime, Arc::clone(&engine), options.session / 3, events.clone());
     watch(runtime, engine, node, events.clone());
     let accepting = events.clone();
-    let accept = move || accept_all(&listener, &accepting);
+    let listener = Arc::new(listener);
+    let accepted = Arc::clone(&listener);
+    let accept = move || accept_all(&accepted, &accepting);
     std::thread::Builder::new().name("accept".into()).spawn(accept).map_err(|error| broken("start a thread", error))?;
     log("agent", "serves");
-    Daemon { agent: &mut agent, metrics, options, compared: None, has_changed: true, pause: PAUSE[0], retry_at: None }
-        .run(&received);
+    let mut daemon = Daemon { agent: &mut agent, metrics, options, compared: None, has_changed: true, pause: PAUSE[0], retry_at: None };
+    daemon.run(&received);
+    // Who comes from now on finds no agent, and waits for the next one; who has come is served.
+    if let Err(error) = listener.unlink() {
+        log("socket", error);
+    }
+    daemon.serve_rest(&received);
     log("agent", "ends");
     Ok(())
 }
@@ -102,15 +112,12 @@ struct Daemon<'a, E> {
 }
 
 impl<E: Engine> Daemon<'_, E> {
-    fn run(mut self, events: &Receiver<Event>) {
+    fn run(&mut self, events: &Receiver<Event>) {
         loop {
             self.compare_if_due();
             let left = self.retry_at.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
             match events.recv_timeout(left) {
-                Ok(Event::Request(connection, request)) => {
-                    let served = self.agent.reply(&request);
-                    self.reply(&connection, &request, served);
-                }
+                Ok(Event::Request(connection, request)) => self.serve(&connection, &request),
                 Ok(Event::Changed) => self.has_changed = true,
                 Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => match self.agent.has_idle_blocks() {
@@ -118,6 +125,18 @@ impl<E: Engine> Daemon<'_, E> {
                     Ok(false) => {}
                     Err(error) => log("files", error),
                 },
+            }
+        }
+    }
+
+    /// Serves the plugins that connected before the end.
+    fn serve_rest(&mut self, events: &Receiver<Event>) {
+        let began = Instant::now();
+        while began.elapsed() < ENDING {
+            match events.recv_timeout(QUIET) {
+                Ok(Event::Request(connection, request)) => self.serve(&connection, &request),
+                Ok(Event::Changed | Event::Stop) => {}
+                Err(_) => return,
             }
         }
     }
@@ -156,8 +175,9 @@ impl<E: Engine> Daemon<'_, E> {
         }
     }
 
-    /// Replies with what became of a request.
-    fn reply(&self, connection: &AgentConnection, request: &AgentRequest, served: Result<AgentReply, AgentFailure>) {
+    /// Does what a plugin asks for, and replies with what became of it.
+    fn serve(&mut self, connection: &AgentConnection, request: &AgentRequest) {
+        let served = self.agent.reply(request);
         self.metrics.count_request(served.is_ok());
         let reply = served.unwrap_or_else(|failure| {
             log("claim", format_args!("{}: {failure}", subject_of(request)));

@@ -20,6 +20,8 @@ use tokio::runtime::Runtime;
 const TAKEOVER: Duration = Duration::from_secs(90);
 /// How long a running agent may take for a claim that this process hands on to it.
 const HANDED_ON: Duration = Duration::from_secs(30);
+/// How long an agent may have the lock without listening, before it is asked again.
+const STARTING: Duration = Duration::from_millis(500);
 
 /// The longest list of addresses that is read from stdin, in bytes.
 const MOST_INPUT: u64 = 16 << 20;
@@ -123,7 +125,7 @@ fn settings(config: &AgentConfig) -> Result<AgentSettings, AgentFailure> {
 }
 
 /// The lock that only one agent of a node has.
-fn only_agent(config: &AgentConfig, timeout: Duration) -> Result<cnikit_store::Lock, AgentFailure> {
+fn lock_agent(config: &AgentConfig, timeout: Duration) -> Result<cnikit_store::Lock, AgentFailure> {
     let files = NodeFiles::new(config.data_dir.clone());
     let busy = || Error {
         text: format!("another process has the lock agent.lock in {}", files.path().display()),
@@ -133,7 +135,7 @@ fn only_agent(config: &AgentConfig, timeout: Duration) -> Result<cnikit_store::L
 }
 
 fn run(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine) -> Result<(), AgentFailure> {
-    let _lock = only_agent(config, TAKEOVER)?;
+    let _lock = lock_agent(config, TAKEOVER)?;
     let listener = AgentListener::bind(&config.socket)?;
     let options = DaemonOptions {
         compare: Duration::from_secs(config.compare),
@@ -166,12 +168,12 @@ fn serve_all(
     let mut last = AgentReply::Done(true);
     let mut left = requests.iter();
     for request in left.by_ref() {
-        match ask_agent(&config.socket, request, Deadline::after(HANDED_ON)) {
-            Ok(AgentReply::Error(error)) => {
+        match ask_or_lock(config, request)? {
+            Handed::Replied(AgentReply::Error(error)) => {
                 return Err(AgentFailure::Refused { code: error.code, text: error.msg, hint: error.hint });
             }
-            Err(AgentCallError::NotRunning { .. }) => {
-                let _lock = only_agent(config, HANDED_ON)?;
+            Handed::Replied(reply) => last = reply,
+            Handed::Locked(_lock) => {
                 let metrics = Arc::new(AgentMetrics::default());
                 let mut agent = PoolAgent::new(settings(config)?, Arc::new(engine), runtime.handle().clone(), metrics)?;
                 for request in std::iter::once(request).chain(left) {
@@ -179,11 +181,37 @@ fn serve_all(
                 }
                 return Ok(last);
             }
-            Ok(reply) => last = reply,
-            Err(error) => return Err(Error { text: error.to_string(), hint: None }.into()),
         }
     }
     Ok(last)
+}
+
+/// Who serves a request.
+enum Handed {
+    /// The agent that runs has done it.
+    Replied(AgentReply),
+    /// This process, which has the lock: no agent runs.
+    Locked(cnikit_store::Lock),
+}
+
+/// Asks the agent that runs. If none listens, takes the agent's lock; an agent that starts meanwhile has it before it listens, and
+/// is asked then. One that ends without a reply is being replaced.
+fn ask_or_lock(config: &AgentConfig, request: &AgentRequest) -> Result<Handed, AgentFailure> {
+    let deadline = Deadline::after(HANDED_ON);
+    loop {
+        let failed = match ask_agent(&config.socket, request, deadline) {
+            Ok(reply) => return Ok(Handed::Replied(reply)),
+            Err(AgentCallError::NotRunning { .. }) => match lock_agent(config, STARTING) {
+                Ok(lock) => return Ok(Handed::Locked(lock)),
+                Err(failed) => failed,
+            },
+            Err(error @ AgentCallError::Broken { .. }) => Error { text: error.to_string(), hint: None }.into(),
+            Err(error) => return Err(Error { text: error.to_string(), hint: None }.into()),
+        };
+        if !deadline.pause(Duration::from_millis(20)) {
+            return Err(failed);
+        }
+    }
 }
 
 /// Claims the blocks that cover the addresses of a network's directory.

@@ -96,8 +96,8 @@ impl NetworkFiles {
         if blocks.is_empty() {
             return Ok(false);
         }
-        let locked = self.lock().map_err(|error| Error { text: error.text, hint: error.hint })?;
-        let mut reserved = locked.reserved().map_err(|error| Error { text: error.text, hint: error.hint })?;
+        let locked = self.lock()?;
+        let mut reserved = locked.reserved()?;
         drop(locked);
         reserved.sort_unstable();
         let mut pools: Option<LocalPools> = None;

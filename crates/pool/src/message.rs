@@ -333,6 +333,8 @@ pub fn parse_request(text: &[u8]) -> Result<AgentRequest, Error> {
 #[derive(Debug)]
 pub struct AgentListener {
     socket: UnixListener,
+    /// Its path, if it was bound here.
+    path: Option<PathBuf>,
 }
 
 impl AsFd for AgentListener {
@@ -367,7 +369,16 @@ impl AgentListener {
 
     /// A socket that listens already, such as one that systemd passes on.
     pub fn of_descriptor(socket: OwnedFd) -> AgentListener {
-        AgentListener { socket: socket.into() }
+        AgentListener { socket: socket.into(), path: None }
+    }
+
+    /// Removes the path of the socket, so that no further plugin connects; those that have are still accepted. A caller of
+    /// [`ask_agent`] gets that no agent runs.
+    ///
+    /// # Errors
+    /// unlink(2) fails.
+    pub fn unlink(&self) -> io::Result<()> {
+        self.path.as_ref().map_or(Ok(()), std::fs::remove_file)
     }
 
     /// The next connection. Reading its request and writing the reply wait at most for `timeout` each.
@@ -390,7 +401,7 @@ fn bound(path: &Path) -> nix::Result<AgentListener> {
     fchmod(&socket, Mode::S_IRUSR | Mode::S_IWUSR)?;
     bind(socket.as_raw_fd(), &UnixAddr::new(path)?)?;
     listen(&socket, Backlog::MAXALLOWABLE)?;
-    Ok(AgentListener::of_descriptor(socket))
+    Ok(AgentListener { path: Some(path.to_owned()), ..AgentListener::of_descriptor(socket) })
 }
 
 /// A plugin's connection.

@@ -27,7 +27,7 @@ pub(crate) fn tell(request: &PoolRequest<'_>, shortage: &Shortage) {
 /// Asks the agent for what is short, and returns when it has done that: then the caller tries again. Without an agent its program
 /// is run once, unless another call has had that done since the caller looked: then the result is of a new attempt.
 pub(crate) fn ask(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadline) -> Result<Option<Attempt>> {
-    match ask_agent(&request.plugin.agent_socket, &want(request, &shortage), deadline) {
+    match ask_twice(request, &want(request, &shortage), deadline) {
         Ok(AgentReply::Done(true)) => Ok(None),
         Ok(AgentReply::Done(false) | AgentReply::Addresses(_)) => {
             Err(with_reason(shortage, "the agent has not done what was asked"))
@@ -43,6 +43,19 @@ pub(crate) fn ask(request: &PoolRequest<'_>, shortage: Shortage, deadline: Deadl
             };
             Err(with_reason(shortage, &error.to_string()).hint(hint))
         }
+    }
+}
+
+/// Asks the agent, and once more if it ended without a reply: it was replaced.
+fn ask_twice(
+    request: &PoolRequest<'_>,
+    wanted: &AgentRequest,
+    deadline: Deadline,
+) -> std::result::Result<AgentReply, AgentCallError> {
+    let socket = &request.plugin.agent_socket;
+    match ask_agent(socket, wanted, deadline) {
+        Err(AgentCallError::Broken { .. }) => ask_agent(socket, wanted, deadline),
+        answered => answered,
     }
 }
 
@@ -92,7 +105,7 @@ pub(crate) fn ask_for_name(
     wanted: &AgentRequest,
     deadline: Deadline,
 ) -> std::result::Result<AgentReply, (String, &'static str)> {
-    let error = match ask_agent(&request.plugin.agent_socket, wanted, deadline) {
+    let error = match ask_twice(request, wanted, deadline) {
         Ok(reply) => return Ok(reply),
         Err(error) => error,
     };
@@ -119,14 +132,12 @@ fn run_claim(
     let args = vec!["claim".into(), "--request".into(), text.into(), "--config".into(), config.into()];
     let program = Program::new(program, Env::Clean(&[])).args(args).limit(OUTPUT);
     let ended = run(&program, deadline).map_err(|error| error.to_string())?;
-    match parse_reply(&ended.stdout) {
-        Ok(reply) => Ok(reply),
-        Err(_) => {
-            let stderr = String::from_utf8_lossy(&ended.stderr);
-            let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
-            Err(format!("cnikit-agent claim ended with {}: {last}", ended.how))
-        }
+    if let Ok(reply) = parse_reply(&ended.stdout) {
+        return Ok(reply);
     }
+    let stderr = String::from_utf8_lossy(&ended.stderr);
+    let last = stderr.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or_default();
+    Err(format!("cnikit-agent claim ended with {}: {last}", ended.how))
 }
 
 /// After addresses were released: on a node where no agent runs, has a process give back the blocks that are not used any more. It

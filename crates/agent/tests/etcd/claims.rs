@@ -19,11 +19,11 @@ pub(crate) const POOL: &str = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24
 #[test]
 fn two_nodes_that_claim_at_once_share_no_block_and_leave_none() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
-    host.enter(|| Node::new("a", host.dir(), settings.clone()).define(POOL));
+    let host = &cluster.host;
+    host.enter(|| cluster.node("a").define(POOL));
     let claim_all = |name: &'static str| {
         host.enter(|| {
-            let mut node = Node::new(name, host.dir(), settings.clone());
+            let mut node = cluster.node(name);
             let full = node.want("pods", u32::MAX).unwrap_err();
             assert!(full.to_string().contains("no free block"), "{full}");
             node.blocks("pods", BlockState::Active).len()
@@ -35,7 +35,7 @@ fn two_nodes_that_claim_at_once_share_no_block_and_leave_none() {
         (one.join().unwrap(), other.join().unwrap())
     });
     host.enter(|| {
-        let mut nodes = ["a", "b"].map(|name| Node::new(name, host.dir(), settings.clone()));
+        let mut nodes = ["a", "b"].map(|name| cluster.node(name));
         let owners = nodes[0].owners();
         let keys: BTreeSet<&String> = owners.iter().map(|(_, key)| key).collect();
         assert_eq!(keys.len(), one + other, "what the files have is what the engine has");
@@ -80,7 +80,7 @@ fn a_claim_that_cannot_be_written_down_is_the_only_one_until_it_can() {
     let cluster = Cluster::start();
     let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), cluster.settings());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.reconcile().unwrap();
         // Instead of the file there is a directory, so that no file of blocks can be written.
@@ -105,7 +105,7 @@ fn a_claim_of_what_is_this_nodes_already_is_no_other_nodes() {
     let cluster = Cluster::start();
     let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), cluster.settings());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.reconcile().unwrap();
         // A claim of this incarnation was executed late: the node has not seen it.
@@ -163,16 +163,16 @@ fn a_node_with_many_blocks_asks_for_all_of_them_by_their_keys() {
 #[test]
 fn a_fenced_nodes_blocks_are_given_again_and_it_serves_nothing_when_it_returns() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
         // Two blocks of one address of each family.
         let tiny = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/29","rangeStart":"10.8.0.2","rangeEnd":"10.8.0.3"}],
             "blockSize4":32,"cooldown":0}"#;
-        let mut lost = Node::new("a", host.dir(), settings.clone());
+        let mut lost = cluster.node("a");
         lost.define(tiny);
         lost.want("pods", 2).unwrap();
         lost.reserve("pods", "container-1");
-        let mut other = Node::new("b", host.dir(), settings.clone());
+        let mut other = cluster.node("b");
         let full = other.want("pods", 1).unwrap_err();
         assert!(full.to_string().contains("no free block"), "{full}");
 
@@ -203,7 +203,7 @@ fn a_fenced_node_begins_anew_after_a_reboot_that_ended_its_containers() {
     let cluster = Cluster::start();
     let (host, settings) = (&cluster.host, cluster.settings());
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.want("pods", 1).unwrap();
         node.reserve_in_earlier_boot("pods", "container-1");
@@ -223,9 +223,9 @@ fn a_fenced_node_begins_anew_after_a_reboot_that_ended_its_containers() {
 #[test]
 fn a_fence_that_is_repeated_does_not_fence_what_began_anew() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.want("pods", 1).unwrap();
         let first = node.files.node().unwrap().unwrap().incarnation;
@@ -264,7 +264,7 @@ fn blocks_are_unconfirmed_after_a_boot_until_the_engine_has_confirmed_them() {
     let cluster = Cluster::start();
     let (host, settings) = (&cluster.host, cluster.settings());
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.want("pods", 1).unwrap();
         let before = node.blocks("pods", BlockState::Active);
@@ -288,14 +288,14 @@ fn blocks_are_unconfirmed_after_a_boot_until_the_engine_has_confirmed_them() {
 #[test]
 fn a_process_that_finds_free_addresses_claims_nothing() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.want("pods", 1).unwrap();
         let before = node.blocks("pods", BlockState::Active);
         drop(node);
-        let mut node = Node::new("a", host.dir(), settings);
+        let mut node = cluster.node("a");
         node.want("pods", 1).unwrap();
         assert_eq!(node.blocks("pods", BlockState::Active), before);
     });
@@ -353,7 +353,7 @@ fn a_second_machine_of_the_same_name_and_store_claims_nothing() {
     let cluster = Cluster::start();
     let (host, settings) = (&cluster.host, cluster.settings());
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.want("pods", 1).unwrap();
         let copy = host.dir().join("copy");
@@ -371,11 +371,11 @@ fn a_second_machine_of_the_same_name_and_store_claims_nothing() {
 #[test]
 fn requested_and_static_addresses_are_claimed_once() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
         let pool = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28,
             "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.240","rangeEnd":"10.8.0.254"}]}"#;
-        let mut nodes = ["a", "b"].map(|name| Node::new(name, host.dir(), settings.clone()));
+        let mut nodes = ["a", "b"].map(|name| cluster.node(name));
         nodes[0].define(pool);
         for address in ["10.8.0.245", "10.8.0.77"] {
             let mut asked = want("pods", 1);
@@ -398,11 +398,11 @@ fn requested_and_static_addresses_are_claimed_once() {
 #[test]
 fn a_requested_address_obeys_max_blocks_and_unseals_its_block() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
         let pool = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28,"maxBlocks":2,
             "static":[{"subnet":"10.8.0.0/24","rangeStart":"10.8.0.240","rangeEnd":"10.8.0.254"}]}"#;
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(pool);
         let ask = |node: &mut Node, address: &str| {
             let mut asked = want("pods", 1);
@@ -435,9 +435,9 @@ fn a_requested_address_obeys_max_blocks_and_unseals_its_block() {
 #[test]
 fn what_the_engine_lost_is_claimed_again_and_what_the_disk_lost_is_read_again() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28}"#);
         node.want("pods", 1).unwrap();
         node.reserve("pods", "container-1");
@@ -453,7 +453,7 @@ fn what_the_engine_lost_is_claimed_again_and_what_the_disk_lost_is_read_again() 
         // A power cut took the content of the file.
         std::fs::write(host.dir().join("a/.pool/pods.blocks"), "").unwrap();
         std::fs::write(host.dir().join("a/.pool/pools.json"), "{").unwrap();
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.reconcile().unwrap();
         let again = node.blocks("pods", BlockState::Active);
         assert!(again.len() == 1 && again[0].cidr == before[0].cidr && again[0].epoch > after[0].epoch, "{again:?}");
@@ -464,9 +464,9 @@ fn what_the_engine_lost_is_claimed_again_and_what_the_disk_lost_is_read_again() 
 #[test]
 fn a_record_that_names_a_path_makes_no_file() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":28}"#);
         node.reconcile().unwrap();
         let incarnation = node.files.node().unwrap().unwrap().incarnation;

@@ -6,6 +6,7 @@ use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, EtcdTls, Listing};
 use cnikit_pool::EngineKeys;
 use cnikit_testing::Host;
 
+use crate::node::Node;
 use crate::running::{Running, eventually};
 
 pub(crate) struct Cluster {
@@ -84,6 +85,11 @@ impl Cluster {
     /// The settings with another address.
     pub(crate) fn settings_at(&self, address: &str) -> EtcdSettings {
         EtcdSettings { endpoints: vec![format!("http://{address}")], ..self.settings() }
+    }
+
+    /// A node with this name, whose files are in the host's directory.
+    pub(crate) fn node(&self, name: &str) -> Node {
+        Node::new(name, self.host.dir(), self.settings())
     }
 
     /// The settings with a client's certificate, if it has one.

@@ -33,9 +33,9 @@ fn refused(node: &Node, pool: &str) -> String {
 #[test]
 fn a_static_address_that_is_claimed_stays_one_whatever_is_defined() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(STATIC);
         node.agent.serve(&asks("10.8.0.245")).unwrap();
         let why = refused(&node, TINY);
@@ -55,12 +55,12 @@ fn a_static_address_that_is_claimed_stays_one_whatever_is_defined() {
 #[test]
 fn a_node_that_does_not_know_the_last_definition_claims_by_it_all_the_same() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
+    let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), settings.clone());
+        let mut node = cluster.node("a");
         node.define(STATIC);
         node.reconcile().unwrap();
-        let operator = Node::new("operator", host.dir(), settings.clone());
+        let operator = cluster.node("operator");
         operator.define(TINY);
         assert_eq!(node.files.pools().unwrap().unwrap().pools[0].block_size4, 28, "nothing has told it");
         node.want("pods", 1).unwrap();
@@ -79,13 +79,13 @@ fn a_node_that_does_not_know_the_last_definition_claims_by_it_all_the_same() {
 #[test]
 fn claims_while_a_pool_is_defined_again_and_again_never_overlap() {
     let cluster = Cluster::start();
-    let (host, settings) = (&cluster.host, cluster.settings());
-    host.enter(|| Node::new("operator", host.dir(), settings.clone()).define(TINY));
+    let host = &cluster.host;
+    host.enter(|| cluster.node("operator").define(TINY));
     let ends = AtomicBool::new(false);
     std::thread::scope(|scope| {
         scope.spawn(|| {
             host.enter(|| {
-                let operator = Node::new("operator", host.dir(), settings.clone());
+                let operator = cluster.node("operator");
                 while !ends.load(Ordering::Relaxed) {
                     for pool in [STATIC, TINY] {
                         let _ = operator.runtime.block_on(define_pool(operator.engine.as_ref(), pool.as_bytes()));
@@ -94,7 +94,7 @@ fn claims_while_a_pool_is_defined_again_and_again_never_overlap() {
             });
         });
         host.enter(|| {
-            let mut node = Node::new("a", host.dir(), settings.clone());
+            let mut node = cluster.node("a");
             for _ in 0..40 {
                 // The first block decides: the other definition is refused from then on.
                 let _ = node.want("pods", 20);
@@ -165,7 +165,7 @@ fn a_block_that_the_pool_has_no_longer_is_given_back_and_not_claimed_again() {
 fn a_condition_on_a_part_of_the_keys_holds_until_one_of_them_is_written() {
     let cluster = Cluster::start();
     cluster.host.enter(|| {
-        let node = Node::new("a", cluster.host.dir(), cluster.settings());
+        let node = cluster.node("a");
         node.runtime.block_on(check_parts(node.engine.as_ref()));
         node.runtime.block_on(check_parts(&MemoryEngine::default()));
     });

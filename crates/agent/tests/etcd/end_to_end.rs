@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::Path;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use cnikit_pool::{BlockState, NodeFiles};
-use cnikit_process::CancellationToken;
+use cnikit_process::{CancellationToken, Deadline};
 use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
@@ -143,6 +144,51 @@ fn a_full_pool_is_code_11_and_no_failure_of_status() {
             pods.del("container-16");
         }
     });
+}
+
+/// As `systemctl restart` and an upgrade of the package do, again and again: SIGTERM, then another process.
+#[test]
+fn an_agent_is_replaced_while_containers_start_and_none_fails() {
+    let cluster = Cluster::start();
+    let pool = json!({"name": "blue", "ranges": [{"subnet": "10.8.0.0/22"}], "blockSize4": 31, "cooldown": 0});
+    let config = configure(&cluster, &pool);
+    let (host, dir) = (&cluster.host, cluster.host.dir());
+    let command = format!("{AGENT} run --config {config}");
+    let mut daemon = Running::start(host, "agent-0", &command);
+    // The plugin finds the program, as an installed one does. `minFree` has nearly every ADD wait for a block.
+    let pods = Network::new(&dir.join("a"), &json!({"agent": AGENT, "agentConfig": config, "minFree": 0}));
+    host.enter(|| eventually("the daemon does not serve", || pods.status() == Called::Done(Vec::new())));
+    let stop = AtomicBool::new(false);
+    let (mut replaced, mut given) = (0, Vec::new());
+    std::thread::scope(|scope| {
+        let mut workers = Vec::new();
+        for worker in 0..3 {
+            let (pods, stop) = (&pods, &stop);
+            let add_all = move || {
+                let mut given = Vec::new();
+                while !stop.load(Ordering::Relaxed) && given.len() < 250 {
+                    given.extend(pods.add(&format!("container-{worker}-{}", given.len())).addresses());
+                }
+                given
+            };
+            workers.push(scope.spawn(move || host.enter(add_all)));
+        }
+        while replaced < 5 {
+            Deadline::never().pause(Duration::from_millis(300));
+            daemon.signal(host, "TERM");
+            let next = Running::start(host, &format!("agent-{}", replaced + 1), &command);
+            let ended = std::mem::replace(&mut daemon, next).finish();
+            assert!(ended.how.is_success(), "{:?}", ended.how);
+            replaced += 1;
+        }
+        stop.store(true, Ordering::Relaxed);
+        for worker in workers {
+            given.extend(worker.join().unwrap());
+        }
+    });
+    assert!(given.len() > 30, "{} containers", given.len());
+    assert_eq!(given.iter().collect::<BTreeSet<_>>().len(), given.len());
+    eprintln!("replaced {replaced} times while {} containers started", given.len());
 }
 
 #[test]

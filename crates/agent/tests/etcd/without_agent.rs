@@ -50,7 +50,7 @@ fn blocks_without_containers_go_back_and_no_process_stays() {
     let node = Operated::new(&cluster, "a");
     define(&node);
     cluster.host.enter(|| {
-        let observer = Node::new("observer", cluster.host.dir(), cluster.settings());
+        let observer = cluster.node("observer");
         let pods = pods(&node);
         add_all(&pods, 40);
         assert_eq!((node.active("pods").len(), observer.owners().len()), (3, 3));
