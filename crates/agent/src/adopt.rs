@@ -156,12 +156,10 @@ pub async fn plan_adoption<E: Engine>(
     if conflicts.is_empty() {
         return Ok(adopted);
     }
-    let more = conflicts.len().saturating_sub(NAMED);
-    conflicts.truncate(NAMED);
-    let more = if more > 0 { format!("; and {more} more") } else { String::new() };
+    let named = limit::first_few(&conflicts, NAMED, "; ");
     Err(AgentFailure::Refused {
         code: 0,
-        text: format!("network {} cannot be adopted into pool {}: {}{more}", request.network, pool.name(), conflicts.join("; ")),
+        text: format!("network {} cannot be adopted into pool {}: {named}", request.network, pool.name()),
         hint: Some(
             "nothing was changed. Put shared ranges into `static` of the pool, so that each address is claimed alone, or end the \
              containers that are named"

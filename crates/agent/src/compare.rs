@@ -10,6 +10,7 @@ use cnikit_pool::{
     PoolDefinition,
 };
 use cnikit_reservations::{Holder, TIMEOUT};
+use cnikit_types::limit;
 use serde::Serialize;
 
 use crate::agent::AgentFailure;
@@ -19,6 +20,8 @@ use crate::protocol::{BlockId, Survey};
 
 /// After how long a difference is read again: a claim is in the engine before it is in the files.
 const AGAIN: Duration = Duration::from_secs(2);
+/// How many containers a finding names.
+const NAMED: usize = 4;
 
 /// A difference, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -120,11 +123,10 @@ impl LocalSide {
                 holders.push(format!("{address} of {owner}"));
             }
         }
-        match holders.len() {
-            0 => "no container has an address of it".to_owned(),
-            1..=4 => format!("in use: {}", holders.join(", ")),
-            count => format!("in use: {} and {} more", holders[..4].join(", "), count - 4),
+        if holders.is_empty() {
+            return "no container has an address of it".to_owned();
         }
+        format!("in use: {}", limit::first_few(&holders, NAMED, ", "))
     }
 
     fn of_reservations(&self) -> Vec<NodeDifference> {

@@ -116,11 +116,15 @@ pub fn shortened(text: String) -> String {
 
 /// Joins the first [`NAMED`] of these texts, and adds how many more there are.
 pub fn first(texts: &[String], separator: &str) -> String {
-    let named = texts[..texts.len().min(NAMED)].join(separator);
-    match texts.len() - texts.len().min(NAMED) {
-        0 => named,
-        more => format!("{named}{separator}and {more} more"),
+    first_few(texts, NAMED, separator)
+}
+
+/// Joins the first of these texts, `most` at most, and adds how many more there are.
+pub fn first_few(texts: &[String], most: usize, separator: &str) -> String {
+    if texts.len() <= most {
+        return texts.join(separator);
     }
+    format!("{}{separator}and {} more", texts[..most].join(separator), texts.len() - most)
 }
 
 #[cfg(test)]

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cnikit::types::{Args, NetConf};
+use cnikit::types::{Args, NetConf, limit};
 use cnikit::{AttachmentSpec, Error, Result, code, log, netns};
 use cnikit_pool::{
     BlockState, LocalBlock, LocalPools, NetworkFiles, NodeFiles, NodeState, OpenNodeFiles, PoolDefinition, PoolFamily,
@@ -323,13 +323,10 @@ impl Serving {
         for block in self.blocks.iter().filter(|block| block.pool == self.definition.name()) {
             texts.push(format!("{} ({})", block.cidr, state_word(block.state)));
         }
-        match texts.len() {
-            0 => "this node has no block of it".to_owned(),
-            count if count > NAMED => {
-                format!("its blocks here are {} and {} more", texts[..NAMED].join(", "), count - NAMED)
-            }
-            _ => format!("its blocks here are {}", texts.join(", ")),
+        if texts.is_empty() {
+            return "this node has no block of it".to_owned();
         }
+        format!("its blocks here are {}", limit::first_few(&texts, NAMED, ", "))
     }
 }
 

@@ -15,7 +15,7 @@ use cnikit_netlink::Netlink;
 use cnikit_netns::{Netns, sysctl};
 use cnikit_resources::alias;
 use cnikit_skel::AttachmentId;
-use cnikit_types::NetConf;
+use cnikit_types::{NetConf, limit};
 use serde_json::{Value, json};
 
 use crate::cli::Doctor;
@@ -302,11 +302,7 @@ fn attachments(common: &Common, report: &mut Report) -> Vec<AttachmentSummary> {
 
 /// The first of some names, and how many more there are.
 fn first_of(names: &[String]) -> String {
-    let first = names.iter().take(NAMED).cloned().collect::<Vec<_>>().join(", ");
-    match names.len().saturating_sub(NAMED) {
-        0 => first,
-        more => format!("{first}, and {more} more"),
-    }
+    limit::first_few(names, NAMED, ", ")
 }
 
 /// Links of the host that a plugin of ours made for an attachment that no cached result mentions.

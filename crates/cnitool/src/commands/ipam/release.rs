@@ -2,6 +2,7 @@
 //! block or a static address back by itself.
 
 use cnikit_reservations::Reservation;
+use cnikit_types::limit;
 use ipnetwork::IpNetwork;
 use serde_json::json;
 
@@ -72,13 +73,10 @@ fn refuse_living(networks: &[NetworkUsage], what: IpNetwork) -> Result {
     if living.is_empty() {
         return Ok(());
     }
-    let more = living.len().saturating_sub(NAMED);
-    living.truncate(NAMED);
-    let more = if more > 0 { format!(", and {more} more") } else { String::new() };
     Err(Failure::new(format!(
-        "it is not proven that no container has these addresses: {}{more}; hint: end the containers. If you know that they are \
-         gone, use `--force`",
-        living.join(", ")
+        "it is not proven that no container has these addresses: {}; hint: end the containers. If you know that they are gone, use \
+         `--force`",
+        limit::first_few(&living, NAMED, ", ")
     )))
 }
 
