@@ -83,7 +83,15 @@ pub fn serve<E: Engine>(
     let accept = move || accept_all(&accepted, &accepting);
     std::thread::Builder::new().name("accept".into()).spawn(accept).map_err(|error| broken("start a thread", error))?;
     log("agent", "serves");
-    let mut daemon = Daemon { agent: &mut agent, metrics, options, compared: None, has_changed: true, pause: PAUSE[0], retry_at: None };
+    let mut daemon = Daemon {
+        agent: &mut agent,
+        metrics,
+        options,
+        compared: None,
+        has_changed: true,
+        pause: PAUSE[0],
+        retry_at: None,
+    };
     daemon.run(&received);
     // Who comes from now on finds no agent, and waits for the next one; who has come is served.
     if let Err(error) = listener.unlink() {

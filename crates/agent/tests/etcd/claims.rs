@@ -59,7 +59,7 @@ fn a_claim_whose_answer_is_lost_is_found_and_adopted() {
         let mut node = Node::new("a", host.dir(), near);
         node.define(POOL);
         node.reconcile().unwrap();
-        let direct = Node::new("observer", host.dir(), cluster.settings());
+        let direct = cluster.node("observer");
         // The connection is open, so the claim reaches the engine; its answer does not come back.
         proxy.lose_answers(true);
         let failed = node.want("pods", 1).unwrap_err();
@@ -129,7 +129,7 @@ fn a_block_that_nobody_knows_of_is_found_among_all_blocks_only() {
     let cluster = Cluster::start();
     let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), cluster.settings());
+        let mut node = cluster.node("a");
         node.define(POOL);
         node.reconcile().unwrap();
         // A process that ended long ago has claimed it, and the network delivered that late.
@@ -150,7 +150,7 @@ fn a_node_with_many_blocks_asks_for_all_of_them_by_their_keys() {
     let cluster = Cluster::start();
     let host = &cluster.host;
     host.enter(|| {
-        let mut node = Node::new("a", host.dir(), cluster.settings());
+        let mut node = cluster.node("a");
         node.define(
             r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":32,"maxBlocks":230,"cooldown":0}"#,
         );
@@ -230,7 +230,7 @@ fn a_fence_that_is_repeated_does_not_fence_what_began_anew() {
         node.want("pods", 1).unwrap();
         let first = node.files.node().unwrap().unwrap().incarnation;
         let keeper = node.keep();
-        let operator = Node::new("operator", host.dir(), settings.clone());
+        let operator = cluster.node("operator");
         let fence = |force| operator.runtime.block_on(fence_node(operator.engine.as_ref(), &fence_of("a", force)));
         let alive = fence(false).unwrap_err().to_string();
         assert!(alive.contains("has a session") && alive.contains(&first.to_string()), "{alive}");

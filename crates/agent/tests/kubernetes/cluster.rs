@@ -6,6 +6,7 @@ use std::time::Duration;
 use cnikit_agent::engine::{ApiCredentials, ApiServer, KubernetesSettings};
 use cnikit_testing::Host;
 
+use crate::node::Node;
 use crate::running::{Running, eventually, log_of};
 
 /// The definitions of the kinds, and the roles.
@@ -90,6 +91,11 @@ impl Cluster {
         let server = self.programs.pop().unwrap();
         server.signal(&self.host, "KILL");
         server.finish();
+    }
+
+    /// A node with this name, whose files are in the host's directory.
+    pub(crate) fn node(&self, name: &str) -> Node {
+        Node::new(name, self.host.dir(), self.settings())
     }
 
     /// Where the API server listens.
