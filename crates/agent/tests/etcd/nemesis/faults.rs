@@ -287,7 +287,11 @@ impl<'a> Nemesis<'a> {
             let record = of_node.next().and_then(|(_, stored)| stored.record::<SessionRecord>());
             record.is_some_and(|session| session.boot.starts_with(&node.boot()))
         };
-        eventually("the node has no session", has_session);
+        let deadline = Deadline::after(Duration::from_mins(1));
+        while !has_session() {
+            let log = || log_of(node.machine.host.dir(), "agent");
+            assert!(deadline.pause(Duration::from_millis(20)), "{} has no session\n{}", node.name, log());
+        }
         let (from, to) = (node.files(), clone.files());
         world.switch.try_sh(&format!("rm -rf {1}; cp -a {0} {1}", from.display(), to.display()));
         let config = clone.machine.host.dir().join("agent.json");

@@ -126,7 +126,7 @@ impl Node {
         let mut known = endpoints.to_vec();
         known.rotate_left(number % endpoints.len());
         let behind = known[0].trim_start_matches("http://").to_owned();
-        PROXY.clone_into(&mut known[0]);
+        known[0] = format!("http://{PROXY}");
         let proxy = host.enter(|| Proxy::start(&behind));
         let config = json!({
             "endpoints": known,
