@@ -2,5 +2,6 @@
 //! namespaces of its own.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
 
+mod agent;
 mod archives;
 mod debian;

@@ -19,7 +19,7 @@ use cnikit_tests::release_files::file;
 use cnikit_tests::switched::{SwitchedNode, execute_until};
 use libtest_mimic::{Arguments, Completion, Trial};
 
-use ways::{Machine, WAYS, Way};
+use ways::{Machine, RPM, WAYS, Way};
 
 /// What is on the node at first.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -68,7 +68,7 @@ fn main() -> ExitCode {
 /// A plugin is executed meanwhile, and is always there.
 fn upgrade_rpm() {
     let machine = Machine::new(Way::Rpm);
-    let [own, newer] = [0, 1].map(|which| file(which, "cnikit-", ".x86_64.rpm"));
+    let [own, newer] = [0, 1].map(|which| file(which, RPM, ".x86_64.rpm"));
     machine.place_upstream();
     let upstream = machine.bytes_of("bridge");
     machine.rpm(&format!("--install '{}'", own.display()));

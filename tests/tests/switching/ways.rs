@@ -49,6 +49,9 @@ impl Way {
     }
 }
 
+/// How the name of our RPM begins; cnikit-agent's has a word there.
+pub(crate) const RPM: &str = concat!("cnikit-", env!("CARGO_PKG_VERSION"));
+
 /// A root directory, and the means to install something there.
 pub(crate) struct Machine {
     way: Way,
@@ -125,7 +128,7 @@ impl Machine {
                 let package = self.debian().give(&file(0, "cnikit_", "_amd64.deb"));
                 self.debian().sh(&format!("dpkg --install {package}"))
             }
-            Way::Rpm => self.rpm(&format!("--install '{}'", file(0, "cnikit-", ".x86_64.rpm").display())),
+            Way::Rpm => self.rpm(&format!("--install '{}'", file(0, RPM, ".x86_64.rpm").display())),
             Way::Image => self.image("install"),
         }
     }
