@@ -28,6 +28,7 @@ Commands:
                                    otherwise the one that is registered)
       --by NAME, --why TEXT        what the record of the fence says
       --force                      although the node has a session, so that its agent seems to run
+  watch-nodes                    fence nodes that Kubernetes has given up, until SIGTERM
   define FILE                    write the definition of a pool, from a JSON file
   forget POOL NAMESPACE/NAME     free the addresses that stay with a name, which no node has
   list                           print pools, blocks and nodes as JSON
@@ -59,6 +60,8 @@ pub enum AgentCommand {
     },
     /// Fence a node.
     Fence(FenceRequest),
+    /// Fence the nodes that Kubernetes has given up.
+    WatchNodes,
     /// Define a pool.
     Define(PathBuf),
     /// Forget a name of a pool.
@@ -238,6 +241,7 @@ fn command(given: &Given) -> Result<AgentCommand, String> {
             why: given.why.clone().unwrap_or_default(),
             force: given.force,
         }),
+        ["watch-nodes"] => AgentCommand::WatchNodes,
         ["define", file] => AgentCommand::Define((*file).into()),
         ["forget", pool, name] => {
             let (namespace, name) = name.split_once('/').ok_or("forget needs a POOL and a NAMESPACE/NAME")?;
@@ -299,6 +303,7 @@ mod tests {
         };
         let adopted = line("adopt /x --range 10.8.0.0/24 --dry-run --pool p").unwrap().command;
         assert_eq!(adopted, AgentCommand::Adopt(adopt));
+        assert_eq!(line("watch-nodes").unwrap().command, AgentCommand::WatchNodes);
         assert_eq!(line("run -h").unwrap().command, AgentCommand::Print(HELP.into()));
         assert!(HELP.lines().all(|line| line.chars().count() <= 100));
     }

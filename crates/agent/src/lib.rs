@@ -3,11 +3,12 @@
 //! - [`protocol`]: what to do next, as pure functions. The model in the tests executes the same.
 //! - [`engine`]: what records the blocks.
 //! - [`PoolAgent`]: the steps of the protocol, executed on the node's files and an engine.
-//! - [`daemon`], [`operator`], [`adopt`] and [`compare`]: the commands of the program.
+//! - [`daemon`], [`operator`], [`adopt`], [`compare`] and [`cluster_nodes`]: the commands of the program.
 #![forbid(unsafe_code)]
 
 pub mod adopt;
 mod agent;
+pub mod cluster_nodes;
 pub mod command_line;
 pub mod compare;
 pub mod config;

@@ -11,10 +11,13 @@ use cnikit_agent::compare::{ComparedNode, compare_node};
 use cnikit_agent::config::AgentConfig;
 use cnikit_agent::daemon::{self, DaemonOptions};
 use cnikit_agent::engine::AnyEngine;
-use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent, give_back, log_steps, operator};
+use cnikit_agent::{
+    AgentFailure, AgentMetrics, AgentSettings, PoolAgent, cluster_nodes, give_back, log_steps, operator,
+};
 use cnikit_pool::{AgentCallError, AgentListener, AgentReply, AgentRequest, Error, NodeFiles, ask_agent};
 use cnikit_process::Deadline;
 use tokio::runtime::Runtime;
+use tokio::signal::unix::{SignalKind, signal};
 
 /// How long another agent may take to end, as systemd waits before it kills one.
 const TAKEOVER: Duration = Duration::from_secs(90);
@@ -86,6 +89,7 @@ fn execute(line: &CommandLine) -> Result<String, AgentFailure> {
             let done = serde_json::json!({"node": request.node, "incarnation": incarnation, "freed": freed});
             Ok(format!("{done}\n"))
         }
+        AgentCommand::WatchNodes => watch_nodes(&runtime, &config, engine).map(|()| String::new()),
         AgentCommand::Define(file) => {
             let text = std::fs::read(file)
                 .map_err(|error| Error { text: format!("read {}: {error}", file.display()), hint: None })?;
@@ -144,6 +148,23 @@ fn run(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine) -> Result<(),
     };
     daemon::serve(runtime, settings(config)?, Arc::new(engine), listener, &options)?;
     Ok(())
+}
+
+/// Fences nodes that Kubernetes has given up, until a signal.
+fn watch_nodes(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine) -> Result<(), AgentFailure> {
+    let AnyEngine::Kubernetes(engine) = engine else {
+        let hint = Some("the configuration needs `kubernetes`".to_owned());
+        return Err(Error { text: "etcd knows nothing of the nodes of Kubernetes".into(), hint }.into());
+    };
+    let every = Duration::from_secs(config.session.into());
+    runtime.block_on(async {
+        let mut terminated = signal(SignalKind::terminate())
+            .map_err(|error| Error { text: format!("wait for signals: {error}"), hint: None })?;
+        tokio::select! {
+            _ = terminated.recv() => Ok(()),
+            () = async { cluster_nodes::watch_nodes(Arc::from(engine), every).await } => Ok(()),
+        }
+    })
 }
 
 /// Claims once: by the agent that runs, or in this process.

@@ -13,7 +13,10 @@ use cnikit_pool::{Incarnation, KeyOfEngine};
 
 pub use any::{AnyEngine, EngineSettings};
 pub use etcd::{EtcdEngine, EtcdSettings, EtcdTls};
-pub use kubernetes::{ApiCredentials, ApiServer, GROUP as KUBERNETES_GROUP, KubernetesEngine, KubernetesSettings};
+pub use kubernetes::{
+    ApiCredentials, ApiServer, ClusterNode, GROUP as KUBERNETES_GROUP, KubernetesEngine, KubernetesSettings,
+    NodeSighting,
+};
 pub use memory::{MemoryEngine, MemoryStore};
 
 use crate::protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};

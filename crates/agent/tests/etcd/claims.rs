@@ -75,6 +75,37 @@ fn a_claim_whose_answer_is_lost_is_found_and_adopted() {
     });
 }
 
+/// The answers are lost from one after the other of those that a claim needs: with an engine that writes one key at a time, the
+/// agent is then between two of its requests.
+#[test]
+fn a_claim_whose_answers_are_lost_from_any_one_on_leaves_nothing_behind() {
+    let cluster = Cluster::start();
+    let host = &cluster.host;
+    host.enter(|| {
+        let proxy = Proxy::start(Cluster::address());
+        let mut node = Node::new("a", host.dir(), cluster.settings_at(PROXY));
+        node.define(POOL);
+        node.reconcile().unwrap();
+        let direct = Node::new("observer", host.dir(), cluster.settings());
+        let mut lost = 0;
+        for pieces in 0..12 {
+            let network = format!("pods-{pieces}");
+            proxy.lose_answers_after(pieces);
+            lost += usize::from(node.want(&network, 1).is_err());
+            proxy.lose_answers(false);
+            eventually("it does not agree with the engine", || node.reconcile().is_ok());
+            let mut claimed = 0;
+            for network in node.files.networks().unwrap() {
+                claimed += node.blocks(&network, BlockState::Active).len();
+            }
+            assert_eq!(direct.owners().len(), claimed, "after {pieces} pieces");
+            node.want(&network, 1).unwrap();
+            assert_eq!(node.blocks(&network, BlockState::Active).len(), 2, "one of each family");
+        }
+        assert!(lost > 0 && direct.owners().len() == 24, "{lost}, {:?}", direct.owners());
+    });
+}
+
 #[test]
 fn a_claim_that_cannot_be_written_down_is_the_only_one_until_it_can() {
     let cluster = Cluster::start();

@@ -12,8 +12,8 @@ use crate::running::{Running, eventually, log_of};
 /// The definitions of the kinds, and the roles.
 const MANIFESTS: [&str; 2] = ["crds.yaml", "rbac.yaml"];
 
-/// Who may ask: an operator, who has all rights on the agent's kinds, and two agents.
-const TOKENS: &str = "admin,admin,admin,system:masters\noperator-token,operator,operator\nagent-token,agent,agent\n";
+/// Who may ask: an administrator, an operator of pools, the agents, and who watches nodes.
+const TOKENS: &str = "admin,admin,admin,system:masters\noperator-token,operator,operator\nagent-token,agent,agent\nwatcher-token,watcher,watcher\n";
 const BINDINGS: &str = "
 apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
@@ -26,6 +26,12 @@ kind: ClusterRoleBinding
 metadata: {name: agent}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cnikit-agent}
 subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: agent}]
+---
+apiVersion: rbac.authorization.k8s.io/v1
+kind: ClusterRoleBinding
+metadata: {name: watcher}
+roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: cnikit-node-watcher}
+subjects: [{apiGroup: rbac.authorization.k8s.io, kind: User, name: watcher}]
 ";
 
 pub(crate) struct Cluster {
@@ -59,7 +65,7 @@ impl Cluster {
         let host = Host::new();
         let dir = host.dir().display().to_string();
         std::fs::write(host.dir().join("tokens"), TOKENS).unwrap();
-        for name in ["operator", "agent"] {
+        for name in ["operator", "agent", "watcher"] {
             std::fs::write(host.dir().join(format!("{name}.token")), format!("{name}-token\n")).unwrap();
         }
         host.sh(&format!("openssl genrsa -out {dir}/accounts.key 2048 2>/dev/null"));

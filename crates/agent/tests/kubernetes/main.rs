@@ -8,6 +8,7 @@ mod names;
 mod objects;
 mod program;
 mod sessions;
+mod watched_nodes;
 
 #[path = "../etcd/claims.rs"]
 mod claims;

@@ -4,6 +4,7 @@
 //! `resourceVersion`, by which the server would answer from its cache.
 
 mod client;
+mod nodes;
 mod objects;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +26,7 @@ use crate::protocol::{
 };
 use client::{ApiAnswer, ApiClient};
 pub use client::{ApiCredentials, ApiServer};
+pub use nodes::{ClusterNode, NodeSighting};
 pub use objects::GROUP;
 use objects::{
     BLOCKS, FENCES, HEARTBEATS, Kind, NODES, POOLS, SELECTIONS, SESSIONS, STATICS, USAGES, draw, kind_of, node_name,
@@ -133,11 +135,16 @@ impl KubernetesEngine {
 
     /// All objects of a kind, at one revision.
     async fn all(&self, kind: Kind) -> Result<Vec<Value>, EngineError> {
+        self.all_at(&kind.path()).await
+    }
+
+    /// All objects of a path, at one revision.
+    async fn all_at(&self, place: &str) -> Result<Vec<Value>, EngineError> {
         let read = |error: EngineError| EngineError { is_open: false, ..error };
         let mut found = Vec::new();
         let mut next = String::new();
         loop {
-            let path = format!("{}?limit={PAGE}{next}", kind.path());
+            let path = format!("{place}?limit={PAGE}{next}");
             let mut answer = self.client.ask(Method::GET, &path, None).await.map_err(read)?;
             // The revision of the first page may be forgotten meanwhile: then all is read anew.
             if answer.status == StatusCode::GONE && !next.is_empty() {

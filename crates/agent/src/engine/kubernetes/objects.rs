@@ -40,6 +40,7 @@ kinds! {
     HEARTBEATS "NodeHeartbeat" "nodeheartbeats",
     FENCES "NodeFence" "nodefences",
     USAGES "NodeUsage" "nodeusages",
+    SIGHTINGS "NodeSighting" "nodesightings",
 }
 
 /// The kind of a key.
