@@ -5,7 +5,7 @@ use cnikit_agent::protocol::{
     BlockId, CheckOrder, Execution, Guard, KeyReply, KeyRequest, NextRequest, NodeView, Outcome, Part, StoredValue,
     Survey, Transaction, WriteOperation,
 };
-use cnikit_pool::{BlockRecord, KeyOfEngine, read_record};
+use cnikit_pool::{BlockRecord, KeyOfEngine, NodeState, read_record};
 
 use crate::machine::{Late, Machine, POOL, Process, late_request};
 use crate::planted::Planted;
@@ -84,6 +84,9 @@ impl Scene {
         }
         let held = machine.held();
         let mut survey = Survey::gather(&view.name, view.incarnation, &held, now);
+        if self.asks_for_held && view.state != NodeState::Fenced {
+            survey.blocks.retain(|id, _| held.contains(id));
+        }
         let of_pool = self.ids_of(machine.definition);
         survey.set_strays_aside(&held, |id| of_pool.contains(id));
         survey

@@ -38,6 +38,8 @@ pub(crate) struct Scene {
     pub(crate) survey: SurveyOrder,
     /// An error in the protocol that the model has to find.
     pub(crate) planted: Option<Planted>,
+    /// Whether surveys have the blocks of the machine's files only, except for those that find out whether nothing is lost.
+    pub(crate) asks_for_held: bool,
     /// What some world has to be.
     pub(crate) reached: Option<fn(&World) -> bool>,
 }
