@@ -227,7 +227,12 @@ impl<E: Engine> PoolAgent<E> {
             ));
         }
         for _ in 0..RETRIES {
-            let standing = self.standing()?;
+            let Some(standing) = self.standing else {
+                // The session of the boot before may have ended just now, and the node's own blocks are confirmed: they are counted
+                // again.
+                self.standing()?;
+                return Ok(Claimed::Again);
+            };
             let known = [view.pools.get(&search.want.pool).copied(), self.files.revision_of(&search.want.pool)];
             if known != [search.revision; 2] {
                 return Ok(Claimed::Again);
