@@ -112,7 +112,8 @@ impl Netns {
             return Ok(*cookie);
         }
         let cookie = self.enter(|_| kernel::cookie_here())?.map_err(|source| {
-            Error::new("read the cookie of the network namespace", self.path.display().to_string(), source)
+            let operation = "read the cookie (SO_NETNS_COOKIE, since Linux 5.14) of the network namespace";
+            Error::new(operation, self.path.display().to_string(), source)
         })?;
         Ok(*self.held.cookie.get_or_init(|| cookie))
     }
