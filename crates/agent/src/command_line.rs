@@ -20,8 +20,8 @@ Commands:
   run                            serve the plugins of this node until SIGTERM
   claim --network N --pool P     claim a block for a network once, without a daemon
       --request JSON               what is wanted instead, as the plugin asks the agent for it
-  give-back                      give back the blocks that have been without use for the grace, as the
-                                 agent does while it runs
+  give-back                      give back the blocks that have been without use for the grace, as
+                                 the agent does while it runs
       --wait                       also those that have not been yet, until there is none
   fence NODE                     free the blocks of a node whose containers are gone for ever
       --incarnation ID             of this incarnation (default: of a fence that is not finished,

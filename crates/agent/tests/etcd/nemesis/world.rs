@@ -219,12 +219,17 @@ impl Node {
         self.token.lock().unwrap().clone()
     }
 
-    /// Cuts the power: agent and plugins are killed. No call is under way when it returns.
+    /// Cuts the power: the agent, the plugins, and the process that gives blocks back while no agent runs, are killed. No call is
+    /// under way when it returns.
     pub(super) fn power_off(&self) {
         self.is_on.store(false, Ordering::SeqCst);
         self.token().cancel();
         self.kill_agent();
         drop(self.calls.write().unwrap());
+        // One that outlived the boot would take every address of the next one for one of an earlier boot. Its command line has the
+        // node's own directory.
+        let of_node = self.machine.host.dir().display();
+        self.machine.host.sh(&format!("pkill -KILL -f '[g]ive-back.*{of_node}/' || [ $? = 1 ]"));
     }
 
     /// Boots it.
