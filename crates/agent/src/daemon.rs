@@ -93,7 +93,7 @@ pub fn serve<E: Engine>(
         retry_at: None,
     };
     daemon.run(&received);
-    // Who comes from now on finds no agent, and waits for the next one; who has come is served.
+    // A plugin that connects from now on finds no agent, and waits for the next one; those that have connected are served.
     if let Err(error) = listener.unlink() {
         log("socket", error);
     }

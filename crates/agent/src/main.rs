@@ -162,7 +162,7 @@ fn watch_nodes(runtime: &Runtime, config: &AgentConfig, engine: AnyEngine) -> Re
             .map_err(|error| Error { text: format!("wait for signals: {error}"), hint: None })?;
         tokio::select! {
             _ = terminated.recv() => Ok(()),
-            () = async { cluster_nodes::watch_nodes(Arc::from(engine), every).await } => Ok(()),
+            never = cluster_nodes::watch_nodes(Arc::from(engine), every) => never,
         }
     })
 }

@@ -144,7 +144,7 @@ impl TryFrom<ReplyMembers> for AgentReply {
             ReplyMembers { error: Some(error), .. } => Ok(AgentReply::Error(error)),
             ReplyMembers { done: Some(done), .. } => Ok(AgentReply::Done(done)),
             ReplyMembers { addresses: Some(addresses), .. } => Ok(AgentReply::Addresses(addresses)),
-            ReplyMembers { .. } => Err("it has neither `done` nor `error`"),
+            ReplyMembers { .. } => Err("it has none of `done`, `addresses` and `error`"),
         }
     }
 }

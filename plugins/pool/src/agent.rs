@@ -145,7 +145,7 @@ fn run_claim(
 pub(crate) fn start_giving_back(conf: &NetConf, network: &NetworkFiles) {
     // DEL and GC succeed with a configuration that ADD refuses.
     let Ok(Some(plugin)) = conf.read_at::<PoolPlugin>(&["ipam"]) else { return };
-    let Some(program) = program_without_agent(&plugin) else { return };
+    let Some(program) = plugin.agent() else { return };
     match start_give_back(network, &plugin.agent_socket, &program, &plugin.agent_config) {
         Ok(true) => log::info("cnikit-agent gives back the blocks that are not used"),
         Ok(false) => {}

@@ -225,7 +225,7 @@ impl AgentFiles {
         Ok(held)
     }
 
-    /// Goes on with what an earlier process of this boot saw of the use of the blocks. A file that cannot be read is none: then
+    /// Goes on with what an earlier process of this boot saw of the use of the blocks. Without the file, or if it cannot be read,
     /// their grace begins anew.
     pub(crate) fn read_unused(&mut self, boot: &str) {
         let Ok(Some(stored)) = self.files.unused() else { return };

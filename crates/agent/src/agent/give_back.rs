@@ -14,7 +14,7 @@ use crate::engine::Engine;
 use crate::log::log;
 use crate::metrics::AgentMetrics;
 
-/// How often the files are looked at.
+/// How often the files are read.
 const TICK: Duration = Duration::from_secs(5);
 /// How long a claim may take. If the lock is not free then, an agent has it, which gives back by itself.
 const CLAIM: Duration = Duration::from_secs(30);
@@ -39,7 +39,7 @@ pub fn give_back<E: Engine>(
         let Some(lock) = settings.files.lock_give_back()? else { return Ok(()) };
         let is_done = give_back_all(runtime, settings, engine, waits)?;
         drop(lock);
-        // Who released an address and found the lock taken relied on this process, also after its last look.
+        // A plugin that released an address and found the lock taken relies on this process, also after its last look.
         if !is_done || !waits || !has_unused_blocks(&settings.files)? {
             return Ok(());
         }

@@ -10,12 +10,12 @@
 //!
 //! - a guard that does not hold once never holds again, because no revision comes back and no fence is deleted. So guards that hold
 //!   when they are read held at that moment, all of them;
-//! - what is written before the check keeps others from writing the same, and gives nobody anything: a block serves only after the
-//!   check.
+//! - what is written before the check keeps others from writing the same, and no address is assigned from it: a block serves only
+//!   after the check.
 //!
-//! Whoever takes something away writes first and looks afterwards, too: a fence is written before the blocks are listed, so a block
-//! is either listed, or its owner sees the fence. The definition of a pool is first marked as pending, under which no block is
-//! claimed, then the blocks are listed, then the mark is removed.
+//! A fence is also written first: the blocks are listed after it, so a block is either listed, or its owner sees the fence. The
+//! definition of a pool is first marked as pending, under which no block is claimed, then the blocks are listed, then the mark is
+//! removed.
 //!
 //! A process that ends in the middle leaves blocks of its own, which do not serve. The next survey finds them, and they are adopted
 //! by a write of their own or given back: see [`super::plan()`].
@@ -172,12 +172,6 @@ enum Phase {
     Done(Outcome),
 }
 
-/// How a write is undone.
-enum Reversal {
-    Nothing,
-    Ask(KeyRequest),
-}
-
 impl Execution {
     /// Begins a transaction.
     pub fn new(transaction: Transaction) -> Execution {
@@ -245,9 +239,9 @@ impl Execution {
             Phase::Write(n) => ask(self.write(*n)),
             Phase::Settle(n) => ask(self.settle(*n)),
             Phase::Undo(n) => match self.reversal(*n) {
-                Reversal::Ask(request) => ask(request),
+                Some(request) => ask(request),
                 // `undo_from` has skipped these.
-                Reversal::Nothing => NextRequest::Done(self.refused()),
+                None => NextRequest::Done(self.refused()),
             },
             Phase::Done(outcome) => NextRequest::Done(outcome.clone()),
         }
@@ -425,56 +419,44 @@ impl Execution {
     /// The next write to undo, of those before this one.
     fn undo_from(&self, end: usize) -> Phase {
         for n in (0..end).rev() {
-            if let Reversal::Ask(_) = self.reversal(n) {
+            if self.reversal(n).is_some() {
                 return Phase::Undo(n);
             }
         }
         Phase::Done(self.refused())
     }
 
-    /// How a write is undone, under the revision that it was given.
-    fn reversal(&self, n: usize) -> Reversal {
+    /// The request that undoes a write, under the revision that it was given; `None` if it may stay.
+    fn reversal(&self, n: usize) -> Option<KeyRequest> {
         let write = &self.transaction.writes[n];
         let (key, revision) = (write.key().clone(), self.written[n]);
-        let is_created = matches!((self.guard_of(n), &self.before[n]), (Some((_, Guard::Absent(_))), _) | (None, None));
         let before = self.before[n].as_ref();
-        let replace = |value: Vec<u8>, is_pending: bool| {
-            Reversal::Ask(KeyRequest::Replace { key: key.clone(), value, revision, is_pending })
+        let Some(value) = write.value() else {
+            // What was deleted had no owner.
+            let value = before?.stored.value.clone();
+            return Some(KeyRequest::Create { key, value, is_pending: false });
         };
-        match (&key, write.value()) {
-            // What was deleted was no one's.
-            (_, None) => match before {
-                Some(before) => {
-                    Reversal::Ask(KeyRequest::Create { key, value: before.stored.value.clone(), is_pending: false })
-                }
-                None => Reversal::Nothing,
-            },
-            // They give nobody anything: whoever has the session writes them anew.
-            (KeyOfEngine::Session(_) | KeyOfEngine::Node(_) | KeyOfEngine::Usage(_) | KeyOfEngine::Fence { .. }, _) => {
-                Reversal::Nothing
+        let is_created = matches!((self.guard_of(n), before), (Some((_, Guard::Absent(_))), _) | (None, None));
+        let (value, is_pending) = match &key {
+            // They give no node an address: the agent that has the session writes them anew.
+            KeyOfEngine::Session(_) | KeyOfEngine::Node(_) | KeyOfEngine::Usage(_) | KeyOfEngine::Fence { .. } => {
+                return None;
             }
-            _ if is_created => Reversal::Ask(KeyRequest::Delete { key, revision }),
-            (KeyOfEngine::Pool(_), _) => match before {
-                Some(before) => replace(before.stored.value.clone(), before.is_pending),
-                None => Reversal::Nothing,
-            },
-            (KeyOfEngine::Sticky { .. }, _) => match before {
-                Some(before) => replace(before.stored.value.clone(), false),
-                None => Reversal::Nothing,
-            },
+            _ if is_created => return Some(KeyRequest::Delete { key, revision }),
+            // Only the definition of a pool can be pending.
+            KeyOfEngine::Pool(_) | KeyOfEngine::Sticky { .. } => (before?.stored.value.clone(), before?.is_pending),
             // It was this node's before, and may be in use; otherwise it stays with its name.
-            (KeyOfEngine::Static { .. }, Some(value)) => {
+            KeyOfEngine::Static { .. } => {
                 let written = StoredValue { value: value.to_vec(), revision };
-                match left_to_name(&written) {
-                    Some(left) if !before.is_some_and(|before| has_same_owner(&before.stored, &written)) => {
-                        replace(left, false)
-                    }
-                    _ => Reversal::Nothing,
+                if before.is_some_and(|before| has_same_owner(&before.stored, &written)) {
+                    return None;
                 }
+                (left_to_name(&written)?, false)
             }
             // A block is replaced by its own value.
-            (KeyOfEngine::Block { .. } | KeyOfEngine::Select(_), _) => Reversal::Nothing,
-        }
+            KeyOfEngine::Block { .. } | KeyOfEngine::Select(_) => return None,
+        };
+        Some(KeyRequest::Replace { key, value, revision, is_pending })
     }
 }
 

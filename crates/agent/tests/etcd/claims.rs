@@ -140,9 +140,7 @@ fn a_claim_of_what_is_this_nodes_already_is_no_other_nodes() {
         node.define(POOL);
         node.reconcile().unwrap();
         // A claim of this incarnation was executed late: the node has not seen it.
-        let incarnation = node.files.node().unwrap().unwrap().incarnation;
-        let record = format!(r#"{{"node":"a","incarnation":"{incarnation}","network":"pods"}}"#);
-        node.put("blocks/blue/10.8.0.40/30", &record);
+        node.claim_late("10.8.0.40/30");
         let mut asked = want("pods", 1);
         asked.addresses = vec!["10.8.0.41".parse().unwrap()];
         node.agent.serve(&asked).unwrap();
@@ -164,9 +162,7 @@ fn a_block_that_nobody_knows_of_is_found_among_all_blocks_only() {
         node.define(POOL);
         node.reconcile().unwrap();
         // A process that ended long ago has claimed it, and the network delivered that late.
-        let incarnation = node.files.node().unwrap().unwrap().incarnation;
-        let record = format!(r#"{{"node":"a","incarnation":"{incarnation}","network":"pods"}}"#);
-        node.put("blocks/blue/10.8.0.40/30", &record);
+        node.claim_late("10.8.0.40/30");
         node.reconcile().unwrap();
         assert_eq!(node.blocks("pods", BlockState::Active), []);
         node.agent.read_all_next();

@@ -63,6 +63,13 @@ impl Node {
         self.write(WriteOperation::Put(key, value.into()));
     }
 
+    /// A claim of this incarnation is executed that the files do not know of.
+    pub(crate) fn claim_late(&self, block: &str) {
+        let node = self.files.node().unwrap().unwrap();
+        let record = format!(r#"{{"node":"{}","incarnation":"{}","network":"pods"}}"#, node.node, node.incarnation);
+        self.put(&format!("blocks/blue/{block}"), &record);
+    }
+
     /// Another program deletes all blocks.
     pub(crate) fn delete_blocks(&self) {
         for (key, _) in self.runtime.block_on(self.engine.list(&Listing::Blocks)).unwrap() {

@@ -4,11 +4,12 @@ use std::fmt;
 use std::net::IpAddr;
 
 use cnikit_netlink::{Batch, LinkChange};
-use cnikit_netns::{Inside, sysctl};
+use cnikit_netns::Inside;
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Journal, Result};
 
 use crate::address::gateway::refuse_shared;
+use crate::address::layer3::set_of_families;
 use crate::link::veth_ends;
 
 /// The host end is in forwarding state. The host's neighbour entries for the container's addresses are deleted, and the addresses
@@ -83,14 +84,11 @@ impl ForwardingPort {
     /// IPv6 addresses are announced only if the container has more of them than the link-local one, which no neighbour has had
     /// before.
     fn enable_announcements(&self, inside: &Inside) {
-        let mut settings = vec![("ipv4", "arp_notify")];
+        let mut settings = vec![("ipv4", "arp_notify", "1")];
         if self.addresses.iter().any(IpAddr::is_ipv6) {
-            settings.push(("ipv6", "ndisc_notify"));
+            settings.push(("ipv6", "ndisc_notify", "1"));
         }
-        for (family, setting) in settings {
-            // A kernel without the family does not have the setting, and does not need it.
-            let _ = sysctl::set(inside, &format!("net/{family}/conf/{}/{setting}", self.ifname), "1");
-        }
+        set_of_families(inside, &self.ifname, &settings);
     }
 }
 

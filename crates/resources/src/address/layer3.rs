@@ -115,10 +115,7 @@ impl Layer3 {
         if self.announce {
             settings.extend([("ipv4", "arp_notify", "1"), ("ipv6", "ndisc_notify", "1")]);
         }
-        for (family, setting, value) in settings {
-            // A kernel without the family does not have these settings, and does not need them.
-            let _ = sysctl::set(inside, &format!("net/{family}/conf/{ifname}/{setting}"), value);
-        }
+        set_of_families(inside, ifname, &settings);
         Ok(())
     }
 
@@ -241,6 +238,13 @@ impl Layer3 {
                 format!("route of {}: wanted {}, found [{}]", self.ifname, text(wanted), limit::first(&texts, ", "))
             });
         }
+    }
+}
+
+/// Sets settings of an interface, each of a family. A kernel without the family does not have its settings, and does not need them.
+pub(super) fn set_of_families(inside: &Inside, ifname: &str, settings: &[(&str, &str, &str)]) {
+    for (family, setting, value) in settings {
+        let _ = sysctl::set(inside, &format!("net/{family}/conf/{ifname}/{setting}"), value);
     }
 }
 

@@ -66,7 +66,7 @@ pub(super) struct ApiAnswer {
 }
 
 impl ApiAnswer {
-    /// Why it is no success, for messages.
+    /// Why the request failed, for messages.
     pub(super) fn reason(&self) -> String {
         let message = self.body["message"].as_str().unwrap_or_default();
         format!("{}: {message}", self.status)
@@ -79,7 +79,7 @@ fn failed(what: impl std::fmt::Display, is_open: bool) -> EngineError {
 
 impl ApiClient {
     /// # Errors
-    /// The server is no `https://` with a host.
+    /// The server is not an `https://` address with a host.
     pub(super) fn new(server: ApiServer, timeout: Duration) -> Result<ApiClient, cnikit_pool::Error> {
         let parsed: Option<Uri> = server.server.parse().ok();
         let parsed =

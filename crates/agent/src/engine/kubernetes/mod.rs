@@ -206,6 +206,21 @@ impl KubernetesEngine {
         }
     }
 
+    /// Deletes an object under a revision. Returns whether it had that revision.
+    async fn delete(&self, kind: Kind, name: &str, revision: i64) -> Result<bool, EngineError> {
+        let options = json!({
+            "apiVersion": "v1", "kind": "DeleteOptions",
+            "preconditions": {"resourceVersion": revision.to_string()},
+        });
+        let answer = self.client.ask(Method::DELETE, &kind.path_of(name), Some(&options)).await?;
+        match answer.status {
+            StatusCode::OK => Ok(true),
+            StatusCode::CONFLICT => Ok(false),
+            _ if is_no_object(&answer, name) => Ok(false),
+            _ => Err(self.unexpected("delete", &answer)),
+        }
+    }
+
     /// Executes a request about one key.
     async fn request(&self, request: &KeyRequest) -> Result<KeyReply, EngineError> {
         let written = |revision: Option<i64>| revision.map_or(KeyReply::Refused, KeyReply::Written);
@@ -232,19 +247,8 @@ impl KubernetesEngine {
                 Ok(written(self.put(kind_of(key), object_of(key, value, *is_pending)?, Some(*revision)).await?))
             }
             KeyRequest::Delete { key, revision } => {
-                let name = object_name(key);
-                let options = json!({
-                    "apiVersion": "v1", "kind": "DeleteOptions",
-                    "preconditions": {"resourceVersion": revision.to_string()},
-                });
-                let path = kind_of(key).path_of(&name);
-                let answer = self.client.ask(Method::DELETE, &path, Some(&options)).await?;
-                match answer.status {
-                    StatusCode::OK => Ok(KeyReply::Written(*revision)),
-                    StatusCode::CONFLICT => Ok(KeyReply::Refused),
-                    _ if is_no_object(&answer, &name) => Ok(KeyReply::Refused),
-                    _ => Err(self.unexpected("delete", &answer)),
-                }
+                let is_deleted = self.delete(kind_of(key), &object_name(key), *revision).await?;
+                Ok(written(is_deleted.then_some(*revision)))
             }
         }
     }

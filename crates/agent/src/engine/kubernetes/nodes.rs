@@ -1,11 +1,10 @@
 //! The nodes of the Kubernetes cluster itself, whose deletion is a word about their containers.
 
-use hyper::{Method, StatusCode};
 use serde_json::json;
 
 use super::super::EngineError;
+use super::KubernetesEngine;
 use super::objects::{SIGHTINGS, draw, node_name, object, revision_of};
-use super::{KubernetesEngine, is_no_object};
 
 /// The taint by which an administrator says that a node is shut down, and its containers are gone.
 const OUT_OF_SERVICE: &str = "node.kubernetes.io/out-of-service";
@@ -77,16 +76,7 @@ impl KubernetesEngine {
     /// # Errors
     /// The API server does not answer, or does not allow it.
     pub async fn forget_sighting(&self, sighting: &NodeSighting) -> Result<(), EngineError> {
-        let name = node_name(&sighting.node);
-        let options = json!({
-            "apiVersion": "v1", "kind": "DeleteOptions",
-            "preconditions": {"resourceVersion": sighting.revision.to_string()},
-        });
-        let answer = self.client.ask(Method::DELETE, &SIGHTINGS.path_of(&name), Some(&options)).await?;
-        match answer.status {
-            StatusCode::OK | StatusCode::CONFLICT => Ok(()),
-            _ if is_no_object(&answer, &name) => Ok(()),
-            _ => Err(self.unexpected("delete", &answer)),
-        }
+        self.delete(SIGHTINGS, &node_name(&sighting.node), sighting.revision).await?;
+        Ok(())
     }
 }

@@ -182,7 +182,6 @@ fn check_every_address_is_given(world: &World, record: &Record) {
     let pool = PoolDefinition::parse(POOL.as_bytes()).unwrap();
     Deadline::never().pause(Duration::from_millis(1_100)); // the cooldown
     for family in ["v4", "v6"] {
-        let mut given: Vec<IpAddr> = Vec::new();
         let mut holders: BTreeMap<IpAddr, Vec<&str>> = BTreeMap::new();
         std::thread::scope(|scope| {
             let mut nodes = Vec::new();
@@ -191,12 +190,10 @@ fn check_every_address_is_given(world: &World, record: &Record) {
             }
             for (node, filled) in nodes {
                 for address in filled.join().unwrap() {
-                    given.push(address);
                     holders.entry(address).or_default().push(&node.name);
                 }
             }
         });
-        holders.retain(|_, nodes| nodes.len() > 1);
         let all: BTreeSet<IpAddr> = (0..=255)
             .map(|last| match family {
                 "v4" => IpAddr::from(Ipv4Addr::new(10, 8, 0, last)),
@@ -204,11 +201,12 @@ fn check_every_address_is_given(world: &World, record: &Record) {
             })
             .filter(|address| pool.block_with(*address).is_some())
             .collect();
-        let set: BTreeSet<IpAddr> = given.iter().copied().collect();
+        let given: BTreeSet<IpAddr> = holders.keys().copied().collect();
+        holders.retain(|_, nodes| nodes.len() > 1);
         let logs = || world.nodes.iter().map(|node| ends_of_logs(world, node)).collect::<Vec<_>>().join("--\n");
         assert!(holders.is_empty(), "given twice: {holders:?}\n{}", logs());
-        let lost: Vec<&IpAddr> = all.difference(&set).collect();
-        assert!(lost.is_empty() && set.len() == all.len(), "not given: {lost:?}");
+        let lost: Vec<&IpAddr> = all.difference(&given).collect();
+        assert!(lost.is_empty() && given.len() == all.len(), "not given: {lost:?}");
     }
 }
 
