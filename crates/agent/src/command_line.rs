@@ -309,6 +309,25 @@ mod tests {
     }
 
     #[test]
+    fn each_command_and_option_of_the_help_is_in_the_manual() {
+        let manual = include_str!("../package/cnikit-agent.8").replace("\\-", "-");
+        // What continues a description is indented by more than an option is.
+        let entries = HELP.lines().filter(|line| line.starts_with("  ") && !line.starts_with("         "));
+        let words: Vec<&str> = entries.filter_map(|line| line.split_whitespace().next()).collect();
+        assert!(words.len() > 20, "{words:?}");
+        for word in words {
+            let is_there = if word.starts_with("--") {
+                manual.contains(word)
+            } else {
+                manual
+                    .lines()
+                    .any(|line| line.strip_prefix(".B ").and_then(|rest| rest.split(' ').next()) == Some(word))
+            };
+            assert!(is_there, "{word} is not in the manual");
+        }
+    }
+
+    #[test]
     fn a_wrong_command_line_is_explained() {
         for (text, says) in [
             ("", "no command"),

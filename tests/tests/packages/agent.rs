@@ -88,15 +88,4 @@ fn the_agents_tarball_has_its_unit_manual_and_example() {
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
     let expected = ["LICENSE", "agent.json", "agent.md", "cnikit-agent", "cnikit-agent.8", "cnikit-agent.service"];
     assert_eq!(names, expected.map(str::to_owned).into());
-    // Each command and option of the help is in the manual.
-    let help = sh(dir.path(), "./cnikit-agent --help");
-    let manual = sh(dir.path(), "sed 's/\\\\-/-/g; s/\\\\f.//g' cnikit-agent.8");
-    let mut seen = 0;
-    for line in help.lines().filter(|line| line.starts_with("  ") && !line.starts_with("    ") || line.contains("  --"))
-    {
-        let word = line.split_whitespace().next().unwrap();
-        assert!(manual.contains(word), "{word} is not in the manual");
-        seen += 1;
-    }
-    assert!(seen > 15, "{help}");
 }
