@@ -57,6 +57,21 @@ impl NodeFiles {
         Ok(false)
     }
 
+    /// Whether a block of any network has a reserved address. The arguments are those of [`NodeFiles::network`].
+    ///
+    /// # Errors
+    /// As [`NetworkFiles::has_unused_blocks`].
+    pub fn has_used_blocks(&self, timeout: Duration, log: fn(&str)) -> Result<bool, Error> {
+        for name in self.networks()? {
+            let network = self.network(&name, timeout, log);
+            let reserved = network.sorted_reservations()?;
+            if network.blocks()?.iter().any(|block| has_one_of(&block.cidr, &reserved)) {
+                return Ok(true);
+            }
+        }
+        Ok(false)
+    }
+
     fn lock_in_time(&self, name: &str, timeout: Duration) -> Result<Option<Lock>, Error> {
         Directory::make_durably(self.data_dir(), 0o755).map_err(|error| of_store(&error))?;
         let directory = PrivateDirectory::make(self.data_dir(), &[DIRECTORY]).map_err(|error| of_store(&error))?;
@@ -96,10 +111,7 @@ impl NetworkFiles {
         if blocks.is_empty() {
             return Ok(false);
         }
-        let locked = self.lock()?;
-        let mut reserved = locked.reserved()?;
-        drop(locked);
-        reserved.sort_unstable();
+        let reserved = self.sorted_reservations()?;
         let mut pools: Option<LocalPools> = None;
         for block in blocks.iter().filter(|block| !has_one_of(&block.cidr, &reserved)) {
             let goes = match block.state {
@@ -119,6 +131,12 @@ impl NetworkFiles {
             }
         }
         Ok(false)
+    }
+
+    fn sorted_reservations(&self) -> Result<Vec<IpAddr>, Error> {
+        let mut reserved = self.lock()?.reserved()?;
+        reserved.sort_unstable();
+        Ok(reserved)
     }
 }
 
@@ -239,6 +257,10 @@ mod tests {
             self.network().lock().unwrap().acquire(&request).unwrap();
         }
 
+        fn has_used(&self) -> bool {
+            self.files.has_used_blocks(Duration::from_secs(5), |_| {}).unwrap()
+        }
+
         fn has_unused(&self) -> bool {
             self.network().has_unused_blocks().unwrap()
         }
@@ -270,6 +292,18 @@ mod tests {
         assert!(!place.has_unused());
         place.set_node(NodeState::Fenced);
         assert!(place.has_unused(), "the node begins anew");
+    }
+
+    #[test]
+    fn blocks_are_used_if_one_of_their_addresses_is_reserved() {
+        let place = Place::new();
+        assert!(!place.has_used(), "no block at all");
+        place.set(&[("10.8.0.0/26", BlockState::Lost), ("10.8.0.64/26", BlockState::Active)]);
+        assert!(!place.has_used());
+        place.reserve("10.8.0.128/26");
+        assert!(!place.has_used(), "an address of no block here");
+        place.reserve("10.8.0.0/26");
+        assert!(place.has_used());
     }
 
     #[test]
