@@ -311,7 +311,7 @@ mod tests {
     #[test]
     fn each_command_and_option_of_the_help_is_in_the_manual() {
         let manual = include_str!("../package/cnikit-agent.8").replace("\\-", "-");
-        // What continues a description is indented by more than an option is.
+        // The further lines of a description are indented by more than an option is.
         let entries = HELP.lines().filter(|line| line.starts_with("  ") && !line.starts_with("         "));
         let words: Vec<&str> = entries.filter_map(|line| line.split_whitespace().next()).collect();
         assert!(words.len() > 20, "{words:?}");

@@ -80,8 +80,8 @@ pub trait Engine: Send + Sync + 'static {
     /// Executes a transaction.
     fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Outcome, EngineError>> + Send;
 
-    /// What it has of a node: at one revision, or first the blocks and then the rest. The blocks `given`, such as those in the
-    /// node's files, are returned also if another node owns them.
+    /// Reads the keys of a node: at one revision, or first the blocks and then the rest. The blocks `given`, such as those in the
+    /// node's files, are read also if another node owns them.
     fn survey(
         &self,
         node: &str,

@@ -10,8 +10,8 @@
 //!
 //! - a guard that does not hold once never holds again, because no revision comes back and no fence is deleted. So guards that hold
 //!   when they are read held at that moment, all of them;
-//! - what is written before the check keeps others from writing the same, and no address is assigned from it: a block serves only
-//!   after the check.
+//! - a key that is written before the check keeps other nodes from writing it, and no address is assigned from it: a block serves
+//!   only after the check.
 //!
 //! A fence is also written first: the blocks are listed after it, so a block is either listed, or its owner sees the fence. The
 //! definition of a pool is first marked as pending, under which no block is claimed, then the blocks are listed, then the mark is
@@ -432,7 +432,7 @@ impl Execution {
         let (key, revision) = (write.key().clone(), self.written[n]);
         let before = self.before[n].as_ref();
         let Some(value) = write.value() else {
-            // What was deleted had no owner.
+            // The deleted key had no owner.
             let value = before?.stored.value.clone();
             return Some(KeyRequest::Create { key, value, is_pending: false });
         };
