@@ -33,8 +33,11 @@ impl Running {
         Running { cancel, thread: Some(std::thread::spawn(work)), pid_file }
     }
 
-    /// Sends a signal: `KILL`, `STOP`, `CONT`, `TERM`.
+    /// Sends a signal, unless it has ended by itself: `KILL`, `STOP`, `CONT`, `TERM`.
     pub(crate) fn signal(&self, host: &Host, signal: &str) {
+        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
+            return;
+        }
         let deadline = Deadline::after(Duration::from_secs(10));
         loop {
             match std::fs::read_to_string(&self.pid_file) {

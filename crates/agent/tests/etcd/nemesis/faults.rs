@@ -1,19 +1,20 @@
 //! The nemesis: faults at random, one after the other in each of two threads.
 
 use std::fmt::Write;
+use std::path::Path;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
 
-use cnikit_agent::engine::{Engine, EtcdEngine, Listing};
-use cnikit_pool::{KeyOfEngine, SessionRecord};
+use cnikit_agent::engine::{Engine, EngineError, EtcdEngine, Listing};
+use cnikit_pool::{KeyOfEngine, NodeFiles, SessionRecord};
 use cnikit_process::{CancellationToken, Deadline};
 use fastrand::Rng;
 
 use super::history::Verb;
 use super::recorder::Recorder;
 use super::workers::Record;
-use super::world::{Member, Node, World};
+use super::world::{Member, Node, World, has_own_clock, scaled};
 use crate::cluster::runtime;
 use crate::plugin::{Called, Disturbance};
 use crate::running::{eventually, log_of};
@@ -27,6 +28,8 @@ enum NetworkFault {
     MemberCutOff,
     MemberUnheard,
     AnswersLost,
+    /// A node is cut off until its session has ended, while its agent runs.
+    SessionLost,
 }
 
 /// The faults of machines and processes.
@@ -36,32 +39,47 @@ enum MachineFault {
     MemberStopped,
     AgentKilled,
     AgentStopped,
+    /// An agent is stopped until its session has ended, and goes on.
+    AgentAsleep,
     Compaction,
     DiskFull,
+    MemberDiskFull,
     Reboot,
+    /// A node boots without its files, and its former incarnation is fenced.
+    Reimage,
     Clone,
     FenceInPartition,
+    /// The clock of all machines is set to another time. Only in a virtual machine, whose clock nobody else has.
+    ClockJump,
 }
 
-const NETWORK: [NetworkFault; 6] = [
+const NETWORK: [NetworkFault; 7] = [
     NetworkFault::NodeCutOff,
     NetworkFault::NodeUnheard,
     NetworkFault::NodeDeaf,
     NetworkFault::MemberCutOff,
     NetworkFault::MemberUnheard,
     NetworkFault::AnswersLost,
+    NetworkFault::SessionLost,
 ];
-const MACHINE: [MachineFault; 9] = [
+const MACHINE: [MachineFault; 13] = [
     MachineFault::MemberKilled,
     MachineFault::MemberStopped,
     MachineFault::AgentKilled,
     MachineFault::AgentStopped,
+    MachineFault::AgentAsleep,
     MachineFault::Compaction,
     MachineFault::DiskFull,
+    MachineFault::MemberDiskFull,
     MachineFault::Reboot,
+    MachineFault::Reimage,
     MachineFault::Clone,
     MachineFault::FenceInPartition,
+    MachineFault::ClockJump,
 ];
+
+/// By how many seconds a clock is set forward or back.
+const JUMPS: [i64; 8] = [-400 * 86_400, -86_400, -3_600, -7, 7, 3_600, 86_400, 400 * 86_400];
 
 pub(super) struct Nemesis<'a> {
     pub(super) world: &'a World,
@@ -74,6 +92,8 @@ pub(super) struct Nemesis<'a> {
     pub(super) faults: AtomicUsize,
     /// How often each thread has had every fault.
     pub(super) rounds: [AtomicUsize; 2],
+    /// How many sessions ended while their agents lived.
+    pub(super) ended_sessions: AtomicUsize,
     log: Mutex<String>,
 }
 
@@ -88,6 +108,7 @@ impl<'a> Nemesis<'a> {
             wants_alone: AtomicBool::new(false),
             faults,
             rounds,
+            ended_sessions: AtomicUsize::new(0),
             log: Mutex::new(String::new()),
         }
     }
@@ -122,10 +143,11 @@ impl<'a> Nemesis<'a> {
     }
 
     pub(super) fn disturb_machines(&self, mut rng: Rng, stop: &AtomicBool) {
-        let mut faults = MACHINE;
+        let mut faults = Vec::from(MACHINE);
+        faults.retain(|fault| *fault != MachineFault::ClockJump || has_own_clock());
         while !stop.load(Ordering::SeqCst) {
             rng.shuffle(&mut faults);
-            for fault in faults {
+            for fault in faults.iter().copied() {
                 self.machine_fault(fault, &mut rng);
                 self.faults.fetch_add(1, Ordering::SeqCst);
                 // Load goes from node to node, so that blocks do.
@@ -148,7 +170,8 @@ impl<'a> Nemesis<'a> {
             NetworkFault::NodeCutOff
             | NetworkFault::NodeUnheard
             | NetworkFault::NodeDeaf
-            | NetworkFault::AnswersLost => {
+            | NetworkFault::AnswersLost
+            | NetworkFault::SessionLost => {
                 self.note(format_args!("{fault:?} {}", node.name));
             }
             _ => self.note(format_args!("{fault:?} {}", member.address)),
@@ -158,6 +181,12 @@ impl<'a> Nemesis<'a> {
             NetworkFault::NodeCutOff => {
                 node.machine.lose_from(&members);
                 unheard(&node.machine);
+            }
+            NetworkFault::SessionLost => {
+                self.wait_for_session(node);
+                node.machine.lose_from(&members);
+                unheard(&node.machine);
+                self.wait_until_session_has_ended(node);
             }
             NetworkFault::NodeUnheard => unheard(&node.machine),
             NetworkFault::NodeDeaf => node.machine.lose_from(&members),
@@ -208,19 +237,23 @@ impl<'a> Nemesis<'a> {
                 pause(rng, 200..2_000);
                 node.signal_agent("CONT");
             }
+            MachineFault::AgentAsleep => self.sleep(node, rng),
             MachineFault::Compaction => self.compact(member),
-            MachineFault::DiskFull => {
-                let filler = node.store().join("filler");
-                world.switch.try_sh(&format!("head -c 64M /dev/zero >{}", filler.display()));
-                pause(rng, 300..2_000);
-                std::fs::remove_file(filler).unwrap();
+            MachineFault::DiskFull => self.fill(&node.store(), rng),
+            MachineFault::MemberDiskFull => {
+                self.fill(&member.data(), rng);
+                // It has ended if it could not write.
+                member.kill();
+                member.start(&world.members);
             }
+            MachineFault::ClockJump => self.set_clock(rng),
             MachineFault::Reboot => {
                 node.power_off();
                 self.record.gone(node);
                 pause(rng, 0..500);
                 node.power_on();
             }
+            MachineFault::Reimage => self.reimage(node),
             MachineFault::Clone => {
                 let _alone = self.without_others();
                 self.clone(node);
@@ -234,12 +267,87 @@ impl<'a> Nemesis<'a> {
         pause(rng, 50..400);
     }
 
+    /// Stops an agent until its session has ended.
+    fn sleep(&self, node: &Node, rng: &mut Rng) {
+        self.wait_for_session(node);
+        node.signal_agent("STOP");
+        self.wait_until_session_has_ended(node);
+        pause(rng, 0..1_000);
+        node.signal_agent("CONT");
+    }
+
+    /// Leaves no space in a file system for some time.
+    fn fill(&self, directory: &Path, rng: &mut Rng) {
+        let filler = directory.join("filler");
+        self.world.switch.try_sh(&format!("head -c 1G /dev/zero >{}", filler.display()));
+        pause(rng, 300..2_000);
+        std::fs::remove_file(filler).unwrap();
+    }
+
+    /// Sets the clock to another time, at which it goes on.
+    fn set_clock(&self, rng: &mut Rng) {
+        let seconds = JUMPS[rng.usize(..JUMPS.len())];
+        self.world.set_clock(seconds);
+        self.note(format_args!("the clock is {seconds} s off"));
+        pause(rng, 500..3_000);
+    }
+
     /// Waits until the network is healed; it stays so as long as the value exists.
     fn without_others(&self) -> MutexGuard<'_, ()> {
         self.wants_alone.store(true, Ordering::SeqCst);
         let held = self.alone.lock();
         self.wants_alone.store(false, Ordering::SeqCst);
         held.unwrap()
+    }
+
+    /// The session of a node, if etcd answers and has one.
+    fn session(&self, node: &Node) -> Result<Option<SessionRecord>, EngineError> {
+        let key = KeyOfEngine::Session(node.name.clone());
+        let host = &self.world.operator.host;
+        let runtime = host.enter(runtime);
+        let engine = host.enter(|| EtcdEngine::new(self.world.settings()).unwrap());
+        let sessions = host.enter(|| runtime.block_on(engine.list(&Listing::Sessions)))?;
+        let mut of_node = sessions.into_iter().filter(|(found, _)| *found == key);
+        Ok(of_node.next().and_then(|(_, stored)| stored.record()))
+    }
+
+    /// Waits until a node's agent has a session of this boot.
+    fn wait_for_session(&self, node: &Node) {
+        let deadline = Deadline::after(scaled(Duration::from_mins(1)));
+        let has_begun = |found: &SessionRecord| found.boot.starts_with(&node.boot());
+        while !self.session(node).is_ok_and(|found| found.as_ref().is_some_and(has_begun)) {
+            let log = || log_of(node.machine.host.dir(), "agent");
+            assert!(deadline.pause(Duration::from_millis(20)), "{} has no session\n{}", node.name, log());
+        }
+    }
+
+    /// Waits until etcd has deleted a node's session, whose agent cannot renew it.
+    fn wait_until_session_has_ended(&self, node: &Node) {
+        let deadline = Deadline::after(scaled(Duration::from_mins(1)));
+        while !self.session(node).is_ok_and(|found| found.is_none()) {
+            assert!(deadline.pause(Duration::from_millis(100)), "the session of {} does not end", node.name);
+        }
+        self.ended_sessions.fetch_add(1, Ordering::SeqCst);
+        self.note(format_args!("the session of {} has ended", node.name));
+    }
+
+    /// Boots a node with an empty disk, and fences the incarnation that it had.
+    fn reimage(&self, node: &Node) {
+        node.power_off();
+        self.record.gone(node);
+        let former = NodeFiles::new(node.files()).node().unwrap();
+        std::fs::remove_dir_all(node.files()).unwrap();
+        node.power_on();
+        let Some(former) = former else { return };
+        let fence = format!("fence {} --incarnation {} --by nemesis --why 'a new disk'", node.name, former.incarnation);
+        let mut printed = String::new();
+        let is_done = || {
+            let (is_done, text) = self.world.operate(&fence);
+            printed = text;
+            is_done
+        };
+        eventually("a former incarnation cannot be fenced", is_done);
+        self.note(&printed);
     }
 
     /// Compacts the history of etcd up to what the recorder has seen, so that reads of an earlier revision fail.
@@ -278,20 +386,7 @@ impl<'a> Nemesis<'a> {
     /// Starts a machine with a copy of a node's files and its name, while the node and its agent run.
     fn clone(&self, node: &Node) {
         let (world, clone) = (self.world, &self.world.clone);
-        let runtime = world.operator.host.enter(runtime);
-        let engine = world.operator.host.enter(|| EtcdEngine::new(world.settings()).unwrap());
-        let key = KeyOfEngine::Session(node.name.clone());
-        let has_session = || {
-            let sessions = world.operator.host.enter(|| runtime.block_on(engine.list(&Listing::Sessions)));
-            let mut of_node = sessions.unwrap_or_default().into_iter().filter(|(found, _)| *found == key);
-            let record = of_node.next().and_then(|(_, stored)| stored.record::<SessionRecord>());
-            record.is_some_and(|session| session.boot.starts_with(&node.boot()))
-        };
-        let deadline = Deadline::after(Duration::from_mins(1));
-        while !has_session() {
-            let log = || log_of(node.machine.host.dir(), "agent");
-            assert!(deadline.pause(Duration::from_millis(20)), "{} has no session\n{}", node.name, log());
-        }
+        self.wait_for_session(node);
         let (from, to) = (node.files(), clone.files());
         world.switch.try_sh(&format!("rm -rf {1}; cp -a {0} {1}", from.display(), to.display()));
         let config = clone.machine.host.dir().join("agent.json");
@@ -318,5 +413,5 @@ impl<'a> Nemesis<'a> {
 }
 
 fn pause(rng: &mut Rng, milliseconds: std::ops::Range<u64>) {
-    Deadline::never().pause(Duration::from_millis(rng.u64(milliseconds)));
+    Deadline::never().pause(scaled(Duration::from_millis(rng.u64(milliseconds))));
 }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 
 use cnikit_pool::{BlockRecord, Incarnation, KeyOfEngine, NodeRecord, SessionRecord, read_record};
+use ipnetwork::IpNetwork;
 
 use crate::plugin::Called;
 
@@ -84,6 +85,102 @@ impl History {
             found.extend(overlaps(address, &holds));
         }
         found
+    }
+
+    /// Checks why calls failed, and returns a text for each that must not have: a DEL, and an ADD for another reason than that it found
+    /// no free address or no space for its files.
+    pub(crate) fn check_failures(&self) -> Vec<String> {
+        let is_expected = |operation: &&Operation| match &operation.called {
+            Called::Failed(11, _) => operation.verb == Verb::Add,
+            Called::Failed(_, text) => operation.verb == Verb::Add && text.contains("No space left on device"),
+            Called::Done(_) | Called::Killed => true,
+        };
+        let failed = self.operations.iter().filter(|operation| !is_expected(operation));
+        failed.map(|operation| format!("{operation:?}")).collect()
+    }
+
+    /// Checks that each address that a node gave was of a block that it owned at a moment between the begin and the end of that ADD,
+    /// and returns a text for each that was not.
+    ///
+    /// With [`check_claims`], this makes the claims linearizable: the engine's revisions are an order of all claims and releases in
+    /// which each is right, and what a node does with a claim agrees with the time of this order.
+    pub(crate) fn check_blocks(&self, blocks: &OwnedBlocks, markers: &[Marker]) -> Vec<String> {
+        let mut found = Vec::new();
+        for operation in self.operations.iter().filter(|operation| operation.verb == Verb::Add) {
+            let Called::Done(addresses) = &operation.called else { continue };
+            for address in addresses {
+                let mut owned = blocks.of_node(&operation.node, *address);
+                let overlaps = |(claimed, released): (i64, i64)| {
+                    earliest(claimed, markers) <= operation.end && latest(released, markers) >= operation.begin
+                };
+                if !owned.any(overlaps) {
+                    found.push(format!("{address} was of no block of the node: {operation:?}"));
+                }
+            }
+        }
+        found
+    }
+}
+
+/// A write to the engine, which had this revision.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Marker {
+    pub(crate) revision: i64,
+    pub(crate) begin: Moment,
+    pub(crate) end: Moment,
+}
+
+/// The earliest moment at which a revision can have been written. `markers` are in their order.
+fn earliest(revision: i64, markers: &[Marker]) -> Moment {
+    let before = markers.partition_point(|marker| marker.revision < revision);
+    markers[..before].last().map_or(0, |marker| marker.begin)
+}
+
+/// The latest moment at which a revision can have been written.
+fn latest(revision: i64, markers: &[Marker]) -> Moment {
+    let after = markers.partition_point(|marker| marker.revision <= revision);
+    markers.get(after).map_or(Moment::MAX, |marker| marker.end)
+}
+
+/// Which node owned a block, from which revision on and before which one.
+struct Ownership {
+    block: IpNetwork,
+    node: String,
+    claimed: i64,
+    released: i64,
+}
+
+/// The owners of the blocks, by the engine.
+#[derive(Default)]
+pub(crate) struct OwnedBlocks(Vec<Ownership>);
+
+impl OwnedBlocks {
+    /// Those of all changes. A record that is written anew by the same node goes on.
+    pub(crate) fn of(changes: &[Change]) -> OwnedBlocks {
+        let mut all: Vec<Ownership> = Vec::new();
+        for change in changes {
+            let KeyOfEngine::Block { cidr, .. } = &change.key else { continue };
+            let record: Option<BlockRecord> = change.value.as_deref().and_then(|value| read_record(value).ok());
+            let owned = all.iter_mut().rfind(|owned| owned.block == *cidr && owned.released == i64::MAX);
+            if let (Some(record), Some(owned)) = (&record, &owned)
+                && record.node == owned.node
+            {
+                continue;
+            }
+            if let Some(owned) = owned {
+                owned.released = change.revision;
+            }
+            if let Some(BlockRecord { node, .. }) = record {
+                all.push(Ownership { block: *cidr, node, claimed: change.revision, released: i64::MAX });
+            }
+        }
+        OwnedBlocks(all)
+    }
+
+    /// The revisions between which a node owned the block with an address.
+    fn of_node(&self, node: &str, address: IpAddr) -> impl Iterator<Item = (i64, i64)> {
+        let owned = self.0.iter().filter(move |owned| owned.node == node && owned.block.contains(address));
+        owned.map(|owned| (owned.claimed, owned.released))
     }
 }
 
@@ -271,6 +368,51 @@ mod tests {
             Change { revision, key: KeyOfEngine::Session(name.into()), value: Some(session) },
             Change { revision, key: KeyOfEngine::Node(name.into()), value: Some(node) },
         ]
+    }
+
+    #[test]
+    fn an_address_of_a_block_that_is_not_the_nodes_at_the_time_is_found() {
+        let deleted = |revision| Change { revision, value: None, ..block("a", 1, 0) };
+        let marker = |revision, begin| Marker { revision, begin, end: begin + 5 };
+        let markers = [marker(10, 100), marker(20, 200), marker(30, 300)];
+        let blocks = OwnedBlocks::of(&[block("a", 1, 15), block("a", 1, 17), deleted(25), block("b", 2, 26)]);
+        let found = |node: &str, begin, end| {
+            let operations = vec![add(node, "1", begin, end, has("10.8.0.17"))];
+            History { operations, ..History::default() }.check_blocks(&blocks, &markers).len()
+        };
+        // a's from a moment after 100 to one before 305, b's from one after 200.
+        for (node, begin, end, expected) in [
+            ("a", 50, 99, 1),
+            ("a", 50, 100, 0),
+            ("a", 150, 160, 0),
+            ("a", 305, 310, 0),
+            ("a", 306, 310, 1),
+            ("b", 150, 199, 1),
+            ("b", 150, 200, 0),
+            ("b", 1_000, 1_001, 0),
+            ("c", 150, 160, 1),
+        ] {
+            assert_eq!(found(node, begin, end), expected, "{node} {begin} {end}");
+        }
+    }
+
+    #[test]
+    fn a_failure_that_nothing_explains_is_found() {
+        let failed = |code, text: &str| Called::Failed(code, text.to_owned());
+        let full = "write x: No space left on device (os error 28)";
+        let (add, del) = (|called| add("a", "1", 0, 10, called), |called| Operation { called, ..del("a", "1", 0, 10) });
+        for (operation, expected) in [
+            (add(failed(11, "no free address")), 0),
+            (add(failed(100, full)), 0),
+            (add(failed(100, "a bug")), 1),
+            (add(Called::Killed), 0),
+            (del(failed(11, full)), 1),
+            (del(failed(100, full)), 1),
+            (del(Called::Killed), 0),
+        ] {
+            let history = History { operations: vec![operation.clone()], ..History::default() };
+            assert_eq!(history.check_failures().len(), expected, "{operation:?}");
+        }
     }
 
     #[test]

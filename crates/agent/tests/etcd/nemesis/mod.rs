@@ -1,8 +1,8 @@
 //! Five nodes, three members of etcd, and a nemesis.
 //!
 //! Workers call the plugin on each node, while machines are cut off, killed, stopped, fenced and copied at random (`CNIKIT_SEED`).
-//! Then all is healed, and the history is checked: no address had two holders, each block had one owner at a time, and every
-//! address of the pool can be given again. `CNIKIT_NEMESIS_OPERATIONS` is how many calls there are at least; without it, a run ends
+//! Then all is healed, and the history is checked: no address had two holders, each block had one owner at a time, each address that a
+//! node gave was of a block that it owned at some moment of that ADD, and every address of the pool can be given again. `CNIKIT_NEMESIS_OPERATIONS` is how many calls there are at least; without it, a run ends
 //! when each fault was there once.
 
 mod faults;
@@ -28,10 +28,10 @@ use crate::cluster::runtime;
 use crate::plugin::{Called, Disturbance, variable};
 use crate::running::{eventually, log_of};
 use faults::Nemesis;
-use history::{History, Operation, Verb, check_claims};
+use history::{History, Operation, OwnedBlocks, Verb, check_claims};
 use recorder::Recorder;
 use workers::{Record, Worker};
-use world::{Node, World};
+use world::{Node, World, has_own_clock, scaled};
 
 /// 16 blocks of each family for five nodes.
 const POOL: &str = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"},{"subnet":"fd00:8::/120"}],
@@ -53,11 +53,11 @@ fn run(seed: u64, operations: usize) {
     world.start();
     std::fs::write(world.operator.host.dir().join("blue.json"), POOL).unwrap();
     let define = format!("define {}", world.operator.host.dir().join("blue.json").display());
-    let recorder = world.operator.host.enter(|| Recorder::start(world.settings().endpoints));
+    let record = Record::new();
+    let recorder = world.operator.host.enter(|| Recorder::start(world.settings().endpoints, record.began()));
     eventually("etcd does not serve", || world.operate(&define).0);
     world.nodes.iter().for_each(Node::start_agent);
 
-    let record = Record::new();
     let nemesis = Nemesis::new(&world, &record, &recorder);
     assert!(disturb(&nemesis, operations, &mut rng), "a thread has failed; CNIKIT_SEED={seed}\n{}", nemesis.log());
     nemesis.note("all is healed, and all containers are deleted");
@@ -67,12 +67,17 @@ fn run(seed: u64, operations: usize) {
     check_every_address_is_given(&world, &record);
     nemesis.note("all addresses are given");
 
-    let changes = recorder.finish(&world.operator, &world.members[0].endpoint());
+    let (changes, markers) = recorder.finish(&world.operator, &world.members[0].endpoint());
     let history = record.take();
-    let held = history.check_holders();
-    assert!(held.is_empty(), "CNIKIT_SEED={seed}: {held:#?}\n{}", nemesis.log());
-    let claimed = check_claims(&changes);
-    assert!(claimed.is_empty(), "CNIKIT_SEED={seed}: {claimed:#?}\n{}", nemesis.log());
+    let blocks = OwnedBlocks::of(&changes);
+    let found = [
+        history.check_holders(),
+        history.check_failures(),
+        check_claims(&changes),
+        history.check_blocks(&blocks, &markers),
+    ]
+    .concat();
+    assert!(found.is_empty(), "CNIKIT_SEED={seed}: {found:#?}\n{}", nemesis.log());
     say(&report(&history, &nemesis, changes.len()));
     check_that_a_duplicate_is_found(&history, &mut rng);
 }
@@ -114,6 +119,9 @@ fn disturb(nemesis: &Nemesis<'_>, operations: usize, rng: &mut Rng) -> bool {
         stop.store(true, Ordering::SeqCst);
         let ended = [one.join(), other.join()];
         nemesis.heal_network();
+        if has_own_clock() {
+            nemesis.world.set_clock(0);
+        }
         heal.store(true, Ordering::SeqCst);
         let worked: Vec<_> = workers.into_iter().map(ScopedJoinHandle::join).collect();
         ended.into_iter().chain(worked).all(|result| result.is_ok())
@@ -143,7 +151,7 @@ fn wait_until_all_is_given_back(world: &World, nemesis: &Nemesis<'_>) {
         };
         !owned.is_empty() && owned.values().all(|blocks| blocks.len() == 1) && world.nodes.iter().all(serves)
     };
-    let deadline = Deadline::after(Duration::from_mins(1));
+    let deadline = Deadline::after(scaled(Duration::from_mins(1)));
     let mut is_given_back = is_given_back;
     while !is_given_back() {
         if !deadline.pause(Duration::from_millis(100)) {
@@ -214,7 +222,7 @@ fn check_every_address_is_given(world: &World, record: &Record) {
 fn fill(world: &World, node: &Node, record: &Record, family: &str) -> Vec<IpAddr> {
     let network = node.network(&[family]);
     let token = CancellationToken::new().unwrap();
-    let deadline = Deadline::after(Duration::from_mins(1));
+    let deadline = Deadline::after(scaled(Duration::from_mins(1)));
     let mut given = Vec::new();
     // How often there was no free block. Another failure, of an agent that waits for etcd, is printed: it has to be explained.
     let mut full = 0;
@@ -268,9 +276,10 @@ fn report(history: &History, nemesis: &Nemesis<'_>, changes: usize) -> String {
     }
     let counts: Vec<String> = counts.iter().map(|(what, count)| format!("{what} {count}")).collect();
     format!(
-        "history: {} operations, {} faults, {changes} changes of keys ({})",
+        "history: {} operations, {} faults, {changes} changes of keys, {} sessions ended while their agents lived ({})",
         history.operations.len(),
         nemesis.faults.load(Ordering::SeqCst),
+        nemesis.ended_sessions.load(Ordering::SeqCst),
         counts.join(", ")
     )
 }

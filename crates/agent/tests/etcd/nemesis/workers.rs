@@ -23,6 +23,11 @@ impl Record {
         Record { history: Mutex::new(History::default()), began: Instant::now() }
     }
 
+    /// When its time begins.
+    pub(super) fn began(&self) -> Instant {
+        self.began
+    }
+
     pub(super) fn now(&self) -> Moment {
         u64::try_from(self.began.elapsed().as_micros()).unwrap()
     }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
-use std::time::Duration;
+use std::time::{Duration, Instant, SystemTime};
 
 use cnikit_agent::engine::EtcdSettings;
 use cnikit_pool::EngineKeys;
@@ -18,8 +18,28 @@ use crate::running::Running;
 pub(super) const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
 pub(super) const MEMBERS: usize = 3;
 pub(super) const NODES: usize = 5;
+/// How long a session outlives what renews it, in seconds: the shortest that a configuration may have.
+const SESSION: u32 = 3;
 /// How large the file system of a node's files is.
 const STORE: &str = "8m";
+/// How large the file system of a member's data is: two files of its log have 64 MiB each.
+const DATA: &str = "400m";
+/// How much slower an emulated machine is, at least: its time limits are so much longer.
+const SLOWNESS: u32 = 5;
+
+/// Whether this is a virtual machine of `scripts/vm`, which has a clock of its own.
+pub(super) fn has_own_clock() -> bool {
+    std::path::Path::new("/dev/vm-status").exists()
+}
+
+fn slowness() -> u32 {
+    if has_own_clock() { SLOWNESS } else { 1 }
+}
+
+/// A time as it is on this machine.
+pub(super) fn scaled(time: Duration) -> Duration {
+    time * slowness()
+}
 
 /// A machine on the bridge.
 pub(super) struct Machine {
@@ -69,6 +89,11 @@ impl Member {
         format!("http://{}:2379", self.machine.address)
     }
 
+    /// The file system of its data.
+    pub(super) fn data(&self) -> PathBuf {
+        self.machine.host.dir().join("data")
+    }
+
     pub(super) fn start(&self, all: &[Member]) {
         let cluster: Vec<String> =
             all.iter().map(|member| format!("{}=http://{}:2380", member.name, member.machine.address)).collect();
@@ -76,10 +101,12 @@ impl Member {
         let command = format!(
             "etcd --name {} --data-dir {} --listen-client-urls {client},http://127.0.0.1:2379 --advertise-client-urls {client} \
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \
-             --heartbeat-interval 50 --election-timeout 500",
+             --heartbeat-interval {} --election-timeout {} --max-wals 2",
             self.name,
-            self.machine.host.dir().join("data").display(),
+            self.data().join("member").display(),
             cluster.join(","),
+            50 * slowness(),
+            500 * slowness(),
         );
         *self.running.lock().unwrap() = Some(Running::start(&self.machine.host, "etcd", &command));
     }
@@ -133,10 +160,10 @@ impl Node {
             "node": name,
             "dataDir": host.dir().join("store/networks"),
             "socket": host.dir().join("agent.sock"),
-            "timeout": 700,
-            "session": 5,
-            "grace": 1,
-            "compare": 1,
+            "timeout": 700 * slowness(),
+            "session": SESSION * slowness(),
+            "grace": slowness(),
+            "compare": slowness(),
         });
         std::fs::write(host.dir().join("agent.json"), config.to_string()).unwrap();
         let token = Mutex::new(CancellationToken::new().unwrap());
@@ -189,7 +216,7 @@ impl Node {
             "agent": AGENT,
             "agentConfig": host.dir().join("agent.json"),
             "families": families,
-            "timeout": 2,
+            "timeout": 2 * slowness(),
         });
         Network::new(&self.files(), &more)
     }
@@ -251,6 +278,8 @@ pub(super) struct World {
     pub(super) clone: Node,
     /// A machine that nothing is cut from.
     pub(super) operator: Machine,
+    /// When it was made, by the clock and by the monotonic one.
+    began: (SystemTime, Instant),
 }
 
 impl World {
@@ -258,10 +287,16 @@ impl World {
     pub(super) fn new() -> World {
         let switch = Host::new();
         switch.sh("ip link add br0 type bridge && ip link set br0 up");
+        let mount = |directory: PathBuf, size: &str| {
+            let directory = directory.display();
+            switch.sh(&format!("mkdir {directory} && mount -t tmpfs -o size={size} tmpfs {directory}"));
+        };
         let mut members = Vec::new();
         for n in 0..MEMBERS {
             let machine = Machine::new(&switch, 11 + n);
-            members.push(Member { machine, name: format!("m{n}"), running: Mutex::new(None) });
+            let member = Member { machine, name: format!("m{n}"), running: Mutex::new(None) };
+            mount(member.data(), DATA);
+            members.push(member);
         }
         let endpoints: Vec<String> = members.iter().map(Member::endpoint).collect();
         let mut nodes = Vec::new();
@@ -270,14 +305,21 @@ impl World {
         }
         let clone = Node::new(&switch, "clone", 31, &endpoints);
         for node in nodes.iter().chain([&clone]) {
-            let store = node.store().display().to_string();
-            switch.sh(&format!("mkdir {store} && mount -t tmpfs -o size={STORE} tmpfs {store}"));
+            mount(node.store(), STORE);
         }
         let operator = Machine::new(&switch, 2);
         let config =
             json!({"endpoints": endpoints, "node": "operator", "dataDir": operator.host.dir().join("networks")});
         std::fs::write(operator.host.dir().join("agent.json"), config.to_string()).unwrap();
-        World { switch, members, nodes, clone, operator }
+        World { switch, members, nodes, clone, operator, began: (SystemTime::now(), Instant::now()) }
+    }
+
+    /// Sets the clock, which all machines here have, to the time that it is, and so many seconds.
+    pub(super) fn set_clock(&self, seconds: i64) {
+        assert!(has_own_clock(), "the clock of another machine is not ours");
+        let (time, began) = self.began;
+        let now = (time + began.elapsed()).duration_since(SystemTime::UNIX_EPOCH).unwrap().as_secs();
+        self.switch.sh(&format!("date --set=@{} >/dev/null", now.cast_signed() + seconds));
     }
 
     pub(super) fn start(&self) {
@@ -291,8 +333,8 @@ impl World {
             endpoints: self.members.iter().map(Member::endpoint).collect(),
             tls: None,
             prefix: EngineKeys::PREFIX.into(),
-            timeout: Duration::from_secs(1),
-            session: 5,
+            timeout: scaled(Duration::from_secs(1)),
+            session: (SESSION * slowness()).into(),
         }
     }
 
@@ -314,10 +356,11 @@ impl World {
 }
 
 impl Drop for World {
-    /// Unmounts the nodes' file systems, so that their directories can be removed.
+    /// Unmounts the file systems, so that their directories can be removed.
     fn drop(&mut self) {
-        for node in self.nodes.iter().chain([&self.clone]) {
-            self.switch.try_sh(&format!("umount --lazy {}", node.store().display()));
+        let of_nodes = self.nodes.iter().chain([&self.clone]).map(Node::store);
+        for mounted in of_nodes.chain(self.members.iter().map(Member::data)) {
+            self.switch.try_sh(&format!("umount --lazy {}", mounted.display()));
         }
     }
 }
