@@ -10,6 +10,24 @@ use cnikit_testing::Host;
 /// The longest that a program may run.
 const LIFE: Duration = Duration::from_hours(6);
 
+/// How much slower a virtual machine is, at least, whose processor is emulated: time limits are so much longer there.
+const SLOWNESS: u32 = 10;
+
+/// Whether this is a virtual machine of `scripts/vm`, which has a clock of its own.
+pub(crate) fn has_own_clock() -> bool {
+    Path::new("/dev/vm-status").exists()
+}
+
+/// How much longer everything takes here.
+pub(crate) fn slowness() -> u32 {
+    if has_own_clock() { SLOWNESS } else { 1 }
+}
+
+/// A time as it is on this machine.
+pub(crate) fn scaled(time: Duration) -> Duration {
+    time * slowness()
+}
+
 pub(crate) struct Running {
     cancel: CancellationToken,
     thread: Option<JoinHandle<Result<Ended, Error>>>,
@@ -38,7 +56,7 @@ impl Running {
         if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
             return;
         }
-        let deadline = Deadline::after(Duration::from_secs(10));
+        let deadline = Deadline::after(scaled(Duration::from_secs(10)));
         loop {
             match std::fs::read_to_string(&self.pid_file) {
                 Ok(pid) if pid.ends_with('\n') => {
@@ -67,7 +85,7 @@ impl Drop for Running {
 
 /// Waits until something is true.
 pub(crate) fn eventually(what: &str, mut is_true: impl FnMut() -> bool) {
-    let deadline = Deadline::after(Duration::from_mins(1));
+    let deadline = Deadline::after(scaled(Duration::from_mins(1)));
     while !is_true() {
         assert!(deadline.pause(Duration::from_millis(20)), "{what}");
     }

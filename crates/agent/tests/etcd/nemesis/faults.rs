@@ -14,10 +14,10 @@ use fastrand::Rng;
 use super::history::Verb;
 use super::recorder::Recorder;
 use super::workers::Record;
-use super::world::{Member, Node, World, has_own_clock, scaled};
+use super::world::{Member, Node, World};
 use crate::cluster::runtime;
 use crate::plugin::{Called, Disturbance};
-use crate::running::{eventually, log_of};
+use crate::running::{eventually, has_own_clock, log_of, scaled};
 
 /// The faults of the network.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -26,12 +26,12 @@ use fastrand::Rng;
 
 use crate::cluster::runtime;
 use crate::plugin::{Called, Disturbance, variable};
-use crate::running::{eventually, log_of};
+use crate::running::{eventually, has_own_clock, log_of, scaled};
 use faults::Nemesis;
 use history::{History, Operation, OwnedBlocks, Verb, check_claims};
 use recorder::Recorder;
 use workers::{Record, Worker};
-use world::{Node, World, has_own_clock, scaled};
+use world::{Node, World};
 
 /// 16 blocks of each family for five nodes.
 const POOL: &str = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"},{"subnet":"fd00:8::/120"}],

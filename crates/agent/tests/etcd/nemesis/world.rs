@@ -13,7 +13,7 @@ use serde_json::json;
 
 use crate::plugin::Network;
 use crate::proxy::{PROXY, Proxy};
-use crate::running::Running;
+use crate::running::{Running, has_own_clock, scaled, slowness};
 
 pub(super) const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
 pub(super) const MEMBERS: usize = 3;
@@ -24,22 +24,6 @@ const SESSION: u32 = 3;
 const STORE: &str = "8m";
 /// How large the file system of a member's data is: two files of its log have 64 MiB each.
 const DATA: &str = "400m";
-/// How much slower an emulated machine is, at least: its time limits are so much longer.
-const SLOWNESS: u32 = 5;
-
-/// Whether this is a virtual machine of `scripts/vm`, which has a clock of its own.
-pub(super) fn has_own_clock() -> bool {
-    std::path::Path::new("/dev/vm-status").exists()
-}
-
-fn slowness() -> u32 {
-    if has_own_clock() { SLOWNESS } else { 1 }
-}
-
-/// A time as it is on this machine.
-pub(super) fn scaled(time: Duration) -> Duration {
-    time * slowness()
-}
 
 /// A machine on the bridge.
 pub(super) struct Machine {
@@ -308,8 +292,7 @@ impl World {
             mount(node.store(), STORE);
         }
         let operator = Machine::new(&switch, 2);
-        let config =
-            json!({"endpoints": endpoints, "node": "operator", "dataDir": operator.host.dir().join("networks")});
+        let config = json!({"endpoints": endpoints, "node": "operator", "dataDir": operator.host.dir().join("networks"), "timeout": 2_000 * slowness()});
         std::fs::write(operator.host.dir().join("agent.json"), config.to_string()).unwrap();
         World { switch, members, nodes, clone, operator, began: (SystemTime::now(), Instant::now()) }
     }
