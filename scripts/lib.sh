@@ -380,9 +380,13 @@ build_auxiliary() {
     exec 9<&-
 }
 # A process of its own, for it may fail.
-unpack_headers() {
-    bash -euo pipefail -c '. "$0" && unpack_deb "$@"' "${BASH_SOURCE[0]}" "${kernel_suites[$1]}" \
-        "linux-headers-$2 linux-headers-${2%-*}-common linux-kbuild-${2%-*}" "$CACHE/headers-$2"
+unpack_headers() { bash -euo pipefail -c '. "$0" && unpack_headers_of "$@"' "${BASH_SOURCE[0]}" "$@"; }
+# unpack_headers_of KERNEL RELEASE: with the tools that they were built with, whose package older kernels share with other releases.
+unpack_headers_of() {
+    local suite=${kernel_suites[$1]} headers=linux-headers-$2 dir=$CACHE/headers-$2 options
+    [ ! -e "$dir/.complete" ] || return 0
+    ask_archive "$suite"
+    unpack_deb "$suite" "$headers ${headers%-*}-common $(depends_on "$headers" linux-kbuild-)" "$dir"
 }
 
 # firewalld, and a bus for it. It is unpacked and not installed: an installation starts it, on a machine whose network is none
