@@ -170,6 +170,19 @@ impl Netns {
         Ok(seconds.wrapping_mul(1_000_000_000).wrapping_add(nanoseconds).cast_unsigned())
     }
 
+    /// The inode number, and [`Netns::held_since`]: for kernels without cookies ([`Netns::cookie`]).
+    ///
+    /// What has both numbers of a namespace is that namespace, and was held all the time. What has another inode number is another
+    /// namespace. What has the same inode number and is held since later may be either.
+    ///
+    /// # Errors
+    /// fstat(2) fails.
+    pub fn hold(&self) -> Result<(u64, u64), Error> {
+        let failed = |errno| Error::new("inspect the network namespace", self.path.display().to_string(), errno);
+        let found = fstat(&self.held.file).map_err(failed)?;
+        Ok((wide(found.st_ino), self.held_since()?))
+    }
+
     /// Runs `work` inside the namespace and returns what it returned. See setns(2).
     ///
     /// If the process has other threads, a new thread enters, runs `work` and ends. If the calling thread is the only one, it

@@ -344,7 +344,7 @@ mod tests {
         let boot = "b".into();
         let cookie = Some(u64::MAX);
         let netns = "/run/netns/x".into();
-        let owner = Owner { network, container, ifname, boot, cookie, netns, sysctls: Vec::new() };
+        let owner = Owner { network, container, ifname, boot, cookie, hold: None, netns, sysctls: Vec::new() };
         let link = LinkValues { mtu: Some(mtu), ..LinkValues::default() };
         SavedSettings { link, sysctls: vec![("net/a".into(), "1\t2".into())], owner: Some(owner) }
     }

@@ -16,6 +16,9 @@ pub(crate) struct Owner {
     pub(super) boot: String,
     /// The namespace's cookie; None on kernels before 5.14.
     pub(super) cookie: Option<u64>,
+    /// Without a cookie: the inode number of the namespace, and since when it has been held; see [`Netns::hold`].
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub(super) hold: Option<(u64, u64)>,
     /// `CNI_NETNS` of the ADD.
     pub(super) netns: String,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
@@ -27,8 +30,12 @@ impl Owner {
         let AttachmentId { network, container, ifname } = context.tag.clone();
         let boot = boot_id()?;
         let cookie = cookie(&context.netns)?;
+        let hold = match cookie {
+            Some(_) => None,
+            None => Some(context.netns.hold()?),
+        };
         let netns = context.sandbox.clone();
-        Ok(Owner { network, container, ifname, boot, cookie, netns, sysctls: Vec::new() })
+        Ok(Owner { network, container, ifname, boot, cookie, hold, netns, sysctls: Vec::new() })
     }
 
     pub(crate) fn tag(&self) -> AttachmentId {
@@ -39,10 +46,32 @@ impl Owner {
         (&self.network, &self.container, &self.ifname) == (&tag.network, &tag.container, &tag.ifname)
     }
 
-    /// Whether both are the same attachment in the same namespace. Without cookies the paths are compared.
+    /// Whether both are the same attachment in the same namespace. Without cookies the paths are compared, unless [`Netns::hold`] tells
+    /// it.
     pub(crate) fn is_same(&self, other: &Owner) -> bool {
-        let of = |one: &Owner| one.cookie.ok_or_else(|| one.netns.clone());
-        (&self.boot, of(self)) == (&other.boot, of(other))
+        if self.boot != other.boot || self.cookie.is_some() || other.cookie.is_some() {
+            return self.boot == other.boot && self.cookie == other.cookie;
+        }
+        self.is_held_as(other.hold).unwrap_or(self.netns == other.netns)
+    }
+
+    /// Whether a namespace that is held so is the recorded one; `None` if that cannot be told.
+    fn is_held_as(&self, other: Option<(u64, u64)>) -> Option<bool> {
+        let (inode, since) = self.hold?;
+        let (other_inode, other_since) = other?;
+        if inode != other_inode {
+            return Some(false);
+        }
+        // A namespace that nothing held meanwhile is held since later.
+        if since == other_since { Some(true) } else { None }
+    }
+
+    /// Whether this is the namespace of the attachment, if that is of this boot; `None` if it cannot be told.
+    fn is_in(&self, netns: &Netns) -> Result<Option<bool>> {
+        match self.cookie {
+            Some(_) => Ok(Some(cookie(netns)? == self.cookie)),
+            None => Ok(self.is_held_as(Some(netns.hold()?))),
+        }
     }
 
     /// Whether the machine has not been booted since.
@@ -59,12 +88,15 @@ impl Owner {
         self.among(given, &self.found())
     }
 
-    /// Whether there is a namespace at the path of the ADD, but no cookie to tell whether it is the same one.
+    /// Whether there is a namespace at the path of the ADD, and it cannot be told whether it is the same one.
     fn is_doubtful(&self) -> Result<bool> {
         if self.cookie.is_some() || !self.is_of_this_boot()? {
             return Ok(false);
         }
-        Ok(matches!(self.found(), NetnsLookup::Present(_) | NetnsLookup::Own(_)))
+        match self.found() {
+            NetnsLookup::Present(netns) | NetnsLookup::Own(netns) => Ok(self.is_in(&netns)?.is_none()),
+            _ => Ok(false),
+        }
     }
 
     /// Whether GC removes what is stored for the attachment: it is of this network and not valid any more, and its namespace can be
@@ -81,17 +113,20 @@ impl Owner {
     fn among(&self, given: &NetnsLookup, recorded: &NetnsLookup) -> Result<Option<Netns>> {
         for found in [given, recorded] {
             if let NetnsLookup::Present(netns) | NetnsLookup::Own(netns) = found
-                && self.cookie.is_some()
-                && cookie(netns)? == self.cookie
+                && self.is_in(netns)? == Some(true)
             {
                 return Ok(Some(netns.clone()));
             }
         }
-        match (self.cookie, given, recorded) {
-            // Without a cookie only the path that the runtime gave DEL counts. The path of the ADD may lead to another namespace by
-            // now, even to the host's own if the kernel gave the PID to another process.
-            (None, NetnsLookup::Present(netns), _) => Ok(Some(netns.clone())),
-            (_, NetnsLookup::Unknown { path, why }, _) | (_, _, NetnsLookup::Unknown { path, why }) => {
+        // Without a proof only the path that the runtime gave DEL counts. The path of the ADD may lead to another namespace by now,
+        // even to the host's own if the kernel gave the PID to another process.
+        if let NetnsLookup::Present(netns) = given
+            && self.is_in(netns)?.is_none()
+        {
+            return Ok(Some(netns.clone()));
+        }
+        match (given, recorded) {
+            (NetnsLookup::Unknown { path, why }, _) | (_, NetnsLookup::Unknown { path, why }) => {
                 Err(may_be_there(path, why))
             }
             _ => Ok(None),
@@ -113,7 +148,8 @@ mod tests {
 
     fn owner(cookie: Option<u64>) -> Owner {
         let [network, container, ifname, netns] = ["n", "c", "eth0", ""].map(str::to_owned);
-        Owner { network, container, ifname, boot: boot_id().unwrap(), cookie, netns, sysctls: Vec::new() }
+        let boot = boot_id().unwrap();
+        Owner { network, container, ifname, boot, cookie, hold: None, netns, sysctls: Vec::new() }
     }
 
     #[test]
@@ -152,9 +188,36 @@ mod tests {
     }
 
     #[test]
+    fn without_a_cookie_a_namespace_that_was_held_all_the_time_is_recognised() {
+        let there = cnikit_netns::make::anonymous().unwrap();
+        let (inode, since) = there.hold().unwrap();
+        let present = NetnsLookup::Present(there);
+        let held = |inode, since| Owner { hold: Some((inode, since)), ..owner(None) };
+        for (owner, by_given, by_recorded) in [
+            (held(inode, since), true, true),
+            (held(inode, since - 1), true, false),
+            (held(inode + 1, since), false, false),
+        ] {
+            let is_found = |given, recorded| owner.among(given, recorded).unwrap().is_some();
+            assert_eq!(is_found(&present, &NetnsLookup::Gone), by_given, "{:?}", owner.hold);
+            assert_eq!(is_found(&NetnsLookup::Empty, &present), by_recorded, "{:?}", owner.hold);
+        }
+        let elsewhere = Owner { netns: "/elsewhere".into(), ..held(inode, since) };
+        assert!(held(inode, since).is_same(&elsewhere) && !held(inode, since - 1).is_same(&elsewhere));
+        assert!(held(inode, since - 1).is_same(&held(inode, since)), "the path is the same");
+        assert!(!held(inode + 1, since).is_same(&held(inode, since)));
+        assert!(!owner(Some(1)).is_same(&held(inode, since)) && owner(Some(1)).is_same(&owner(Some(1))));
+    }
+
+    #[test]
     fn without_a_cookie_an_existing_path_of_the_add_is_doubtful() {
         let at = |netns: &str, cookie| Owner { netns: netns.into(), ..owner(cookie) }.is_doubtful().unwrap();
         assert!(at("/proc/self/ns/net", None));
         assert!(!at("/proc/self/ns/net", Some(1)) && !at("/nowhere", None) && !at("", None));
+        let own = Netns::own().unwrap();
+        let netns = own.path().to_str().unwrap();
+        let held = |hold| Owner { netns: netns.into(), hold: Some(hold), ..owner(None) }.is_doubtful().unwrap();
+        let (inode, since) = own.hold().unwrap();
+        assert!(!held((inode, since)) && held((inode, since - 1)) && !held((inode + 1, since)));
     }
 }
