@@ -10,6 +10,7 @@ use std::marker::PhantomData;
 use std::net::Ipv6Addr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::Path;
 
 use nix::fcntl::{AT_FDCWD, OFlag, openat};
 use nix::sys::stat::Mode;
@@ -52,6 +53,12 @@ pub fn set(_: &Inside, key: &str, value: &str) -> Result<SysctlChange, Error> {
     }
     opened.and_then(|file| write(&file, value)).map_err(|source| cannot_set(key, value, source))?;
     Ok(SysctlChange::From(old))
+}
+
+/// Whether the kernel has IPv6. It has none if it was built or booted without it (`ipv6.disable=1`), in all namespaces.
+#[doc(alias = "ipv6.disable")]
+pub fn has_ipv6() -> bool {
+    Path::new(NET).join("ipv6").exists()
 }
 
 /// The settings of the namespace that the calling thread is in, below one descriptor of `/proc/sys/net`, for keys that come from a
