@@ -127,6 +127,23 @@ impl Need {
     pub const AUXILIARY_DEVICE: Need =
         Need::new("auxiliary-device", "ls /sys/bus/auxiliary/devices", "cnikit_auxiliary.port.0");
 
+    /// A network namespace has a number of its own until the next boot, `SO_NETNS_COOKIE` (71) of its sockets: Linux 5.14.
+    #[doc(alias = "SO_NETNS_COOKIE")]
+    pub const NETNS_COOKIE: Need = Need::new(
+        "netns-cookie",
+        "python3 -c 'import socket; print(len(socket.socket(socket.AF_UNIX).getsockopt(socket.SOL_SOCKET, 71, 8)), \"bytes\")'",
+        "8 bytes",
+    );
+
+    /// The kernel tells which device a link has, `IFLA_PARENT_DEV_NAME`: Linux 5.14. No option of a kernel takes it away, and a
+    /// new namespace has no link with a device, so the version is compared.
+    #[doc(alias = "IFLA_PARENT_DEV_NAME")]
+    pub const LINK_PARENT: Need = Need::new(
+        "link-parent",
+        "release=$(uname -r) && printf '%s\\n' 5.14 \"$release\" | sort --version-sort --check && echo \"$release has it\"",
+        " has it",
+    );
+
     /// systemd, and control groups of the second version in which it can make its own.
     #[doc(alias = "cgroup2")]
     pub const SYSTEMD: Need = Need::new(
@@ -154,6 +171,8 @@ impl Need {
         Need::BRIDGE_META,
         Need::PCI_CARDS,
         Need::AUXILIARY_DEVICE,
+        Need::NETNS_COOKIE,
+        Need::LINK_PARENT,
         Need::SYSTEMD,
     ];
 

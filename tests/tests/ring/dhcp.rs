@@ -14,11 +14,11 @@ use serde_json::{Value, json};
 use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
-    test!(a_vlan_gets_its_address_from_the_server_of_the_vlan_and_gives_it_back_by_its_master needs Need::VLAN),
-    test!(an_ipvlan_gets_its_address_and_gives_it_back_by_its_master needs Need::IPVLAN),
-    test!(behind_a_bridge_with_a_vlan_a_lease_is_given_back_in_the_vlan needs Need::VLAN, Need::BRIDGE_VLAN_FILTERING),
-    test!(a_vlan_has_leases_of_both_families needs Need::VLAN),
-    test!(an_ipvlan_has_leases_of_both_families needs Need::IPVLAN),
+    test!(a_vlan_gets_its_address_from_the_server_of_the_vlan_and_gives_it_back_by_its_master needs Need::NETNS_COOKIE, Need::VLAN),
+    test!(an_ipvlan_gets_its_address_and_gives_it_back_by_its_master needs Need::NETNS_COOKIE, Need::IPVLAN),
+    test!(behind_a_bridge_with_a_vlan_a_lease_is_given_back_in_the_vlan needs Need::NETNS_COOKIE, Need::VLAN, Need::BRIDGE_VLAN_FILTERING),
+    test!(a_vlan_has_leases_of_both_families needs Need::NETNS_COOKIE, Need::VLAN),
+    test!(an_ipvlan_has_leases_of_both_families needs Need::NETNS_COOKIE, Need::IPVLAN),
 ];
 
 const RANGE: &str = "10.99.0.10,10.99.0.50";

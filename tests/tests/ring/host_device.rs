@@ -15,10 +15,15 @@ use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
     test!(a_card_is_selected_by_names_addresses_and_places needs Need::PCI_CARDS),
+    test!(a_nested_host_selects_its_card_alike needs Need::PCI_CARDS, Need::LINK_PARENT),
+    test!(a_nested_host_selects_its_card_by_place_or_the_kernel_is_named needs Need::PCI_CARDS),
     test!(two_containers_talk_over_two_cards needs Need::PCI_CARDS),
     test!(whatever_the_container_did_the_host_has_its_card_back needs Need::PCI_CARDS),
+    test!(whatever_the_container_did_a_nested_host_has_its_card_back needs Need::PCI_CARDS, Need::LINK_PARENT),
     test!(the_kernel_returns_a_card_and_we_give_it_its_settings_back needs Need::PCI_CARDS),
+    test!(a_nested_host_gives_a_card_that_the_kernel_returns_its_settings_back needs Need::PCI_CARDS, Need::LINK_PARENT),
     test!(a_card_that_was_moved_on_comes_back_when_that_namespace_ends needs Need::PCI_CARDS),
+    test!(a_card_that_was_moved_on_comes_back_to_a_nested_host needs Need::PCI_CARDS, Need::LINK_PARENT),
     test!(an_unplugged_card_stops_no_del needs Need::PCI_CARDS),
     test!(a_card_of_a_program_is_only_reported needs Need::PCI_CARDS),
     test!(a_device_of_the_auxiliary_bus_is_selected_by_its_id needs Need::AUXILIARY_DEVICE),
@@ -60,7 +65,7 @@ impl Card {
 enum HostPlace {
     /// That of the first process, which the kernel returns cards to, and whose links sysfs shows.
     Machine,
-    /// One of its own, as where a runtime runs in a container itself.
+    /// One of its own, as where a runtime runs in a container itself. Before Linux 5.14 nothing tells there which device a link has.
     Nested,
 }
 
@@ -223,41 +228,65 @@ fn reset(machine: &Host, card: &Card) {
 }
 
 fn a_card_is_selected_by_names_addresses_and_places() {
-    for place in PLACES {
-        let scene = Scene::new(place);
-        for card in &scene.cards {
-            let path = scene.machine.sh(&format!("readlink -f {}", card.directory()));
-            for selection in [
-                json!({"device": card.name}),
-                json!({"device": card.altname}),
-                json!({"hwaddr": card.permanent}),
-                json!({"kernelpath": path.trim()}),
-                json!({"pciBusID": card.id}),
-                json!({"runtimeConfig": {"deviceID": card.id}}),
-                // The runtime's device replaces `pciBusID`.
-                json!({"pciBusID": "0000:00:1f.0", "runtimeConfig": {"deviceID": card.id}}),
-            ] {
-                let subject = scene.subject(&selection);
-                let result = subject.add(&scene.host, "c-one", &scene.container);
-                let interface = &result["interfaces"][0];
-                assert_eq!(interface["mac"], card.mac, "{place:?} {selection}");
-                assert_eq!((&interface["pciID"], &interface["mtu"]), (&json!(card.id), &json!(1400)), "{selection}");
-                subject.check(&scene.host, "c-one", &scene.container, &result).ok();
-                scene.assert_absent(card.name);
-                subject.del(&scene.host, "c-one", &scene.container, &result);
-                scene.assert_given_back(&format!("{place:?} {selection}"));
-            }
-        }
-        // The bus is not a card, and the card's second function does not exist.
-        for (selection, wanted, says) in [
-            (json!({"kernelpath": "/sys/devices/pci0000:00"}), 7, "/sys/devices/pci0000:00 is not a device"),
-            (json!({"pciBusID": scene.cards[0].id.replace(".0", ".1")}), 101, "the host has no PCI device"),
+    assert_selected(HostPlace::Machine);
+}
+
+fn a_nested_host_selects_its_card_alike() {
+    assert_selected(HostPlace::Nested);
+}
+
+fn assert_selected(place: HostPlace) {
+    let scene = Scene::new(place);
+    for card in &scene.cards {
+        let path = scene.machine.sh(&format!("readlink -f {}", card.directory()));
+        for selection in [
+            json!({"device": card.name}),
+            json!({"device": card.altname}),
+            json!({"hwaddr": card.permanent}),
+            json!({"kernelpath": path.trim()}),
+            json!({"pciBusID": card.id}),
+            json!({"runtimeConfig": {"deviceID": card.id}}),
+            // The runtime's device replaces `pciBusID`.
+            json!({"pciBusID": "0000:00:1f.0", "runtimeConfig": {"deviceID": card.id}}),
         ] {
             let subject = scene.subject(&selection);
-            let (code, text) = subject.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
-            assert!(code == wanted && text.contains(says), "{code} {text}");
+            let result = subject.add(&scene.host, "c-one", &scene.container);
+            let interface = &result["interfaces"][0];
+            assert_eq!(interface["mac"], card.mac, "{place:?} {selection}");
+            assert_eq!((&interface["pciID"], &interface["mtu"]), (&json!(card.id), &json!(1400)), "{selection}");
+            subject.check(&scene.host, "c-one", &scene.container, &result).ok();
+            scene.assert_absent(card.name);
+            subject.del(&scene.host, "c-one", &scene.container, &result);
+            scene.assert_given_back(&format!("{place:?} {selection}"));
         }
     }
+    // The bus is not a card, and the card's second function does not exist.
+    for (selection, wanted, says) in [
+        (json!({"kernelpath": "/sys/devices/pci0000:00"}), 7, "/sys/devices/pci0000:00 is not a device"),
+        (json!({"pciBusID": scene.cards[0].id.replace(".0", ".1")}), 101, "the host has no PCI device"),
+    ] {
+        let subject = scene.subject(&selection);
+        let (code, text) = subject.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
+        assert!(code == wanted && text.contains(says), "{code} {text}");
+    }
+}
+
+fn a_nested_host_selects_its_card_by_place_or_the_kernel_is_named() {
+    let scene = Scene::new(HostPlace::Nested);
+    let card = &scene.cards[1];
+    let mut subject = scene.at(card);
+    if Need::LINK_PARENT.unmet().is_some() {
+        let (code, text) = subject.call(&scene.host, "ADD", "c-one", &scene.container.path(), &[]).refused();
+        assert!(code == 101 && text.contains("(IFLA_PARENT_DEV_NAME, since Linux 5.14)"), "{code} {text}");
+        subject = scene.subject(&json!({"hwaddr": card.permanent}));
+    }
+    let result = subject.add(&scene.host, "c-one", &scene.container);
+    subject.check(&scene.host, "c-one", &scene.container, &result).ok();
+    subject.del(&scene.host, "c-one", &scene.container, &result);
+    scene.assert_given_back("after DEL");
+    subject.add(&scene.host, "c-one", &scene.container);
+    scene.gc(&subject);
+    scene.assert_given_back("after GC");
 }
 
 /// The machine's cards are on one segment.
@@ -293,80 +322,90 @@ const CHANGED: [&str; 5] = [
 ];
 
 fn whatever_the_container_did_the_host_has_its_card_back() {
-    assert_del_gives_back(cards);
+    assert_del_gives_back(HostPlace::Machine, cards());
+}
+
+fn whatever_the_container_did_a_nested_host_has_its_card_back() {
+    assert_del_gives_back(HostPlace::Nested, cards());
 }
 
 fn a_device_of_the_auxiliary_bus_comes_back_whatever_the_container_did() {
-    assert_del_gives_back(|| vec![auxiliary_device()]);
+    PLACES.into_iter().for_each(|place| assert_del_gives_back(place, vec![auxiliary_device()]));
 }
 
-fn assert_del_gives_back(cards: fn() -> Vec<Card>) {
-    for place in PLACES {
-        let scene = Scene::with(place, cards());
-        for line in CHANGED {
-            for card in &scene.cards {
-                let container = scene.host.container();
-                let subject = scene.at(card);
-                subject.add(&scene.host, "c-one", &container);
-                container.sh(&card.changed(line));
-                scene.del(&subject, &container.path());
-                scene.assert_given_back(&format!("{place:?} {} {line}", card.name));
-            }
-        }
-    }
-}
-
-fn the_kernel_returns_a_card_and_we_give_it_its_settings_back() {
-    assert_returned_cards_are_restored(cards);
-}
-
-fn the_kernel_returns_a_device_of_the_auxiliary_bus() {
-    assert_returned_cards_are_restored(|| vec![auxiliary_device()]);
-}
-
-/// The namespace has died, with whatever the container did before. DEL, GC and the next ADD find the card on the host.
-fn assert_returned_cards_are_restored(cards: fn() -> Vec<Card>) {
-    for place in PLACES {
-        let scene = Scene::with(place, cards());
-        for (number, line) in CHANGED.into_iter().enumerate() {
-            let card = &scene.cards[number % scene.cards.len()];
-            let subject = scene.at(card);
+fn assert_del_gives_back(place: HostPlace, cards: Vec<Card>) {
+    let scene = Scene::with(place, cards);
+    for line in CHANGED {
+        for card in &scene.cards {
             let container = scene.host.container();
+            let subject = scene.at(card);
             subject.add(&scene.host, "c-one", &container);
             container.sh(&card.changed(line));
-            let path = container.path();
-            drop(container);
-            match number {
-                0 => scene.del(&subject, &path),
-                1 => scene.del(&subject, ""),
-                2 => scene.gc(&subject),
-                _ => {
-                    let container = scene.host.container();
-                    subject.call(&scene.host, "ADD", "c-two", &container.path(), &[]).ok();
-                    subject.call(&scene.host, "DEL", "c-two", &container.path(), &[]).ok();
-                    scene.del(&subject, "");
-                }
-            }
+            scene.del(&subject, &container.path());
             scene.assert_given_back(&format!("{place:?} {} {line}", card.name));
         }
     }
 }
 
-fn a_card_that_was_moved_on_comes_back_when_that_namespace_ends() {
-    for place in PLACES {
-        let scene = Scene::new(place);
-        let card = &scene.cards[1];
+fn the_kernel_returns_a_card_and_we_give_it_its_settings_back() {
+    assert_returned_cards_are_restored(HostPlace::Machine, cards());
+}
+
+fn a_nested_host_gives_a_card_that_the_kernel_returns_its_settings_back() {
+    assert_returned_cards_are_restored(HostPlace::Nested, cards());
+}
+
+fn the_kernel_returns_a_device_of_the_auxiliary_bus() {
+    PLACES.into_iter().for_each(|place| assert_returned_cards_are_restored(place, vec![auxiliary_device()]));
+}
+
+/// The namespace has died, with whatever the container did before. DEL, GC and the next ADD find the card on the host.
+fn assert_returned_cards_are_restored(place: HostPlace, cards: Vec<Card>) {
+    let scene = Scene::with(place, cards);
+    for (number, line) in CHANGED.into_iter().enumerate() {
+        let card = &scene.cards[number % scene.cards.len()];
         let subject = scene.at(card);
-        subject.add(&scene.host, "c-one", &scene.container);
-        let nested = scene.host.container();
-        scene.container.sh(&format!("ip link set eth0 netns {}", nested.path()));
-        scene.del(&subject, &scene.container.path());
-        assert_eq!(scene.files(), 1, "what it was is stored");
-        nested.sh("ip link set eth0 down; ip link set eth0 address 0a:00:00:00:00:01 name mine0");
-        drop(nested);
-        scene.gc(&subject);
-        scene.assert_given_back(&format!("{place:?}"));
+        let container = scene.host.container();
+        subject.add(&scene.host, "c-one", &container);
+        container.sh(&card.changed(line));
+        let path = container.path();
+        drop(container);
+        match number {
+            0 => scene.del(&subject, &path),
+            1 => scene.del(&subject, ""),
+            2 => scene.gc(&subject),
+            _ => {
+                let container = scene.host.container();
+                subject.call(&scene.host, "ADD", "c-two", &container.path(), &[]).ok();
+                subject.call(&scene.host, "DEL", "c-two", &container.path(), &[]).ok();
+                scene.del(&subject, "");
+            }
+        }
+        scene.assert_given_back(&format!("{place:?} {} {line}", card.name));
     }
+}
+
+fn a_card_that_was_moved_on_comes_back_when_that_namespace_ends() {
+    assert_moved_on_card_comes_back(HostPlace::Machine);
+}
+
+fn a_card_that_was_moved_on_comes_back_to_a_nested_host() {
+    assert_moved_on_card_comes_back(HostPlace::Nested);
+}
+
+fn assert_moved_on_card_comes_back(place: HostPlace) {
+    let scene = Scene::new(place);
+    let card = &scene.cards[1];
+    let subject = scene.at(card);
+    subject.add(&scene.host, "c-one", &scene.container);
+    let nested = scene.host.container();
+    scene.container.sh(&format!("ip link set eth0 netns {}", nested.path()));
+    scene.del(&subject, &scene.container.path());
+    assert_eq!(scene.files(), 1, "what it was is stored");
+    nested.sh("ip link set eth0 down; ip link set eth0 address 0a:00:00:00:00:01 name mine0");
+    drop(nested);
+    scene.gc(&subject);
+    scene.assert_given_back(&format!("{place:?}"));
 }
 
 fn an_unplugged_card_stops_no_del() {

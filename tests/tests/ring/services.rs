@@ -19,8 +19,8 @@ use serde_json::{Value, json};
 use crate::test::{Test, test};
 
 pub(crate) const TESTS: &[Test] = &[
-    test!(the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD),
-    test!(upstreams_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD),
+    test!(the_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD, Need::NETNS_COOKIE),
+    test!(upstreams_units_start_the_daemon_with_the_first_call_and_again_when_it_is_killed needs Need::SYSTEMD, Need::NETNS_COOKIE),
 ];
 
 /// The targets that the units name, and which pull in nothing here.

@@ -70,11 +70,16 @@ pub fn available(dir: &Path) -> Result<()> {
 /// Neither has it, or the kernel or sysfs cannot be asked.
 pub fn check_exists(device: &DeviceSelector, dir: &Path) -> Result<()> {
     let wanted = HostDevice { ifname: String::new(), device: device.clone(), data_dir: dir.to_owned() };
-    if wanted.find(&Netlink::here()?)?.is_some() {
+    let host = Netlink::here()?;
+    if wanted.find(&host)?.is_some() {
         return Ok(());
     }
     let states = state_file::all::<DeviceState>(dir)?;
-    if states.iter().any(|found| wanted.is_selected(&found.state)) { Ok(()) } else { Err(wanted.missing(&states)) }
+    if states.iter().any(|found| wanted.is_selected(&found.state)) {
+        Ok(())
+    } else {
+        Err(wanted.missing(&host, &states))
+    }
 }
 
 impl Resource for HostDevice {
@@ -96,7 +101,7 @@ impl Resource for HostDevice {
         let _lock = lock_netns::own(LOCKED_FOR)?;
         let host = context.host()?;
         give_back_returned(host, &self.data_dir)?;
-        let Some(link) = self.find(host)? else { return Err(self.missing(&state_file::all(&self.data_dir)?)) };
+        let Some(link) = self.find(host)? else { return Err(self.missing(host, &state_file::all(&self.data_dir)?)) };
         check_is_movable(&link)?;
         let container = context.container()?;
         let mut state = DeviceState::of(&link, host, container)?;
@@ -155,7 +160,7 @@ impl HostDevice {
                 return Ok(());
             }
         }
-        Err(self.missing(&states))
+        Err(self.missing(host, &states))
     }
 
     fn is_selected(&self, DeviceState { identity, before }: &DeviceState) -> bool {
@@ -167,7 +172,7 @@ impl HostDevice {
     }
 
     /// The error of a device that the host does not have.
-    fn missing(&self, states: &[FoundState<DeviceState>]) -> Error {
+    fn missing(&self, host: &Netlink, states: &[FoundState<DeviceState>]) -> Error {
         if let Some(error) = self.device.explain_missing() {
             return error;
         }
@@ -177,8 +182,10 @@ impl HostDevice {
                 let text = format!("{text}: {} has it", found.owner.tag());
                 Error::conflict(text).hint("DEL that attachment, or GC if its container is gone")
             }
-            None => Error::conflict(text)
-                .hint("`ip link` lists the devices of the host; another container may have this one"),
+            None => self.device.explain_untold(host).unwrap_or_else(|| {
+                let hint = "`ip link` lists the devices of the host; another container may have this one";
+                Error::conflict(text).hint(hint)
+            }),
         }
     }
 }

@@ -5,7 +5,7 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use cnikit_netlink::{HardwareAddress, Link, Netlink};
+use cnikit_netlink::{HardwareAddress, Link, Netlink, ParentDevice};
 use cnikit_skel::{Error, Result};
 use cnikit_types::limit;
 
@@ -15,6 +15,8 @@ const VIRTIO: &str = "/sys/bus/virtio/devices";
 const AUXILIARY: &str = "/sys/bus/auxiliary/devices";
 /// Where sysfs has all devices.
 const DEVICES: &str = "/sys/devices";
+/// Where sysfs lists the links of the namespace that it was mounted in.
+const LINKS: &str = "/sys/class/net";
 /// The drivers that give a PCI device to a program, so that it has no link.
 const USERSPACE_DRIVERS: [&str; 3] = ["vfio-pci", "uio_pci_generic", "igb_uio"];
 /// The longest name of a device on a bus, in bytes. The kernel has no limit of its own; this is more than any bus needs.
@@ -103,14 +105,15 @@ impl DeviceSelector {
     /// # Errors
     /// Several links have the hardware address, or the kernel or sysfs cannot be asked.
     pub(crate) fn find(&self, host: &Netlink) -> Result<Option<Link>> {
-        match self {
-            DeviceSelector::Name(name) => Ok(host.find_link(name)?),
-            DeviceSelector::HardwareAddress(address) => by_address(host, address),
-            DeviceSelector::KernelPath(path) => by_directory(host, &resolved(path)?),
-            DeviceSelector::Pci(name) => by_directory(host, &Path::new(PCI).join(name)),
-            DeviceSelector::Auxiliary(name) => by_directory(host, &Path::new(AUXILIARY).join(name)),
-            DeviceSelector::Unknown(_) => Ok(None),
-        }
+        let found = match self {
+            DeviceSelector::Name(name) => host.find_link(name)?,
+            DeviceSelector::HardwareAddress(address) => by_address(host, address)?,
+            DeviceSelector::KernelPath(path) => by_directory(host, &resolved(path)?)?,
+            DeviceSelector::Pci(name) => by_directory(host, &Path::new(PCI).join(name))?,
+            DeviceSelector::Auxiliary(name) => by_directory(host, &Path::new(AUXILIARY).join(name))?,
+            DeviceSelector::Unknown(_) => None,
+        };
+        Ok(found.map(with_parent))
     }
 
     /// The error of a device that the host does not have, if more is known than that.
@@ -129,6 +132,25 @@ impl DeviceSelector {
             }
             _ => None,
         }
+    }
+
+    /// The error of a device that exists, where nothing tells which links of the host are links of a device.
+    pub(crate) fn explain_untold(&self, host: &Netlink) -> Option<Error> {
+        let directory = match self {
+            DeviceSelector::KernelPath(path) => path.clone(),
+            DeviceSelector::Pci(name) => Path::new(PCI).join(name),
+            DeviceSelector::Auxiliary(name) => Path::new(AUXILIARY).join(name),
+            DeviceSelector::Name(_) | DeviceSelector::HardwareAddress(_) | DeviceSelector::Unknown(_) => return None,
+        };
+        let mut links = host.links().ok()?;
+        links.retain(|link| link.kind.is_none() && link.permanent_address.is_some());
+        let is_told = links.into_iter().map(with_parent).all(|link| link.parent.is_some());
+        if is_told || !directory.exists() {
+            return None;
+        }
+        let text = "failed to find host device: the kernel does not tell the devices of links (IFLA_PARENT_DEV_NAME, since \
+                    Linux 5.14), and /sys shows the links of another network namespace";
+        Some(Error::conflict(text).hint("select the device by `device` or `hwaddr`"))
     }
 
     /// Whether this selected the device that is described so.
@@ -171,13 +193,13 @@ fn by_address(host: &Netlink, address: &HardwareAddress) -> Result<Option<Link>>
 
 /// The first link, by name, of the device that has this directory in sysfs.
 ///
-/// sysfs shows the links of the namespace that it was mounted in. If that is another one, the kernel's own description of the links
-/// tells which are the device's.
+/// sysfs shows the links of the namespace that it was mounted in, which may be another one: what it says is compared with what the
+/// kernel says of the links here.
 fn by_directory(host: &Netlink, directory: &Path) -> Result<Option<Link>> {
     for one in with_virtio(directory) {
         for name in listed(&one.join("net"))? {
-            if let Some(link) = host.find_link(&name)?
-                && (link.parent.is_none() || is_of(&link, directory))
+            if let Some(link) = host.find_link(&name)?.map(with_parent)
+                && is_of(&link, directory)
             {
                 return Ok(Some(link));
             }
@@ -187,6 +209,31 @@ fn by_directory(host: &Netlink, directory: &Path) -> Result<Option<Link>> {
     links.retain(|link| is_of(link, directory));
     links.sort_by(|one, other| one.name.cmp(&other.name));
     Ok(links.into_iter().next())
+}
+
+/// The link with its device, which Linux before 5.14 does not tell of a link: there it is as sysfs has it, if that shows this link.
+fn with_parent(mut link: Link) -> Link {
+    if link.parent.is_none() && link.kind.is_none() {
+        link.parent = parent_in_sysfs(&link, Path::new(LINKS));
+    }
+    link
+}
+
+/// The device of a link in a directory like `/sys/class/net`; `None` if the link there is another one with the same name, of another
+/// namespace, or has no device.
+fn parent_in_sysfs(link: &Link, links: &Path) -> Option<ParentDevice> {
+    let shown = links.join(&link.name);
+    let text = |file: &str| fs::read_to_string(shown.join(file)).ok();
+    let target = |file: &str| fs::canonicalize(shown.join(file)).ok()?.file_name()?.to_str().map(str::to_owned);
+    let index: u32 = text("ifindex")?.trim().parse().ok()?;
+    let address: HardwareAddress = text("address")?.trim().parse().ok()?;
+    if index != link.index || Some(address) != link.hardware_address {
+        return None;
+    }
+    let mut parent = ParentDevice::default();
+    parent.name = target("device")?;
+    parent.bus = target("device/subsystem").unwrap_or_default();
+    Some(parent)
 }
 
 /// Whether the link is one of the device that has this directory, as the kernel describes the link.
@@ -305,5 +352,37 @@ mod tests {
         assert!(!is_on_bus("pci", "ffff:ff:1f.7"));
         assert_eq!(is_in_userspace("ffff:ff:1f.7"), Ok(false));
         assert!(DeviceSelector::Pci("ffff:ff:1f.7".to_owned()).explain_missing().is_none());
+    }
+
+    #[test]
+    fn sysfs_tells_the_device_of_the_link_that_it_shows_and_of_no_other() {
+        let sys = tempfile::tempdir().unwrap();
+        let device = sys.path().join("devices/pci0000:00/0000:00:03.0");
+        let shown = device.join("net/eth0");
+        fs::create_dir_all(&shown).unwrap();
+        fs::create_dir_all(sys.path().join("bus/pci")).unwrap();
+        fs::create_dir_all(sys.path().join("class")).unwrap();
+        std::os::unix::fs::symlink("../../../bus/pci", device.join("subsystem")).unwrap();
+        std::os::unix::fs::symlink("../..", shown.join("device")).unwrap();
+        fs::write(shown.join("ifindex"), "2\n").unwrap();
+        fs::write(shown.join("address"), "52:54:00:c0:de:00\n").unwrap();
+        let links = device.join("net");
+        let mut link = Link::default();
+        link.name = "eth0".to_owned();
+        link.index = 2;
+        link.hardware_address = Some("52:54:00:c0:de:00".parse().unwrap());
+        let parent = parent_in_sysfs(&link, &links).unwrap();
+        assert_eq!((&*parent.bus, &*parent.name), ("pci", "0000:00:03.0"));
+        for (name, index, address) in
+            [("eth1", 2, "52:54:00:c0:de:00"), ("eth0", 3, "52:54:00:c0:de:00"), ("eth0", 2, "52:54:00:c0:de:01")]
+        {
+            let mut other = link.clone();
+            other.name = name.to_owned();
+            other.index = index;
+            other.hardware_address = Some(address.parse().unwrap());
+            assert_eq!(parent_in_sysfs(&other, &links), None, "{name} {index} {address}");
+        }
+        fs::remove_file(shown.join("device")).unwrap();
+        assert_eq!(parent_in_sysfs(&link, &links), None, "it has no device");
     }
 }

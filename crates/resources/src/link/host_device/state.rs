@@ -170,7 +170,13 @@ impl DeviceIdentity {
             && link.permanent_address.is_some()
             && self.permanent != link.permanent_address
             && self.parent.is_none();
-        link.kind == self.kind && link.parent == self.parent && !is_other_port
+        link.kind == self.kind && self.is_of_the_device(link) && !is_other_port
+    }
+
+    /// Whether the link is one of the same device. Linux before 5.14 tells the permanent address of a link, but not its device.
+    fn is_of_the_device(&self, link: &Link) -> bool {
+        let is_untold = link.parent.is_none() && link.permanent_address.is_some();
+        link.parent == self.parent || is_untold && link.permanent_address == self.permanent
     }
 
     /// For a veth whose other end is on the host: whether that is the other end of this link. A container cannot make a link with
@@ -193,7 +199,7 @@ impl DeviceIdentity {
         if !self.is_hardware() {
             return None;
         }
-        links.retain(|link| link.kind.is_none() && link.parent == self.parent);
+        links.retain(|link| link.kind.is_none() && self.is_of_the_device(link));
         if self.permanent.is_some()
             && let Some(link) = links.iter().find(|link| link.permanent_address == self.permanent)
         {
