@@ -187,6 +187,8 @@ fn trace(
     let mut watch = Tracer {
         listener: launched.listener,
         first: launched.pid,
+        first_ends: launched.process,
+        exit: None,
         limits,
         threads: Vec::new(),
         processes: Vec::new(),
@@ -195,7 +197,11 @@ fn trace(
         decide,
     };
     watch.serve()?;
-    let exit = match waitpid(launched.pid, None)? {
+    let ended = match watch.exit {
+        Some(ended) => ended,
+        None => waitpid(launched.pid, None)?,
+    };
+    let exit = match ended {
         WaitStatus::Exited(_, status) => status,
         WaitStatus::Signaled(_, signal, _) => -(signal as i32),
         other => return Err(io::Error::other(format!("{other:?}"))),
@@ -208,6 +214,10 @@ fn trace(
 struct Tracer<'a, J> {
     listener: OwnedFd,
     first: Pid,
+    /// The pidfd of the first process.
+    first_ends: OwnedFd,
+    /// How the first process has ended.
+    exit: Option<WaitStatus>,
     limits: &'a [Limit],
     threads: Vec<Thread>,
     processes: Vec<Process>,
@@ -299,17 +309,26 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
     }
 
     /// Waits for a call. Returns whether there is one; `None` if all traced processes have ended.
-    fn wait(&self, end: Deadline) -> io::Result<Option<bool>> {
+    ///
+    /// Until Linux 6.11 a process counts until it has been waited for.
+    fn wait(&mut self, end: Deadline) -> io::Result<Option<bool>> {
         if end.passed() {
             return Err(io::Error::other(format!("it, or something that it left running, runs after {LONGEST:?}")));
         }
-        let mut asked = [PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        let mut asked = vec![PollFd::new(self.listener.as_fd(), PollFlags::POLLIN)];
+        if self.exit.is_none() {
+            asked.push(PollFd::new(self.first_ends.as_fd(), PollFlags::POLLIN));
+        }
         let longest = if self.held.is_empty() { PAUSE } else { TICK };
         match ppoll(&mut asked, Some(longest.into()), None) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(error) => return Err(error.into()),
         }
         let events = asked[0].revents().unwrap_or(PollFlags::empty());
+        let has_ended = asked.get(1).is_some_and(|process| process.any().unwrap_or(false));
+        if has_ended {
+            self.exit = Some(waitpid(self.first, None)?);
+        }
         Ok((!events.contains(PollFlags::POLLHUP)).then_some(events.contains(PollFlags::POLLIN)))
     }
 

@@ -20,6 +20,8 @@ use nix::unistd::{ForkResult, Pid, fork};
 /// The result of [`launch`].
 pub(super) struct Launched {
     pub(super) pid: Pid,
+    /// Its pidfd.
+    pub(super) process: OwnedFd,
     /// The descriptor on which the calls of the program and of all its children arrive.
     pub(super) listener: OwnedFd,
     pub(super) stdout: PipeReader,
@@ -51,8 +53,10 @@ pub(super) fn launch(program: &Path, args: &[String], env: &[(String, String)], 
     drop((input, output, errors, tell));
     let mut bytes = [0; 4];
     number.read_exact(&mut bytes)?;
-    let listener = fetch_listener(pid, RawFd::from_ne_bytes(bytes))?;
-    Ok(Launched { pid, listener, stdout, stderr })
+    // SAFETY: numbers; the returned descriptor is new, so only the result owns it.
+    let process = unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0)) }?;
+    let listener = fetch_listener(pid, &process, RawFd::from_ne_bytes(bytes))?;
+    Ok(Launched { pid, process, listener, stdout, stderr })
 }
 
 /// The arguments of execve(2), prepared before the fork.
@@ -131,12 +135,10 @@ fn variable(key: OsString, value: &OsStr) -> io::Result<CString> {
 }
 
 /// Copies the listener from the child, which makes it soon or ends.
-fn fetch_listener(pid: Pid, number: RawFd) -> io::Result<OwnedFd> {
-    // SAFETY: numbers; the returned descriptor is new, so only the result owns it.
-    let child = unsafe { owned(libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0)) }?;
+fn fetch_listener(pid: Pid, process: &OwnedFd, number: RawFd) -> io::Result<OwnedFd> {
     loop {
-        // SAFETY: as above.
-        match unsafe { owned(libc::syscall(libc::SYS_pidfd_getfd, child.as_raw_fd(), number, 0)) } {
+        // SAFETY: numbers; the returned descriptor is new, so only the result owns it.
+        match unsafe { owned(libc::syscall(libc::SYS_pidfd_getfd, process.as_raw_fd(), number, 0)) } {
             Err(error) if error.raw_os_error() == Some(libc::EBADF) => std::thread::yield_now(),
             fetched => return fetched.inspect(wake_quickly),
         }
