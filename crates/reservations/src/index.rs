@@ -467,6 +467,29 @@ mod tests {
     }
 
     #[test]
+    fn a_record_behind_those_that_are_removed_together_is_still_found() {
+        let temporary = tempfile::tempdir().unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        // In the middle of a table whose first slot is empty.
+        let all: Vec<Record> = (0..4).map(|n| record(7, n)).collect();
+        let mut index = Index::build(&indexes, "net", state(&indexes), &all).unwrap();
+        index.remove_all(&all[1..3].iter().map(|record| (record.owner, record.address)).collect()).unwrap();
+        assert_eq!(index.find(7).unwrap(), [all[0], all[3]]);
+    }
+
+    #[test]
+    fn records_that_come_and_go_do_not_fill_the_table() {
+        let temporary = tempfile::tempdir().unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let mut index = Index::build(&indexes, "net", state(&indexes), &[record(7, 0), record(7, 1)]).unwrap();
+        for n in 2..200 {
+            index.remove(7, record(7, n - 2).address).unwrap();
+            assert!(index.insert(record(7, n)).unwrap(), "full after {n} records, of which two exist");
+        }
+        assert_eq!(index.all().unwrap().len(), 2);
+    }
+
+    #[test]
     fn an_index_is_opened_only_for_the_state_it_was_sealed_for() {
         let temporary = tempfile::tempdir().unwrap();
         let indexes = Directory::open(temporary.path()).unwrap();
