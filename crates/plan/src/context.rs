@@ -215,3 +215,72 @@ fn opened<T>(cell: &OnceCell<T>, open: impl FnOnce() -> Result<T>) -> Result<&T>
     }
     Ok(cell.get_or_init(|| unreachable!("it was set a line above")))
 }
+
+#[cfg(test)]
+pub(crate) mod tests {
+    use super::*;
+
+    fn tag() -> AttachmentId {
+        AttachmentId { network: "pods".to_owned(), container: "c1".to_owned(), ifname: "eth0".to_owned() }
+    }
+
+    /// The context of a call whose container has the namespace `/run/netns/c1`, which no test enters.
+    pub(crate) fn applying(record: CniResult) -> ApplyContext {
+        ApplyContext::of(&tag(), "/run/netns/c1", &Netns::unopened("/run/netns/c1").unwrap(), record)
+    }
+
+    pub(crate) fn releasing(netns: NetnsLookup) -> ReleaseContext {
+        ReleaseContext {
+            tag: tag(),
+            netns,
+            sandbox: "/run/netns/c1".to_owned(),
+            prev: None,
+            conf: NetConf::default(),
+            host: OnceCell::new(),
+            shared: Shared::default(),
+            rest: RefCell::default(),
+        }
+    }
+
+    pub(crate) fn sweeping(valid: ValidSet) -> GcContext {
+        let conf = NetConf::default();
+        GcContext { network: "pods".to_owned(), valid, conf, host: OnceCell::new(), shared: Shared::default() }
+    }
+
+    fn interface(name: &str, sandbox: &str) -> Interface {
+        Interface { name: name.to_owned(), sandbox: sandbox.to_owned(), ..Interface::default() }
+    }
+
+    #[test]
+    fn the_recorded_interface_has_the_name_and_the_namespace_of_the_attachment() {
+        let own = interface("eth0", "/run/netns/c1");
+        let others =
+            vec![interface("eth0", ""), interface("net1", "/run/netns/c1"), interface("eth0", "/run/netns/c2")];
+        let mut record = CniResult { interfaces: others, ..CniResult::default() };
+        assert_eq!(applying(record.clone()).recorded(), None);
+        record.interfaces.push(own.clone());
+        assert_eq!(applying(record).recorded(), Some(&own));
+    }
+
+    #[test]
+    fn a_namespace_that_is_gone_is_none_and_one_that_cannot_be_entered_is_an_error() {
+        assert!(releasing(NetnsLookup::Gone).container().unwrap().is_none());
+        assert!(releasing(NetnsLookup::Empty).container().unwrap().is_none());
+        let present = NetnsLookup::Present(Netns::unopened("/run/netns/c1").unwrap());
+        assert!(releasing(present).container().is_err());
+        let unknown = NetnsLookup::Unknown { path: "/run/netns/c1".into(), why: "no descriptor is free".to_owned() };
+        let Err(error) = releasing(unknown).container() else { panic!("it may be there") };
+        assert_eq!(error.code, code::SYSTEM);
+        assert!(error.msg.contains("/run/netns/c1 may exist, but cannot be opened: no descriptor is free"), "{error}");
+    }
+
+    #[test]
+    fn each_valid_attachment_has_a_tag_of_the_network() {
+        let pairs =
+            [("c1", "eth0"), ("c2", "net1")].map(|(container, ifname)| (container.to_owned(), ifname.to_owned()));
+        let mut tags: Vec<AttachmentId> = sweeping(pairs.into_iter().collect()).tags().collect();
+        tags.sort();
+        let second = AttachmentId { network: "pods".to_owned(), container: "c2".to_owned(), ifname: "net1".to_owned() };
+        assert_eq!(tags, [tag(), second]);
+    }
+}

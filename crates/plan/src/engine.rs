@@ -109,9 +109,15 @@ fn listed(plan: &Plan, kinds: &[Kind]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use std::cell::RefCell;
     use std::fmt;
 
+    use cnikit_skel::{NetnsLookup, ValidSet};
+    use cnikit_types::{CniResult, Interface};
+
     use super::*;
+    use crate::context::tests::{applying, releasing, sweeping};
+
     const RULES: Kind = Kind { name: "rules", release: |_| Ok(()), sweep: |_| Ok(()), outlives_link: true };
     const ADDRESS: Kind = Kind::goes_with_link("address");
 
@@ -169,5 +175,177 @@ mod tests {
         drifts.unless(true, || "not noted".into());
         drifts.unless(false, || "noted".into());
         assert_eq!(drifts.texts(), ["MTU of eth0: wanted 1500, found 1400", "noted"]);
+    }
+
+    thread_local! {
+        /// What was done, in order. Each test has a thread of its own.
+        static DEEDS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+    }
+
+    fn deed(what: impl Into<String>) {
+        DEEDS.with_borrow_mut(|deeds| deeds.push(what.into()));
+    }
+
+    /// A resource that notes what is done with it. Each step of it fails with this code, unless that is 0; CHECK finds these
+    /// differences.
+    struct Noted {
+        name: &'static str,
+        fails: u32,
+        drifts: &'static [&'static str],
+    }
+
+    impl Noted {
+        fn step(&self, verb: &str) -> Result<()> {
+            deed(format!("{verb} {}", self.name));
+            if self.fails == 0 { Ok(()) } else { Err(Error::new(self.fails, "no")) }
+        }
+    }
+
+    impl Resource for Noted {
+        fn kind(&self) -> Kind {
+            ADDRESS
+        }
+
+        fn preflight(&self, _: &ApplyContext) -> Result<()> {
+            self.step("look at")
+        }
+
+        fn ensure(&self, _: &ApplyContext, _: &mut Journal) -> Result<Made> {
+            self.step("make")?;
+            let interface = Interface { name: self.name.to_owned(), ..Interface::default() };
+            Ok(Made { interfaces: vec![interface.clone()], without_link: vec![interface] })
+        }
+
+        fn verify(&self, _: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+            drifts.extend(self.drifts.iter().map(ToString::to_string));
+            self.step("compare")
+        }
+    }
+
+    impl fmt::Display for Noted {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            write!(f, "the {}", self.name)
+        }
+    }
+
+    fn good(name: &'static str) -> Noted {
+        Noted { name, fails: 0, drifts: &[] }
+    }
+
+    fn bad(name: &'static str, fails: u32) -> Noted {
+        Noted { name, fails, drifts: &[] }
+    }
+
+    #[test]
+    fn a_preflight_stops_at_what_is_in_the_way_and_names_what_the_system_refused() {
+        let context = applying(CniResult::default());
+        assert_eq!(preflight(&Plan::of(good("link")), &[], &context), Ok(()));
+        let refused = preflight(&Plan::of(bad("link", code::SYSTEM)).and(good("route")), &[], &context).unwrap_err();
+        assert_eq!(refused.to_string(), "the link: no");
+        // These errors name the object in the way.
+        for code in [code::CONFLICT, code::INVALID_CONFIG] {
+            let taken = preflight(&Plan::of(bad("link", code)), &[], &context).unwrap_err();
+            assert_eq!((taken.code, taken.to_string().as_str()), (code, "no"));
+        }
+        assert_eq!(preflight(&Plan::of(Thing(RULES)).and(good("link")), &[], &context).unwrap_err().code, code::DEFECT);
+        assert_eq!(DEEDS.take(), ["look at link"; 4]);
+    }
+
+    #[test]
+    fn resources_are_made_in_their_order_up_to_the_first_that_fails() {
+        let context = applying(CniResult::default());
+        let made = apply(&Plan::of(good("a")).and(good("b")), &context, &mut Journal::default()).unwrap();
+        let names = |interfaces: &[Interface]| interfaces.iter().map(|one| one.name.clone()).collect::<Vec<_>>();
+        assert_eq!(names(&made.interfaces), ["a", "b"]);
+        assert_eq!(names(&made.without_link), ["a", "b"]);
+        let plan = Plan::of(good("c")).and(bad("d", code::SYSTEM)).and(good("e"));
+        let error = apply(&plan, &context, &mut Journal::default()).unwrap_err();
+        assert_eq!(error.to_string(), "the d: no");
+        assert_eq!(DEEDS.take(), ["make a", "make b", "make c", "make d"]);
+    }
+
+    #[test]
+    fn a_check_names_every_difference_and_everything_that_cannot_be_read() {
+        let context = applying(CniResult::default());
+        let same = Plan::of(good("a")).and(good("b"));
+        assert_eq!(verify(&[&same], &context), Ok(()));
+        let changed = Plan::of(Noted { name: "c", fails: 0, drifts: &["c is down", "c is renamed"] });
+        let more = Plan::of(Noted { name: "d", fails: 0, drifts: &["d is down"] });
+        let drifted = verify(&[&same, &changed, &more], &context).unwrap_err();
+        assert_eq!((drifted.code, drifted.msg.as_str()), (code::DRIFT, "c is down; c is renamed; d is down"));
+        let unreadable = Plan::of(bad("e", code::SYSTEM));
+        let error = verify(&[&unreadable, &changed], &context).unwrap_err();
+        assert_eq!((error.code, error.msg.as_str()), (code::SYSTEM, "the e: no"));
+        assert!(error.to_string().contains("c is down; c is renamed"), "{error}");
+        let read = ["a", "b", "a", "b", "c", "d", "e", "c"].map(|name| format!("compare {name}"));
+        assert_eq!(DEEDS.take(), read);
+    }
+
+    const LINK: Kind = Kind {
+        name: "link",
+        release: |_| {
+            deed("release link");
+            Err(Error::new(code::SYSTEM, "busy"))
+        },
+        sweep: |_| {
+            deed("sweep link");
+            Err(Error::new(code::SYSTEM, "busy"))
+        },
+        outlives_link: true,
+    };
+
+    const MAPPINGS: Kind = Kind {
+        name: "mappings",
+        release: |context| {
+            deed("release mappings");
+            context.defer("mappings", |_| {
+                deed("the rest of mappings");
+                Err(Error::new(code::SYSTEM, "no answer"))
+            });
+            context.defer("flows", |_| {
+                deed("the rest of flows");
+                Ok(())
+            });
+            Ok(())
+        },
+        sweep: |_| {
+            deed("sweep mappings");
+            Ok(())
+        },
+        outlives_link: true,
+    };
+
+    const ADDRESSES: Kind = Kind {
+        name: "addresses",
+        release: |_| {
+            deed("release addresses");
+            Ok(())
+        },
+        sweep: |_| {
+            deed("sweep addresses");
+            Ok(())
+        },
+        outlives_link: true,
+    };
+
+    #[test]
+    fn a_failed_kind_prevents_neither_the_others_nor_deferred_work() {
+        let error = release(&[ADDRESSES, LINK, MAPPINGS], &releasing(NetnsLookup::Gone)).finish().unwrap_err();
+        let deeds = DEEDS.take();
+        assert_eq!(deeds[..3], ["release mappings", "release link", "release addresses"]);
+        assert_eq!(deeds[3..], ["the rest of mappings", "the rest of flows"]);
+        assert_eq!(error.to_string(), "release link: busy; also: release mappings: no answer");
+        assert!(sweep(&[ADDRESSES, MAPPINGS], &sweeping(ValidSet::default())).is_empty());
+        let error = sweep(&[ADDRESSES, LINK, MAPPINGS], &sweeping(ValidSet::default())).finish().unwrap_err();
+        assert_eq!(error.to_string(), "sweep link: busy");
+        assert_eq!(DEEDS.take()[2..], ["sweep mappings", "sweep link", "sweep addresses"]);
+    }
+
+    #[test]
+    fn an_empty_plan_has_no_resources() {
+        let plan = Plan::default();
+        assert_eq!((plan.len(), plan.is_empty(), plan.lines()), (0, true, Vec::new()));
+        let plan = Plan::of(good("a")).and(good("b"));
+        assert_eq!((plan.len(), plan.is_empty()), (2, false));
     }
 }

@@ -89,3 +89,168 @@ fn finish_one(
         _ => restore_one(resource, context, journal),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::RefCell;
+    use std::fmt;
+    use std::rc::Rc;
+
+    use cnikit_skel::{Error, code};
+    use cnikit_types::CniResult;
+
+    use super::*;
+    use crate::context::tests::applying;
+    use crate::restore_batch::BatchPart;
+    use crate::{Drifts, Kind, Made};
+
+    type Deeds = Rc<RefCell<Vec<String>>>;
+
+    /// A resource that is restored separately, or fails to be.
+    struct Separate {
+        name: &'static str,
+        fails: bool,
+        deeds: Deeds,
+    }
+
+    /// A resource for which the batch has this outcome.
+    struct Batched {
+        separate: Separate,
+        outcome: RestoreOutcome,
+    }
+
+    #[derive(Default)]
+    struct Outcomes(Vec<RestoreOutcome>);
+
+    impl BatchPart for Outcomes {
+        fn make(self: Box<Self>) -> Vec<RestoreOutcome> {
+            self.0
+        }
+    }
+
+    impl Resource for Separate {
+        fn kind(&self) -> Kind {
+            Kind::goes_with_link("rule")
+        }
+
+        fn ensure(&self, _: &ApplyContext, _: &mut Journal) -> Result<Made> {
+            Ok(Made::nothing())
+        }
+
+        fn restore(&self, _: &ApplyContext, journal: &mut Journal) -> Result<()> {
+            self.deeds.borrow_mut().push(format!("{} restored", self.name));
+            if self.fails {
+                return Err(Error::new(code::SYSTEM, "no"));
+            }
+            let deeds = Rc::clone(&self.deeds);
+            let _undo = journal.undo(&self.name, move |name| {
+                deeds.borrow_mut().push(format!("{name} undone"));
+                Ok::<(), Error>(())
+            });
+            Ok(())
+        }
+
+        fn verify(&self, _: &ApplyContext, _: &mut Drifts) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    impl fmt::Display for Separate {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str(self.name)
+        }
+    }
+
+    impl Resource for Batched {
+        fn kind(&self) -> Kind {
+            self.separate.kind()
+        }
+
+        fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
+            self.separate.ensure(context, journal)
+        }
+
+        fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+            self.separate.restore(context, journal)
+        }
+
+        fn enqueue(&self, _: &ApplyContext, batch: &mut RestoreBatch) -> Result<bool> {
+            batch.add(|part: &mut Outcomes| {
+                part.0.push(self.outcome);
+                Ok(())
+            })?;
+            Ok(true)
+        }
+
+        fn finish_batch(&self, _: &ApplyContext, made: bool, _: &mut Journal) -> Result<()> {
+            self.separate.deeds.borrow_mut().push(format!("{} finished, made: {made}", self.separate.name));
+            if self.separate.fails { Err(Error::new(code::SYSTEM, "no")) } else { Ok(()) }
+        }
+
+        fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
+            self.separate.verify(context, drifts)
+        }
+    }
+
+    impl fmt::Display for Batched {
+        fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            self.separate.fmt(f)
+        }
+    }
+
+    fn separate(name: &'static str, deeds: &Deeds) -> Separate {
+        Separate { name, fails: false, deeds: Rc::clone(deeds) }
+    }
+
+    fn batched(name: &'static str, outcome: RestoreOutcome, deeds: &Deeds) -> Batched {
+        Batched { separate: separate(name, deeds), outcome }
+    }
+
+    fn failing(name: &'static str, deeds: &Deeds) -> Separate {
+        Separate { fails: true, ..separate(name, deeds) }
+    }
+
+    fn of(plan: Plan) -> RestorePlan {
+        Ok((vec![plan], applying(CniResult::default())))
+    }
+
+    #[test]
+    fn one_attachment_is_restored_as_far_as_possible() {
+        let deeds = Deeds::default();
+        let first = Plan::of(failing("a", &deeds)).and(separate("b", &deeds));
+        let second = Plan::of(failing("c", &deeds));
+        let mut journal = Journal::default();
+        let error = restore(&[&first, &second], &applying(CniResult::default()), &mut journal).unwrap_err();
+        assert_eq!(error.to_string(), "a: no; also: c: no");
+        assert_eq!(*deeds.borrow(), ["a restored", "b restored", "c restored"]);
+        assert_eq!(restore(&[], &applying(CniResult::default()), &mut journal), Ok(()));
+    }
+
+    #[test]
+    fn what_the_batch_has_not_made_is_restored_separately() {
+        let deeds = Deeds::default();
+        let first = Plan::of(batched("made", RestoreOutcome::Made, &deeds))
+            .and(batched("unchanged", RestoreOutcome::Unchanged, &deeds))
+            .and(separate("apart", &deeds));
+        let second = Plan::of(batched("left", RestoreOutcome::Left, &deeds));
+        assert_eq!(restore_all(vec![of(first), of(second)]), [Ok(()), Ok(())]);
+        let expected =
+            ["made finished, made: true", "unchanged finished, made: false", "apart restored", "left restored"];
+        assert_eq!(*deeds.borrow(), expected);
+    }
+
+    #[test]
+    fn the_failure_of_one_attachment_is_reported_for_it_alone_and_undoes_only_its_own() {
+        let deeds = Deeds::default();
+        let half = Plan::of(separate("half", &deeds))
+            .and(Batched { separate: failing("failed", &deeds), outcome: RestoreOutcome::Made });
+        let whole = Plan::of(separate("whole", &deeds));
+        let results = restore_all(vec![Err(Error::new(code::SYSTEM, "no plan")), of(half), of(whole)]);
+        let texts: Vec<String> = results.into_iter().map(|result| format!("{result:?}")).collect();
+        assert!(texts[0].contains("no plan"), "{texts:?}");
+        assert!(texts[1].contains("failed: no"), "{texts:?}");
+        assert_eq!(texts[2], "Ok(())");
+        let expected = ["half restored", "failed finished, made: true", "half undone", "whole restored"];
+        assert_eq!(*deeds.borrow(), expected);
+    }
+}
