@@ -262,4 +262,33 @@ mod tests {
         let error = errors.finish().unwrap_err();
         assert_eq!((error.code, error.to_string().as_str()), (11, "one; also: two"));
     }
+
+    #[test]
+    fn the_kind_of_an_error_decides_its_code() {
+        let json = serde_json::from_str::<u8>("x").unwrap_err();
+        assert_eq!(Error::from(json).code, code::DECODE);
+        assert_eq!(Error::from(ReadError::value("no such mode")).code, code::INVALID_CONFIG);
+        let number = cnikit_types::NetConf::parse(br#"{"mtu":"x"}"#).unwrap().read::<Mtu>().unwrap_err();
+        assert_eq!(Error::from(number).code, code::DECODE);
+        let source = std::io::Error::from_raw_os_error(2);
+        assert_eq!(Error::from(invoke::Error::NotStarted { plugin: "/x".into(), source }).code, code::DELEGATE);
+        assert_eq!(Error::conflict("taken").code, code::CONFLICT);
+        assert_eq!(Error::environment("missing").code, code::INVALID_ENVIRONMENT);
+    }
+
+    #[derive(Debug, serde::Deserialize)]
+    struct Mtu {
+        #[serde(rename = "mtu")]
+        _mtu: u32,
+    }
+
+    #[test]
+    fn one_temporary_error_among_others_is_worth_another_try() {
+        let of = |codes: &[u32]| -> Errors { codes.iter().map(|code| Err(Error::new(*code, "no"))).collect() };
+        assert!(of(&[code::SYSTEM, code::TRY_AGAIN]).any_to_try_again());
+        assert!(!of(&[code::SYSTEM, code::CONFLICT]).any_to_try_again());
+        let mut errors = Errors::default();
+        assert!(errors.note::<Error>(Ok(())) && errors.is_empty());
+        assert!(!errors.note(Err(Error::new(code::SYSTEM, "no"))) && !errors.is_empty());
+    }
 }

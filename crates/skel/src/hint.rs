@@ -97,6 +97,7 @@ mod tests {
             (Errno::ENOSPC, "inodes"),
             (Errno::EROFS, "read-only"),
             (Errno::ENOMEM, "memory"),
+            (Errno::EMFILE, "file descriptors"),
             (Errno::EBUSY, "try again"),
             (Errno::EAFNOSUPPORT, "kernel lacks"),
             (Errno::EINVAL, "correct it"),

@@ -163,3 +163,57 @@ fn from_process() -> Result<Vec<u8>> {
 fn variable(name: &str) -> String {
     std::env::var_os(name).map(|value| value.to_string_lossy().into_owned()).unwrap_or_default()
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The input of a call with these variables.
+    fn of(variables: &[(&str, &str)]) -> Input {
+        let value =
+            |name: &str| variables.iter().find(|(one, _)| *one == name).map_or("", |(_, value)| value).to_owned();
+        Input::from_variables(value, Stdin::Given(Vec::new()))
+    }
+
+    #[test]
+    fn each_variable_has_its_place_and_one_that_is_not_set_is_empty() {
+        let input = of(&[
+            ("CNI_COMMAND", "ADD"),
+            ("CNI_CONTAINERID", "c1"),
+            ("CNI_NETNS", "/run/netns/c1"),
+            ("CNI_IFNAME", "eth0"),
+            ("CNI_ARGS", "IP=10.0.0.1"),
+            ("CNI_PATH", "/opt/cni/bin"),
+        ]);
+        assert_eq!([&input.command, &input.container_id, &input.netns], ["ADD", "c1", "/run/netns/c1"]);
+        assert_eq!([&input.ifname, &input.args, &input.path], ["eth0", "IP=10.0.0.1", "/opt/cni/bin"]);
+        let empty = of(&[]);
+        assert_eq!([&empty.command, &empty.container_id, &empty.netns, &empty.path], [""; 4]);
+        let is_allowed = |value| of(&[("CNI_NETNS_OVERRIDE", value)]).netns_override;
+        assert_eq!(["1", "True", "0", "yes", ""].map(is_allowed), [true, true, false, false, false]);
+    }
+
+    #[test]
+    fn nothing_is_logged_unless_a_level_is_set() {
+        let level = |value| of(&[("CNI_LOG", value)]).observe.level;
+        assert_eq!(
+            ["", "warn", "info", "DEBUG"].map(level),
+            [LogLevel::Off, LogLevel::Off, LogLevel::Info, LogLevel::Debug]
+        );
+        let unset = of(&[]).observe;
+        assert_eq!((unset.file, unset.traceparent), (None, None));
+        let set = of(&[("CNI_LOG_FILE", "/var/log/cni"), ("TRACEPARENT", "00-1-2-01")]).observe;
+        assert_eq!((set.file, set.traceparent.as_deref()), (Some("/var/log/cni".into()), Some("00-1-2-01")));
+    }
+
+    #[test]
+    fn the_longest_configuration_is_read_and_a_longer_one_is_refused() {
+        let longest = usize::try_from(STDIN_LIMIT).unwrap();
+        assert_eq!(Stdin::Given(vec![b' '; longest]).read().unwrap().len(), longest);
+        let error = Stdin::Given(vec![b' '; longest + 1]).read().unwrap_err();
+        assert_eq!(
+            (error.code, error.msg.as_str()),
+            (code::DECODE, "the network config on stdin is longer than 16 MiB")
+        );
+    }
+}

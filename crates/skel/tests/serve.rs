@@ -3,7 +3,7 @@
 use std::io::{self, Write};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use cnikit_skel::{Add, Del, Error, Input, Journal, Plugin, Result, Stdin, UnknownKeys, code, serve};
+use cnikit_skel::{Add, Check, Del, Error, Input, Journal, Plugin, Result, Stdin, UnknownKeys, code, serve};
 use cnikit_types::CniResult;
 use serde::Deserialize;
 use serde_json::Value;
@@ -245,4 +245,79 @@ fn a_key_that_the_plugin_does_not_know_is_refused_if_it_says_so() {
     assert_eq!(strict::<Strict>("DEL", r#","another":2"#).0, 0, "what it made has to be removable");
     let _turn = TURN.lock();
     assert_eq!(strict::<Moody>("ADD", r#","another":2"#).0, 0, "most plugins ignore them");
+}
+
+/// A plugin that restores every container except `c2`, and then reports what it was called with.
+#[derive(Deserialize)]
+struct Restoring {}
+
+impl Plugin for Restoring {
+    const KNOWN_ARGS: Option<&'static [&'static str]> = Some(&["IP"]);
+
+    fn add(&self, _: &Add, _: &mut Journal) -> Result<CniResult> {
+        Ok(CniResult::default())
+    }
+
+    fn del(_: &Del) -> Result<()> {
+        Ok(())
+    }
+
+    fn restore(&self, restore: &Check, _: &mut Journal) -> Result<()> {
+        let attachment = &restore.attachment;
+        if attachment.tag.container != "c2" {
+            return Ok(());
+        }
+        let port = restore.call.conf.at(&["runtimeConfig", "port"]);
+        let text = format!(
+            "{} {} {:?} {port:?} {}",
+            attachment.tag.ifname,
+            attachment.sandbox,
+            attachment.args.get("IP"),
+            restore.prev.interfaces.len()
+        );
+        Err(Error::new(code::SYSTEM, text))
+    }
+}
+
+/// A RESTORE of the attachments in this list, or of the one of the variables.
+fn restored(list: &str, container_id: &str) -> (u8, String) {
+    let conf = format!(
+        r#"{{"cniVersion":"1.1.0","name":"n","prevResult":{{"cniVersion":"1.1.0"}},"cni.dev/attachments":{list}}}"#
+    );
+    let mut input = call("RESTORE", conf);
+    input.container_id = container_id.into();
+    let mut out = Vec::new();
+    let exit = serve::<Restoring>("restoring", input, &[], &mut out);
+    (exit, String::from_utf8(out).unwrap())
+}
+
+#[test]
+fn each_attachment_of_a_list_is_restored_with_what_the_list_has_for_it() {
+    let list = r#"[
+        {"containerID":"c1","ifname":"eth0","netns":"/proc/thread-self/ns/net"},
+        {"containerID":"c2","ifname":"net1","netns":"/proc/self/task/../ns/net","args":"IP=10.0.0.1",
+         "runtimeConfig":{"port":80},"prevResult":{"cniVersion":"1.1.0","interfaces":[{"name":"net1"}]}},
+        {"containerID":"/","ifname":"eth0","netns":"/proc/thread-self/ns/net"},
+        7]"#;
+    let (exit, text) = restored(list, "");
+    let document: Value = serde_json::from_str(&text).unwrap();
+    let all = document["cni.dev/attachments"].as_array().unwrap();
+    assert_eq!((exit, all.len()), (0, 4), "{text}");
+    assert_eq!(all[0], serde_json::json!({"containerID": "c1", "ifname": "eth0"}));
+    let second = r#"net1 /proc/self/task/../ns/net Some("10.0.0.1") Some(Number(80)) 1"#;
+    assert_eq!((&all[1]["containerID"], &all[1]["error"]["msg"]), (&Value::from("c2"), &Value::from(second)), "{text}");
+    assert_eq!(all[2]["error"]["code"], 4, "{text}");
+    assert!(all[3]["error"]["msg"].as_str().unwrap().contains("a member that is not an object: 7"), "{text}");
+}
+
+#[test]
+fn a_list_is_read_only_by_a_restore_that_has_no_attachment_of_its_own() {
+    let (exit, text) = restored("7", "");
+    assert!(exit == 1 && text.contains("`cni.dev/attachments` is not a list"), "{text}");
+    assert_eq!(restored("7", "c1").0, 0, "the attachment of the variables");
+    let mut add = call("ADD", r#"{"cniVersion":"1.1.0","name":"n","cni.dev/attachments":[]}"#.to_owned());
+    add.container_id = String::new();
+    let mut out = Vec::new();
+    assert_eq!(serve::<Restoring>("restoring", add, &[], &mut out), 1);
+    assert!(String::from_utf8(out).unwrap().contains("CNI_CONTAINERID"));
 }
