@@ -87,8 +87,8 @@ impl History {
         found
     }
 
-    /// Checks why calls failed, and returns a text for each that must not have: a DEL, and an ADD for another reason than that it found
-    /// no free address or no space for its files.
+    /// Checks why calls failed, and returns a text for each that must not have: a DEL, and an ADD for another reason than that it
+    /// found no free address or no space for its files.
     pub(crate) fn check_failures(&self) -> Vec<String> {
         let is_expected = |operation: &&Operation| match &operation.called {
             Called::Failed(11, _) => operation.verb == Verb::Add,
@@ -99,11 +99,11 @@ impl History {
         failed.map(|operation| format!("{operation:?}")).collect()
     }
 
-    /// Checks that each address that a node gave was of a block that it owned at a moment between the begin and the end of that ADD,
-    /// and returns a text for each that was not.
+    /// Checks that each address that a node gave was of a block that it owned at a moment between the begin and the end of that
+    /// ADD, and returns a text for each that was not.
     ///
-    /// With [`check_claims`], this makes the claims linearizable: the engine's revisions are an order of all claims and releases in
-    /// which each is right, and what a node does with a claim agrees with the time of this order.
+    /// With [`check_claims`], this makes the claims linearizable: the engine's revisions are an order of all claims and releases
+    /// in which each is right, and what a node does with a claim agrees with the time of this order.
     pub(crate) fn check_blocks(&self, blocks: &OwnedBlocks, markers: &[Marker]) -> Vec<String> {
         let mut found = Vec::new();
         for operation in self.operations.iter().filter(|operation| operation.verb == Verb::Add) {
