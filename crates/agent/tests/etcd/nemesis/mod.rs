@@ -1,9 +1,9 @@
 //! Five nodes, three members of etcd, and a nemesis.
 //!
 //! Workers call the plugin on each node, while machines are cut off, killed, stopped, fenced and copied at random (`CNIKIT_SEED`).
-//! Then all is healed, and the history is checked: no address had two holders, each block had one owner at a time, each address that a
-//! node gave was of a block that it owned at some moment of that ADD, and every address of the pool can be given again. `CNIKIT_NEMESIS_OPERATIONS` is how many calls there are at least; without it, a run ends
-//! when each fault was there once.
+//! Then all is healed, and the history is checked: no address had two holders, each block had one owner at a time, each address
+//! that a node gave was of a block that it owned at some moment of that ADD, and every address of the pool can be given again.
+//! `CNIKIT_NEMESIS_OPERATIONS` is how many calls there are at least; without it, a run ends when each fault was there once.
 
 mod faults;
 mod history;
