@@ -53,19 +53,22 @@ impl Running {
 
     /// Sends a signal, unless it has ended by itself: `KILL`, `STOP`, `CONT`, `TERM`.
     pub(crate) fn signal(&self, host: &Host, signal: &str) {
-        if self.thread.as_ref().is_some_and(JoinHandle::is_finished) {
-            return;
-        }
         let deadline = Deadline::after(scaled(Duration::from_secs(10)));
         loop {
             match std::fs::read_to_string(&self.pid_file) {
                 Ok(pid) if pid.ends_with('\n') => {
-                    host.sh(&format!("kill -{signal} {}", pid.trim()));
-                    return;
+                    if host.try_sh(&format!("kill -{signal} {}", pid.trim())).0 || self.has_ended() {
+                        return;
+                    }
                 }
-                _ => assert!(deadline.pause(Duration::from_millis(5)), "it has no process"),
+                _ => {}
             }
+            assert!(deadline.pause(Duration::from_millis(5)), "it has no process");
         }
+    }
+
+    fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Waits until it has ended by itself.
