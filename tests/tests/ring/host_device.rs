@@ -65,7 +65,8 @@ impl Card {
 enum HostPlace {
     /// That of the first process, which the kernel returns cards to, and whose links sysfs shows.
     Machine,
-    /// One of its own, as where a runtime runs in a container itself. Before Linux 5.14 nothing tells there which device a link has.
+    /// One of its own, as where a runtime runs in a container itself. Before Linux 5.14 nothing tells there which device a link
+    /// has.
     Nested,
 }
 

@@ -46,8 +46,8 @@ impl Owner {
         (&self.network, &self.container, &self.ifname) == (&tag.network, &tag.container, &tag.ifname)
     }
 
-    /// Whether both are the same attachment in the same namespace. Without cookies the paths are compared, unless [`Netns::hold`] tells
-    /// it.
+    /// Whether both are the same attachment in the same namespace. Without cookies the paths are compared, unless [`Netns::hold`]
+    /// tells it.
     pub(crate) fn is_same(&self, other: &Owner) -> bool {
         if self.boot != other.boot || self.cookie.is_some() || other.cookie.is_some() {
             return self.boot == other.boot && self.cookie == other.cookie;

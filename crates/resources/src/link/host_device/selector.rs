@@ -219,8 +219,8 @@ fn with_parent(mut link: Link) -> Link {
     link
 }
 
-/// The device of a link in a directory like `/sys/class/net`; `None` if the link there is another one with the same name, of another
-/// namespace, or has no device.
+/// The device of a link in a directory like `/sys/class/net`; `None` if the link there is another one with the same name, of
+/// another namespace, or has no device.
 fn parent_in_sysfs(link: &Link, links: &Path) -> Option<ParentDevice> {
     let shown = links.join(&link.name);
     let text = |file: &str| fs::read_to_string(shown.join(file)).ok();
