@@ -283,4 +283,16 @@ pub(crate) mod tests {
         let second = AttachmentId { network: "pods".to_owned(), container: "c2".to_owned(), ifname: "net1".to_owned() };
         assert_eq!(tags, [tag(), second]);
     }
+
+    #[test]
+    fn the_kinds_of_one_verb_share_their_values() {
+        let apply = applying(CniResult::default());
+        let release = releasing(NetnsLookup::Gone);
+        let gc = sweeping(ValidSet::default());
+        for value in [1_u8, 2] {
+            let made = || Ok(value);
+            let values = [apply.shared().get(made), release.shared().get(made), gc.shared().get(made)];
+            assert_eq!(values.map(|shared| *shared.unwrap()), [1, 1, 1], "made at the first use");
+        }
+    }
 }

@@ -149,7 +149,8 @@ mod tests {
         let error = listed(&plan, &[]).unwrap_err();
         assert_eq!(error.code, code::DEFECT);
         assert!(error.msg.contains("rules is not listed in KINDS"), "{error}");
-        assert_eq!(listed(&plan, &[RULES]), Ok(()));
+        assert!(listed(&plan, &[LINK]).is_err(), "another kind is listed");
+        assert_eq!(listed(&plan, &[LINK, RULES]), Ok(()));
     }
 
     #[test]
@@ -213,11 +214,11 @@ mod tests {
         fn ensure(&self, _: &ApplyContext, _: &mut Journal) -> Result<Made> {
             self.step("make")?;
             let interface = Interface { name: self.name.to_owned(), ..Interface::default() };
-            Ok(Made { interfaces: vec![interface.clone()], without_link: vec![interface] })
+            Ok(Made { without_link: vec![interface.clone()], ..Made::one(interface) })
         }
 
         fn verify(&self, _: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
-            drifts.extend(self.drifts.iter().map(ToString::to_string));
+            drifts.extend(self.drifts.iter().map(|drift| (*drift).to_owned()));
             self.step("compare")
         }
     }
