@@ -245,4 +245,30 @@ mod tests {
             assert_eq!(address(number(ip), ip), ip);
         }
     }
+
+    #[test]
+    fn an_address_is_in_a_range_of_its_own_family_from_start_to_end() {
+        let four = range("10.1.2.0/24", "10.1.2.5", "10.1.2.7").unwrap();
+        let ip = |text: &str| text.parse::<IpAddr>().unwrap();
+        let addresses = ["10.1.2.4", "10.1.2.5", "10.1.2.7", "10.1.2.8"];
+        assert_eq!(addresses.map(|address| four.contains(ip(address))), [false, true, true, false]);
+        // The same numbers, in the other family.
+        let six = range("::a01:200/120", "::a01:205", "::a01:207").unwrap();
+        assert!(six.contains(ip("::a01:206")) && !six.contains(ip("10.1.2.6")) && !four.contains(ip("::a01:206")));
+        assert!(!four.overlaps(&six) && !six.overlaps(&four));
+        let single = range("10.1.2.0/24", "10.1.2.7", "10.1.2.7").unwrap();
+        assert!(four.overlaps(&single) && single.overlaps(&four) && single.contains(ip("10.1.2.7")));
+        let behind = range("10.1.2.0/24", "10.1.2.8", "").unwrap();
+        assert!(!four.overlaps(&behind) && !behind.overlaps(&four));
+    }
+
+    #[test]
+    fn the_size_of_a_range_leaves_out_each_gateway_in_it_once() {
+        let gateways = |texts: &[&str]| texts.iter().map(|text| text.parse().unwrap()).collect::<Vec<IpAddr>>();
+        let small = range("10.1.2.0/24", "10.1.2.5", "10.1.2.9").unwrap();
+        assert_eq!(small.size(&[]), 5);
+        assert_eq!(small.size(&gateways(&["10.1.2.5", "10.1.2.9", "10.1.2.5"])), 3);
+        assert_eq!(small.size(&gateways(&["10.1.2.4", "::a01:205"])), 5);
+        assert_eq!(range("::/0", "::", "").unwrap().size(&[]), u128::MAX, "one more than fits");
+    }
 }
