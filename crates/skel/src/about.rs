@@ -123,3 +123,26 @@ Error codes: 1 to 11, 50 and 51 as in the CNI specification; 100 the system refu
         versions = versions.join(", "),
     )
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_called_by_its_file_name() {
+        let program = std::env::current_exe().unwrap();
+        assert_eq!(own_name(), program.file_name().unwrap().to_str().unwrap());
+    }
+
+    #[test]
+    fn the_help_names_the_plugin_and_its_release_and_has_a_call_to_try() {
+        let help = text("moody", Help { example: r#""mood":"good""#, release: "moods-1" });
+        assert!(help.starts_with("CNI moody plugin moods-1\n"), "{help}");
+        assert!(help.contains("\"type\":\"moody\",\n    \"mood\":\"good\"}' |"), "{help}");
+        // The program of this test has another name, so it is given the plugin's.
+        let program = std::env::current_exe().unwrap();
+        assert!(help.contains(&format!("  {} moody\n", program.display())), "{help}");
+        let without_example = text("moody", Help { example: "", release: "moods-1" });
+        assert!(without_example.contains("\"type\":\"moody\"}' |"), "{without_example}");
+    }
+}

@@ -288,7 +288,7 @@ fn restored(list: &str, container_id: &str) -> (u8, String) {
     input.container_id = container_id.into();
     let mut out = Vec::new();
     let exit = serve::<Restoring>("restoring", input, &[], &mut out);
-    (exit, String::from_utf8(out).unwrap())
+    (exit, String::from_utf8_lossy(&out).into_owned())
 }
 
 #[test]
