@@ -204,6 +204,54 @@ mod tests {
     }
 
     #[test]
+    fn a_range_has_a_rival_if_one_of_another_network_that_begins_no_later_overlaps_it() {
+        let mut seed = 7_u64;
+        let mut next = |below: u64| {
+            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (seed >> 33) % below
+        };
+        for case in 0..2000 {
+            let mut ranges = Vec::new();
+            for _ in 0..next(8) {
+                let network = usize::try_from(next(3)).unwrap();
+                let first = u128::from(next(20));
+                let last = first + u128::from(next(8));
+                ranges.push((network, Range { first: (false, first), last: (false, last), ..subnet("10.0.0.0/24") }));
+            }
+            ranges.sort_by_key(|(_, range)| range.first);
+            let found = overlaps(&ranges.iter().map(|(network, range)| (*network, range)).collect::<Vec<_>>());
+            for (index, (network, range)) in ranges.iter().enumerate() {
+                let is_rival = |(other, earlier): &(usize, Range)| other != network && earlier.last >= range.first;
+                let rivals: Vec<usize> =
+                    found.iter().filter(|(one, _)| *one == index).map(|(_, rival)| *rival).collect();
+                assert_eq!(
+                    rivals.len(),
+                    usize::from(ranges[..index].iter().any(is_rival)),
+                    "{case}: {index} of {ranges:?}"
+                );
+                assert!(
+                    rivals.iter().all(|rival| *rival < index && is_rival(&ranges[*rival])),
+                    "{case}: {index} of {ranges:?}"
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn the_links_of_a_network_are_its_bridge_and_its_master() {
+        for (conf, links) in [
+            (r#"{"type": "bridge", "bridge": "br0"}"#, &["br0"][..]),
+            (r#"{"type": "bridge", "bridge": ""}"#, &["cni0"]),
+            (r#"{"type": "bridge"}"#, &["cni0"]),
+            (r#"{"type": "macvlan", "master": "eth1"}"#, &["eth1"]),
+            (r#"{"type": "ptp"}"#, &[]),
+            (r#"{"type": "other", "bridge": "br1", "master": "eth1"}"#, &["br1", "eth1"]),
+        ] {
+            assert_eq!(own_links(&NetConf::parse(conf.as_bytes()).unwrap()), links, "{conf}");
+        }
+    }
+
+    #[test]
     fn another_route_overlaps_and_the_networks_own_does_not() {
         let route =
             |network: &str, device: &str| RoutedSubnet { network: network.parse().unwrap(), device: device.into() };

@@ -283,6 +283,8 @@ mod tests {
             ("integer", json!(-5)),
             ("integer", json!(u64::MAX)),
             ("integer, at least 0", json!(u64::MAX)),
+            ("integer, at least 0", json!(0)),
+            ("integer, 1 to 4094", json!(1)),
             ("integer, 1 to 4094", json!(4094)),
             ("integer, at most 65535", json!(-1)),
             ("string", json!("")),
@@ -309,6 +311,8 @@ mod tests {
             ("boolean", json!("yes"), "expected true or false, found the text \"yes\""),
             ("integer, 1 to 4094", json!(4095), "expected an integer from 1 to 4094, found 4095"),
             ("integer, at least 0", json!(-1), "expected an integer of at least 0, found -1"),
+            ("integer, at most 65535", json!(65_536), "expected an integer of at most 65535, found 65536"),
+            ("string: address or empty", json!("none"), "expected an IP address, found \"none\""),
             ("string: address", json!("10.0.0.1/8"), "expected an IP address, found \"10.0.0.1/8\""),
             (
                 "string: address/prefix",
@@ -320,6 +324,16 @@ mod tests {
                 "string: MAC",
                 json!("01:00:5e:00:00:01"),
                 "expected the MAC address of an interface, found \"01:00:5e:00:00:01\"",
+            ),
+            (
+                "string: MAC",
+                json!("00:00:00:00:00:00"),
+                "expected the MAC address of an interface, found \"00:00:00:00:00:00\"",
+            ),
+            (
+                "string: MAC",
+                json!("0a:58:0a:01:00:0g"),
+                "expected the MAC address of an interface, found \"0a:58:0a:01:00:0g\"",
             ),
             ("string: interface name", json!("a/b"), "expected the name of an interface, found \"a/b\""),
             ("string: `open`, `shut`", json!("Open"), "expected one of open, shut, found \"Open\""),
@@ -333,9 +347,18 @@ mod tests {
     }
 
     #[test]
+    fn an_integer_that_is_too_large_is_left_to_the_plugin_only_without_a_largest_value() {
+        assert!(refusal("integer, at most 65535", &json!(u64::MAX)).is_some());
+        assert!(refusal("integer, 1 to 4094", &json!(u64::MAX)).is_some());
+        assert!(refusal("integer", &json!("5")).is_some());
+        assert!(refusal("integer", &json!(1.5)).is_some());
+    }
+
+    #[test]
     fn other_names_are_unknown() {
         for name in ["number", "integer 5", "integer, 1 to x", "list of string", "string: open", "list of nothings"] {
-            assert!(name.parse::<ValueType>().is_err(), "{name}");
+            let error = name.parse::<ValueType>().unwrap_err();
+            assert_eq!(error.to_string(), format!("{name:?} is not the name of a type"));
         }
     }
 }

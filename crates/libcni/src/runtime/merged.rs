@@ -95,4 +95,15 @@ mod tests {
             assert_eq!((merged.routes.len(), merged.dns.len(), merged.results.len()), (1, 1, 2));
         }
     }
+
+    #[test]
+    fn an_address_without_an_index_is_that_of_the_networks_own_interface() {
+        let interfaces =
+            json!([{"name": "eth0"}, {"name": "tap0", "sandbox": "/ns"}, {"name": "eth0", "sandbox": "/ns"}]);
+        let result = json!({"cniVersion": "1.0.0", "interfaces": interfaces, "ips": [{"address": "10.0.0.2/8"}]});
+        let mut merged = Merged::default();
+        merged.join("a", "eth0", "/ns", result);
+        let counts: Vec<usize> = merged.interfaces.iter().map(|one| one.ips.len()).collect();
+        assert_eq!(counts, [0, 0, 1]);
+    }
 }
