@@ -1,13 +1,15 @@
 //! The daemon: it serves plugins, and keeps files and engine in agreement.
 
 use std::collections::BTreeSet;
-use std::path::Path;
-use std::sync::Arc;
+use std::os::unix::fs::FileTypeExt;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use cnikit_pool::{AgentConnection, AgentListener, AgentReply, AgentRequest, Error};
+use cnikit_pool::{
+    AgentConnection, AgentListener, AgentReply, AgentRequest, Error, NetworkFiles, NodeFiles, pool_usage,
+};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, UnixListener};
 use tokio::runtime::Runtime;
@@ -16,7 +18,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use crate::agent::{AgentSettings, PoolAgent};
 use crate::engine::Engine;
 use crate::log::log;
-use crate::metrics::AgentMetrics;
+use crate::metrics::{AgentMetrics, usage_text};
 
 /// How often the files are looked at.
 const TICK: Duration = Duration::from_secs(5);
@@ -32,6 +34,8 @@ const ENDING: Duration = Duration::from_secs(5);
 /// The longest request for figures, in bytes, and how long one may take.
 const HEAD: usize = 4 << 10;
 const SCRAPE: Duration = Duration::from_secs(5);
+/// How old the figures of the addresses may be: who may ask for them does not have the files read all the time.
+const USAGE: Duration = Duration::from_secs(1);
 
 /// What a daemon does beside its agent's settings.
 #[derive(Clone, Debug)]
@@ -67,13 +71,14 @@ pub fn serve<E: Engine>(
     options: &DaemonOptions,
 ) -> Result<(), Error> {
     let metrics = Arc::new(AgentMetrics::default());
+    let figures = Figures { metrics: Arc::clone(&metrics), files: settings.files.clone(), read: Mutex::default() };
     let (events, received) = channel();
     let node = settings.node.clone();
     let handle = runtime.handle().clone();
     let mut agent = PoolAgent::new(settings, Arc::clone(&engine), handle, Arc::clone(&metrics))?;
     wait_for_signals(runtime, &events)?;
     if let Some(place) = &options.metrics {
-        serve_metrics(runtime, place, Arc::clone(&metrics))?;
+        serve_metrics(runtime, place, figures)?;
     }
     keep_session(runtime, Arc::clone(&engine), options.session / 3, events.clone());
     watch(runtime, engine, node, events.clone());
@@ -125,16 +130,40 @@ impl<E: Engine> Daemon<'_, E> {
             self.compare_if_due();
             let left = self.retry_at.map_or(TICK, |at| at.saturating_duration_since(Instant::now()).min(TICK));
             match events.recv_timeout(left) {
-                Ok(Event::Request(connection, request)) => self.serve(&connection, &request),
-                Ok(Event::Changed) => self.has_changed = true,
-                Ok(Event::Stop) | Err(RecvTimeoutError::Disconnected) => return,
+                Ok(event) => {
+                    if !self.handle(event) {
+                        return;
+                    }
+                }
+                Err(RecvTimeoutError::Disconnected) => return,
                 Err(RecvTimeoutError::Timeout) => match self.agent.has_idle_blocks() {
                     Ok(true) => self.has_changed = true,
                     Ok(false) => {}
                     Err(error) => log("files", error),
                 },
             }
+            // A watch of the Kubernetes API that begins reports each pool, selection and fence: they are compared once. Not after
+            // many requests, each of which may wait for an engine that does not answer.
+            for event in events.try_iter() {
+                let is_request = matches!(event, Event::Request(..));
+                if !self.handle(event) {
+                    return;
+                }
+                if is_request {
+                    break;
+                }
+            }
         }
+    }
+
+    /// Returns whether the daemon goes on.
+    fn handle(&mut self, event: Event) -> bool {
+        match event {
+            Event::Request(connection, request) => self.serve(&connection, &request),
+            Event::Changed => self.has_changed = true,
+            Event::Stop => return false,
+        }
+        true
     }
 
     /// Serves the plugins that connected before the end.
@@ -288,41 +317,79 @@ fn read_request(connection: AgentConnection, events: &Sender<Event>) {
     }
 }
 
+/// What is served to Prometheus.
+struct Figures {
+    metrics: Arc<AgentMetrics>,
+    files: NodeFiles,
+    /// The figures of the addresses, and when the files were read for them.
+    read: Mutex<Option<(Instant, String)>>,
+}
+
+impl Figures {
+    fn text(&self) -> String {
+        let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
+        let addresses = match read.take() {
+            Some((at, text)) if at.elapsed() < USAGE => (at, text),
+            _ => (Instant::now(), self.addresses()),
+        };
+        let text = self.metrics.text() + &addresses.1;
+        *read = Some(addresses);
+        text
+    }
+
+    /// The figures of the addresses, by the files, without a lock.
+    fn addresses(&self) -> String {
+        let open = |name: &str| self.files.network(name, REQUEST, |text| log("reservations", text));
+        let reserved =
+            |network: &NetworkFiles| Ok(network.store().survey()?.into_iter().map(|one| one.address).collect());
+        match pool_usage(&self.files, reserved, open) {
+            Ok(usages) => usage_text(&usages),
+            Err(error) => {
+                log("usage", error);
+                usage_text(&[])
+            }
+        }
+    }
+}
+
 /// Serves the figures, over HTTP.
-fn serve_metrics(runtime: &Runtime, place: &str, metrics: Arc<AgentMetrics>) -> Result<(), Error> {
+fn serve_metrics(runtime: &Runtime, place: &str, figures: Figures) -> Result<(), Error> {
     let failed = |error: std::io::Error| broken(&format!("serve figures at {place}"), error);
+    let figures = Arc::new(figures);
     let _guard = runtime.enter();
     if !place.starts_with('/') {
         let listener = runtime.block_on(TcpListener::bind(place)).map_err(failed)?;
         runtime.spawn(async move {
             loop {
                 if let Ok((stream, _)) = listener.accept().await {
-                    answer_in_time(stream, &metrics).await;
+                    answer_in_time(stream, &figures).await;
                 }
             }
         });
         return Ok(());
     }
-    if std::os::unix::net::UnixStream::connect(place).is_err() && Path::new(place).exists() {
+    // The socket of an agent that has ended. Another file stays, and is an error.
+    let is_socket = std::fs::symlink_metadata(place).is_ok_and(|found| found.file_type().is_socket());
+    if is_socket && std::os::unix::net::UnixStream::connect(place).is_err() {
         std::fs::remove_file(place).map_err(failed)?;
     }
     let listener = UnixListener::bind(place).map_err(failed)?;
     runtime.spawn(async move {
         loop {
             if let Ok((stream, _)) = listener.accept().await {
-                answer_in_time(stream, &metrics).await;
+                answer_in_time(stream, &figures).await;
             }
         }
     });
     Ok(())
 }
 
-async fn answer_in_time(stream: impl AsyncReadExt + AsyncWriteExt + Unpin, metrics: &AgentMetrics) {
+async fn answer_in_time(stream: impl AsyncReadExt + AsyncWriteExt + Unpin, figures: &Arc<Figures>) {
     // A client that is slow is not waited for, and its failure is its own.
-    let _ = tokio::time::timeout(SCRAPE, answer(stream, metrics)).await;
+    let _ = tokio::time::timeout(SCRAPE, answer(stream, figures)).await;
 }
 
-async fn answer(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, metrics: &AgentMetrics) -> std::io::Result<()> {
+async fn answer(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, figures: &Arc<Figures>) -> std::io::Result<()> {
     let mut head = Vec::new();
     let mut buffer = [0; 512];
     while head.len() < HEAD && !head.windows(4).any(|end| end == b"\r\n\r\n") {
@@ -332,7 +399,10 @@ async fn answer(mut stream: impl AsyncReadExt + AsyncWriteExt + Unpin, metrics: 
         }
     }
     let (status, body) = if head.starts_with(b"GET /metrics ") {
-        ("200 OK", metrics.text())
+        // It reads files, and sessions are renewed meanwhile.
+        let figures = Arc::clone(figures);
+        let text = tokio::task::spawn_blocking(move || figures.text()).await;
+        ("200 OK", text.map_err(std::io::Error::other)?)
     } else {
         ("404 Not Found", "see /metrics\n".to_owned())
     };

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use cnikit_pool::{BlockState, NodeState};
+use cnikit_pool::{BlockState, NodeState, PoolFamily, PoolUsage};
 
 use crate::protocol::{HeldBlock, Outcome, Step};
 
@@ -71,7 +71,7 @@ impl AgentMetrics {
         *self.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// All figures.
+    /// All figures, except those of [`usage_text`].
     pub fn text(&self) -> String {
         let mut text = String::new();
         let counters = [
@@ -119,4 +119,31 @@ impl AgentMetrics {
         }
         text
     }
+}
+
+/// The figures of the addresses of a node's blocks.
+pub(crate) fn usage_text(usages: &[PoolUsage]) -> String {
+    let mut text = String::new();
+    let of_pool = [
+        (
+            "free_addresses",
+            "Addresses of active blocks that are not reserved.",
+            (|usage| usage.free) as fn(&PoolUsage) -> u64,
+        ),
+        ("reserved_addresses", "Reserved addresses of the blocks of this node.", |usage| usage.used),
+    ];
+    for (name, help, value) in of_pool {
+        // Writing to a String cannot fail.
+        let _ = write!(text, "# HELP cnikit_agent_{name} {help}\n# TYPE cnikit_agent_{name} gauge\n");
+        for usage in usages {
+            let family = match usage.family {
+                Some(PoolFamily::V4) => "v4",
+                Some(PoolFamily::V6) => "v6",
+                None => continue,
+            };
+            let pool = &usage.pool;
+            let _ = writeln!(text, "cnikit_agent_{name}{{pool=\"{pool}\",family=\"{family}\"}} {}", value(usage));
+        }
+    }
+    text
 }

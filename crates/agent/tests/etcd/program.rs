@@ -1,5 +1,7 @@
 //! The program: daemon, claim without a daemon, operator's commands.
 
+use std::collections::BTreeSet;
+use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::time::Duration;
 
@@ -9,6 +11,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::node::want;
+use crate::plugin::{Called, Network};
 use crate::running::{Running, eventually, log_of};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
@@ -60,6 +63,8 @@ fn the_daemon_serves_plugins_until_it_is_told_to_end_and_another_takes_over() {
         "{figures}"
     );
 
+    check_figures(&figures, &documented_figures());
+
     // A claim by the program is handed on to the daemon.
     let done = host.sh(&format!("{AGENT} claim --network second --pool nowhere --config {config} || true"));
     assert!(done.contains("there is no pool nowhere"), "{done}");
@@ -82,6 +87,91 @@ fn the_daemon_serves_plugins_until_it_is_told_to_end_and_another_takes_over() {
     assert!(!is_fenced && printed.contains("has a session") && printed.contains("--force"), "{printed}");
     let fenced: Value = serde_json::from_str(&host.sh(&format!("{fence} --force"))).unwrap();
     assert_eq!(fenced["freed"], claimed);
+}
+
+/// The names and types of all figures in the table of the documentation.
+fn documented_figures() -> BTreeSet<(String, String)> {
+    let rows = include_str!("../../../../docs/agent.md").lines().filter(|line| line.starts_with("| `cnikit_agent_"));
+    let mut figures = BTreeSet::new();
+    for row in rows {
+        let cells: Vec<&str> = row.split('|').map(str::trim).collect();
+        figures.insert((cells[1].trim_matches('`').to_owned(), cells[2].to_owned()));
+    }
+    figures
+}
+
+/// Compares the names and types that the program prints with those of the documentation.
+fn check_figures(printed: &str, documented: &BTreeSet<(String, String)>) {
+    let mut types = BTreeSet::new();
+    for line in printed.lines() {
+        if let Some((name, kind)) = line.strip_prefix("# TYPE ").and_then(|line| line.split_once(' ')) {
+            types.insert((name.to_owned(), kind.to_owned()));
+        } else if !line.starts_with('#') {
+            let name = line.split(['{', ' ']).next().unwrap();
+            assert!(types.iter().any(|(typed, _)| typed == name), "{line}: it has no type");
+        }
+    }
+    assert_eq!(&types, documented, "the program, left, and docs/agent.md, right");
+}
+
+/// A sample of the figures.
+fn sample(printed: &str, name: &str) -> u64 {
+    let line = printed.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
+    line.unwrap_or_else(|| panic!("{name}: {printed}")).parse().unwrap()
+}
+
+#[test]
+fn the_figures_are_served_on_a_socket_and_count_addresses_by_pool_and_family() {
+    let cluster = Cluster::start();
+    let (host, dir) = (&cluster.host, cluster.host.dir());
+    let config = configure(&cluster, "a");
+    let pool = r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"},{"subnet":"fd00::/120"}],"blockSize4":28,"blockSize6":124}"#;
+    std::fs::write(dir.join("blue.json"), pool).unwrap();
+    host.sh(&format!("{AGENT} define {}/blue.json --config {config}", dir.display()));
+    let socket = dir.join("figures.sock");
+    let text = std::fs::read_to_string(&config).unwrap();
+    std::fs::write(&config, text.replace("127.0.0.1:9465", &socket.display().to_string())).unwrap();
+
+    // A file that is no socket is nobody's that has ended.
+    std::fs::write(&socket, "mine").unwrap();
+    let (is_served, printed) = host.try_sh(&format!("timeout 20 {AGENT} run --config {config} 2>&1"));
+    assert!(!is_served && printed.contains("serve figures at"), "{printed}");
+    assert_eq!(std::fs::read_to_string(&socket).unwrap(), "mine");
+    std::fs::remove_file(&socket).unwrap();
+
+    let daemon = Running::start(host, "agent", &format!("{AGENT} run --config {config}"));
+    let pods = Network::new(&dir.join("a"), &json!({}));
+    let scrape = || host.sh(&format!("curl -s --unix-socket {} http://agent/metrics", socket.display()));
+    host.enter(|| eventually("the daemon does not serve", || pods.status() == Called::Done(Vec::new())));
+    let nothing = scrape();
+    assert!(!nothing.contains("cnikit_agent_free_addresses{"), "{nothing}");
+    host.enter(|| pods.add("container-1").addresses());
+    let (free, reserved) = ("cnikit_agent_free_addresses", "cnikit_agent_reserved_addresses");
+    let of = |name: &str, family: &str| format!("{name}{{pool=\"blue\",family=\"{family}\"}}");
+    eventually("the reservation is not counted", || scrape().contains(&format!("{} 1\n", of(reserved, "v4"))));
+    let before = scrape();
+    check_figures(&before, &documented_figures());
+    assert_eq!(sample(&before, &of(reserved, "v6")), 1);
+    host.enter(|| pods.add("container-2").addresses());
+    eventually("the second one is not counted", || sample(&scrape(), &of(reserved, "v4")) == 2);
+    let after = scrape();
+    for family in ["v4", "v6"] {
+        let [had, has] = [&before, &after].map(|text| sample(text, &of(free, family)));
+        assert!(had < 16 && has == had - 1, "{family}: {had} and then {has}");
+    }
+    assert!(
+        host.sh(&format!("curl -s -o /dev/null -w '%{{http_code}}' --unix-socket {} http://agent/", socket.display()))
+            == "404"
+    );
+    assert_eq!(std::fs::metadata(&socket).unwrap().permissions().mode() & 0o022, 0, "only root can connect");
+
+    // The next agent replaces the socket of one that was killed.
+    daemon.signal(host, "KILL");
+    daemon.finish();
+    let _daemon = Running::start(host, "agent", &format!("{AGENT} run --config {config}"));
+    eventually("the next agent serves no figures", || {
+        host.try_sh(&format!("curl -sf --unix-socket {} http://agent/metrics", socket.display())).0
+    });
 }
 
 #[test]
