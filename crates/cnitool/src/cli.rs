@@ -611,6 +611,9 @@ pub(crate) struct Init {
     /// Addresses of a DHCP server of the network, by `dhcp`
     #[arg(long, conflicts_with_all = ["subnet", "gateway", "no_masquerade", "ports"])]
     pub(crate) dhcp: bool,
+    /// Addresses of this pool of many nodes, by `pool`
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["dhcp", "subnet", "gateway"])]
+    pub(crate) pool: Option<String>,
     /// A subnet; may be repeated: a container gets an address of each
     #[arg(long, value_name = "SUBNET")]
     pub(crate) subnet: Vec<String>,

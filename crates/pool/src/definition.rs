@@ -183,6 +183,18 @@ impl PoolFamily {
     }
 }
 
+/// Checks the name of a pool: letters, digits, `_`, `.` and `-`, the first a letter or a digit, at most 63 bytes.
+///
+/// # Errors
+/// It is not one.
+pub fn check_pool_name(name: &str) -> Result<(), Error> {
+    if check_network_name(name).is_ok() && name.len() <= LONGEST_NAME {
+        return Ok(());
+    }
+    Err(Error::new(format!("{name:?} is not the name of a pool"))
+        .hint("use up to 63 letters, digits, `_`, `.` and `-`, the first a letter or a digit"))
+}
+
 impl PoolDefinition {
     /// Parses and validates the JSON of a pool.
     ///
@@ -205,10 +217,7 @@ impl PoolDefinition {
     /// a range is invalid as host-local defines it, overlaps another one, or has the gateway of another one; a block is larger than
     /// the subnet of a range; a family has 2^64 blocks or more; or the cooldown is longer than a day.
     pub fn new(config: PoolConfig) -> Result<PoolDefinition, Error> {
-        if check_network_name(&config.name).is_err() || config.name.len() > LONGEST_NAME {
-            return Err(Error::new(format!("{:?} is not the name of a pool", config.name))
-                .hint("use up to 63 letters, digits, `_`, `.` and `-`, the first a letter or a digit"));
-        }
+        check_pool_name(&config.name)?;
         let in_pool = |error: Error| error.within(format_args!("pool {}", config.name));
         validate(&config).map_err(in_pool)?;
         let v4 = cut_family(&config, PoolFamily::V4, config.block_size4).map_err(in_pool)?;

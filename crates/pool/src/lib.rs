@@ -22,7 +22,9 @@ mod message;
 mod record;
 mod usage;
 
-pub use definition::{AfterBoot, BlockOrder, PoolBlock, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig};
+pub use definition::{
+    AfterBoot, BlockOrder, PoolBlock, PoolConfig, PoolDefinition, PoolFamily, PoolRangeConfig, check_pool_name,
+};
 pub use error::Error;
 pub use give_back::start_give_back;
 pub use local::{
@@ -35,6 +37,7 @@ pub use message::{
 };
 pub use record::{
     BlockRecord, BlockState, EngineKeys, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, NodeState, SessionRecord,
-    StaticRecord, StickyRecord, UnheldRecord, UsageRecord, VALUE_LIMIT, check_node_name, read_record, write_record,
+    StaticRecord, StickyRecord, UnheldRecord, UsageRecord, VALUE_LIMIT, check_namespace, check_node_name, read_record,
+    write_record,
 };
 pub use usage::{PoolUsage, pool_usage};

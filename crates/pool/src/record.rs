@@ -380,6 +380,17 @@ impl fmt::Display for KeyOfEngine {
     }
 }
 
+/// Checks the name of a namespace, as [`check_node_name`]. Those of Kubernetes are some of these.
+///
+/// # Errors
+/// It is not one.
+pub fn check_namespace(name: &str) -> Result<(), Error> {
+    check_node_name(name).map_err(|_| {
+        Error::new(format!("{name:?} is not the name of a namespace"))
+            .hint("use up to 253 letters, digits, `_`, `.` and `-`, the first a letter or a digit")
+    })
+}
+
 /// Checks the name of a node, a namespace or a name in one: letters, digits, `_`, `.` and `-`, the first a letter or a digit, at
 /// most 253 bytes.
 ///

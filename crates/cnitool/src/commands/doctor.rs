@@ -339,7 +339,8 @@ fn host_links(attachments: &[AttachmentSummary], report: &mut Report) {
     }
 }
 
-/// The addresses of host-local that no container has any longer.
+/// The addresses of host-local and pools that no container has any longer, and those of pools that a container has without a
+/// reservation.
 fn addresses(common: &Common, args: &Doctor, report: &mut Report) {
     const AREA: &str = "addresses";
     match ipam::leak_counts(common, args.sight) {
@@ -353,7 +354,15 @@ fn addresses(common: &Common, args: &Doctor, report: &mut Report) {
                 }
             }
             if counts.iter().all(|one| one.leaked == 0 && one.suspected == 0) {
-                report.ok(AREA, format!("no address of {} networks of host-local is leaked", counts.len()));
+                report.ok(AREA, format!("no address of {} networks of host-local and pool is leaked", counts.len()));
+            }
+        }
+        Err(failure) => report.problem(AREA, failure.text, ""),
+    }
+    match ipam::unreserved_addresses(common, args.sight) {
+        Ok(unreserved) => {
+            for (text, hint) in unreserved {
+                report.problem(AREA, text, hint);
             }
         }
         Err(failure) => report.problem(AREA, failure.text, ""),

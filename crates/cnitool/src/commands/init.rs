@@ -8,6 +8,7 @@ use std::path::Path;
 
 use cnikit_libcni::{Error, load};
 use cnikit_netlink::{Family, Netlink};
+use cnikit_pool::{NodeFiles, PoolFamily, check_pool_name};
 use cnikit_reservations::{RangeConfig, RangeSet};
 use cnikit_store::Directory;
 use cnikit_types::{Version, check_ifname, check_network_name, parse_cidr};
@@ -32,8 +33,10 @@ struct NewNetwork {
     vlan_id: Option<u16>,
     /// The device of the host; empty with other plugins.
     device: String,
-    /// Whether a DHCP server assigns the addresses; otherwise those of `ranges` are used.
+    /// Whether a DHCP server assigns the addresses.
     dhcp: bool,
+    /// The pool that has the addresses. If there is none, and no DHCP server, those of `ranges` are used.
+    pool: Option<UsedPool>,
     ranges: Vec<RangeConfig>,
     masquerade: bool,
     ports: bool,
@@ -41,6 +44,14 @@ struct NewNetwork {
     source_routing: bool,
     vrf: Option<String>,
     version: String,
+}
+
+/// A pool of many nodes, as far as this node knows it.
+#[derive(Debug)]
+struct UsedPool {
+    name: String,
+    /// IPv4 alone if this node does not know the pool yet.
+    families: Vec<PoolFamily>,
 }
 
 /// Asks questions on a terminal; without a terminal the proposed answers are used.
@@ -146,7 +157,12 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         check_ifname(&bridge).map_err(|why| format!("--bridge: {why}: {bridge:?}"))?;
     }
     let mut subnets = args.subnet.clone();
-    if subnets.is_empty() && !args.dhcp {
+    let pool = match &args.pool {
+        Some(name) => Some(used_pool(name)?),
+        None => None,
+    };
+    let has_ranges = !args.dhcp && pool.is_none();
+    if subnets.is_empty() && has_ranges {
         let answer = questions.ask("Subnets, IPv4 or IPv6, with blanks between them", &free_subnet())?;
         subnets.extend(answer.split_whitespace().map(str::to_owned));
     }
@@ -164,7 +180,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
     if Version::exact(&version).is_none() {
         return Err(format!("--cni-version: no version of the specification: {version}").into());
     }
-    let ranges = if args.dhcp { Vec::new() } else { ranges(&subnets, &args.gateway)? };
+    let ranges = if has_ranges { ranges(&subnets, &args.gateway)? } else { Vec::new() };
     Ok(NewNetwork {
         name,
         plugin,
@@ -173,6 +189,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         device,
         vlan_id,
         dhcp: args.dhcp,
+        pool,
         ranges,
         masquerade,
         ports,
@@ -260,6 +277,16 @@ fn device(plugin: MainPlugin, args: &Init, questions: &Questions) -> Result<Stri
     Ok(device)
 }
 
+fn used_pool(name: &str) -> Result<UsedPool> {
+    check_pool_name(name).map_err(|error| format!("--pool: {error}"))?;
+    let known = NodeFiles::new(host_local::DATA_DIR).pools().ok().flatten().unwrap_or_default();
+    let families = match known.pool(name) {
+        Ok(Some(definition)) => definition.families().collect(),
+        _ => vec![PoolFamily::V4],
+    };
+    Ok(UsedPool { name: name.to_owned(), families })
+}
+
 /// The ranges of host-local: one for each subnet, with its gateway.
 fn ranges(subnets: &[String], gateways: &[IpAddr]) -> Result<Vec<RangeConfig>> {
     let mut ranges = Vec::new();
@@ -324,7 +351,6 @@ impl NewNetwork {
     }
 
     fn main_plugin(&self) -> Value {
-        let ranges: Vec<Value> = self.ranges.iter().map(range_set_document).collect();
         match self.plugin {
             MainPlugin::Bridge if self.dhcp => {
                 json!({"type": "bridge", "bridge": self.bridge, "ipam": {"type": "dhcp"}})
@@ -335,45 +361,59 @@ impl NewNetwork {
                 "isDefaultGateway": true,
                 "ipMasq": self.masquerade,
                 "hairpinMode": true,
-                "ipam": {"type": "host-local", "ranges": ranges},
+                "ipam": self.ipam(),
             }),
-            MainPlugin::Ptp => json!({
-                "type": "ptp",
-                "ipMasq": self.masquerade,
-                "ipam": {"type": "host-local", "ranges": ranges, "routes": self.default_routes()},
-            }),
+            MainPlugin::Ptp => json!({"type": "ptp", "ipMasq": self.masquerade, "ipam": self.routed_ipam()}),
             MainPlugin::Vlan => {
-                let ipam = self.routed_ipam(&ranges);
-                let mut vlan = json!({"type": "vlan", "vlanId": self.vlan_id, "ipam": ipam});
+                let mut vlan = json!({"type": "vlan", "vlanId": self.vlan_id, "ipam": self.routed_ipam()});
                 if let Some(master) = &self.master {
                     vlan["master"] = json!(master);
                 }
                 vlan
             }
-            MainPlugin::Tap => json!({"type": "tap", "ipam": {"type": "host-local", "ranges": ranges}}),
-            MainPlugin::Dummy => json!({"type": "dummy", "ipam": {"type": "host-local", "ranges": ranges}}),
-            MainPlugin::HostDevice => {
-                json!({"type": "host-device", "device": self.device, "ipam": self.routed_ipam(&ranges)})
-            }
+            MainPlugin::Tap => json!({"type": "tap", "ipam": self.ipam()}),
+            MainPlugin::Dummy => json!({"type": "dummy", "ipam": self.ipam()}),
+            MainPlugin::HostDevice => json!({"type": "host-device", "device": self.device, "ipam": self.routed_ipam()}),
         }
     }
 
-    /// The IPAM plugin of an interface on a wire: a server of the wire also says what is routed.
-    fn routed_ipam(&self, ranges: &[Value]) -> Value {
+    /// The IPAM plugin, without routes.
+    fn ipam(&self) -> Value {
         if self.dhcp {
             return json!({"type": "dhcp"});
         }
-        json!({"type": "host-local", "ranges": ranges, "routes": self.default_routes()})
+        if let Some(pool) = &self.pool {
+            return json!({"type": "pool", "pool": pool.name});
+        }
+        let ranges: Vec<Value> = self.ranges.iter().map(range_set_document).collect();
+        json!({"type": "host-local", "ranges": ranges})
+    }
+
+    /// The IPAM plugin, with a default route for each family. A DHCP server says itself what is routed.
+    fn routed_ipam(&self) -> Value {
+        let mut ipam = self.ipam();
+        if !self.dhcp {
+            ipam["routes"] = self.default_routes().into();
+        }
+        ipam
     }
 
     /// A default route for each family that has a subnet.
     fn default_routes(&self) -> Vec<Value> {
+        let mut families = Vec::new();
+        for range in &self.ranges {
+            if let Some(subnet) = range.subnet {
+                families.push(PoolFamily::of(subnet.ip()));
+            }
+        }
+        if let Some(pool) = &self.pool {
+            families.clone_from(&pool.families);
+        }
         let mut routes = Vec::new();
-        let subnets: Vec<IpNetwork> = self.ranges.iter().filter_map(|range| range.subnet).collect();
-        if subnets.iter().any(IpNetwork::is_ipv4) {
+        if families.contains(&PoolFamily::V4) {
             routes.push(json!({"dst": "0.0.0.0/0"}));
         }
-        if subnets.iter().any(IpNetwork::is_ipv6) {
+        if families.contains(&PoolFamily::V6) {
             routes.push(json!({"dst": "::/0"}));
         }
         routes
@@ -386,12 +426,6 @@ impl NewNetwork {
                 "bridge: all containers are ports of this link, which is made if it is not there. The DHCP server is on a network that it \
                  has a port to, such as `ip link set eth1 master BRIDGE`.",
             ],
-            MainPlugin::Vlan if self.dhcp => vec![
-                "vlan: each container has an interface in this VLAN of the master; without one, of the link of the default route.",
-            ],
-            MainPlugin::HostDevice if self.dhcp => {
-                vec!["host-device: the container has this device of the host, alone; the host has it back after DEL."]
-            }
             MainPlugin::Bridge => vec![
                 "bridge: all containers are ports of this link, which is made if it is not there.",
                 "isDefaultGateway: the bridge has each subnet's gateway address, and containers go out through it.",
@@ -403,16 +437,14 @@ impl NewNetwork {
             ],
             MainPlugin::Vlan => vec![
                 "vlan: each container has an interface in this VLAN of the master; without one, of the link of the default route.",
-                "ranges: other hosts in the VLAN do not see these reservations, so each host needs a range of its own.",
             ],
             MainPlugin::Tap => vec![
                 "tap: each container has a TAP device, which a virtual machine monitor in its namespace attaches to.",
                 "owner, group: without them, every process there that can open /dev/net/tun may attach to it.",
             ],
-            MainPlugin::HostDevice => vec![
-                "host-device: the container has this device of the host, alone; the host has it back after DEL.",
-                "ranges: other hosts on the wire do not see these reservations, so each host needs a range of its own.",
-            ],
+            MainPlugin::HostDevice => {
+                vec!["host-device: the container has this device of the host, alone; the host has it back after DEL."]
+            }
             MainPlugin::Dummy => vec!["dummy: each container has an interface that leads nowhere, for its addresses."],
         };
         let mut all = vec!["Written by cnitool init. This key is a comment: runtimes and plugins ignore it."];
@@ -423,8 +455,18 @@ impl NewNetwork {
         if self.plugin.leads_to_the_host() && !self.dhcp {
             all.push("ipMasq: packets that leave the network get the host's address (masquerading).");
         }
-        if !self.dhcp {
+        let is_shared = matches!(self.plugin, MainPlugin::Vlan | MainPlugin::HostDevice);
+        if !self.ranges.is_empty() {
+            if is_shared {
+                all.push("ranges: other hosts on the wire do not see these reservations, so each host needs a range of its own.");
+            }
             all.push("ranges: a container gets one address of each list; reservations are in /var/lib/cni/networks.");
+        }
+        if self.pool.is_some() {
+            all.push("pool: a container gets an address of each family of this pool, from blocks that cnikit-agent claims for the host.");
+            if is_shared || self.plugin == MainPlugin::Ptp {
+                all.push("routes: one default route for each family of the pool that was known here.");
+            }
         }
         if self.ports {
             all.push("portmap: ports of the host that lead to a container, as its runtime requests them.");

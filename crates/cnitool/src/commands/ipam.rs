@@ -35,7 +35,7 @@ use crate::output::time::{age, ago, rfc3339};
 use crate::stores::{NetworkStore, stores};
 
 pub(crate) use adopt::{adopt, import};
-pub(crate) use compare::check;
+pub(crate) use compare::{check, unreserved_addresses};
 pub(crate) use pools::{blocks, fence, pools};
 pub(crate) use release::release;
 

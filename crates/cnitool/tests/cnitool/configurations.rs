@@ -185,6 +185,37 @@ fn init_writes_valid_configurations_of_the_other_plugins() {
 }
 
 #[test]
+fn init_writes_networks_whose_addresses_are_those_of_a_pool() {
+    for (flags, is_routed) in [
+        ("--plugin bridge --ports", false),
+        ("--plugin ptp", true),
+        ("--plugin vlan --vlan-id 7", true),
+        ("--plugin host-device --device eth1", true),
+        ("--plugin tap", false),
+        ("--plugin dummy", false),
+    ] {
+        let bench = Bench::new();
+        for missing in ["dummy", "tap", "pool"] {
+            bench.plugin(missing, "VERSION) echo '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"1.0.0\"]}';;");
+        }
+        bench.says(0, &format!("init --name pods --pool blue {flags} --yes"));
+        let text = fs::read_to_string(bench.path("net.d/10-pods.conflist")).unwrap();
+        let mut ipam = serde_json::json!({"type": "pool", "pool": "blue"});
+        if is_routed {
+            ipam["routes"] = serde_json::json!([{"dst": "0.0.0.0/0"}]);
+        }
+        assert_eq!(json(&text)["plugins"][0]["ipam"], ipam, "{flags}");
+        assert!(text.contains("cnikit-agent claims") && !text.contains("ranges"), "{text}");
+        assert!(bench.says(0, "validate").0.ends_with("nothing is wrong\n"), "{flags}");
+    }
+    let bench = Bench::new();
+    assert!(bench.says(1, "init --name pods --pool a/b --yes").1.contains("--pool: \"a/b\" is not the name of a pool"));
+    assert!(
+        bench.says(2, "init --name pods --pool blue --subnet 10.94.0.0/24 --yes").1.contains("cannot be used with")
+    );
+}
+
+#[test]
 fn init_refuses_options_that_would_have_no_effect() {
     let bench = Bench::new();
     for (flags, says) in [

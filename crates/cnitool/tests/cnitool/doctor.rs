@@ -2,8 +2,10 @@
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
+use std::time::Duration;
 
 use cnikit_netns::make;
+use cnikit_pool::{BlockState, LocalBlock, NodeFiles};
 use serde_json::Value;
 
 use crate::bench::{Bench, json, stdout_of};
@@ -242,4 +244,29 @@ fn a_bridge_without_a_gateway_needs_no_forwarding() {
     sh(&bench, "sysctl -qw net.ipv4.ip_forward=0");
     sh(&bench, "iptables -P FORWARD DROP");
     assert_eq!(bench.json("doctor")["healthy"], true);
+}
+
+#[test]
+fn an_address_of_a_pool_that_a_container_has_without_a_reservation_is_a_problem() {
+    let bench = bench();
+    bench.plugin("pool", "VERSION) echo '{\"cniVersion\": \"1.0.0\", \"supportedVersions\": [\"1.0.0\"]}';;");
+    let pooled = NET.replace("\"net\"", "\"pooled\"").replace("host-local", "pool").replace("cni-t0", "cni-t1");
+    bench.file("20-pooled.conflist", &pooled.replace("\"subnet\": \"10.94.0.0/24\"", "\"pool\": \"blue\""));
+    let block = LocalBlock {
+        pool: "blue".into(),
+        cidr: "10.94.0.0/28".parse().unwrap(),
+        is_static: false,
+        epoch: 1,
+        state: BlockState::Active,
+    };
+    let network = NodeFiles::new(bench.path("leases")).network("net", Duration::from_secs(5), |_| {});
+    network.lock().unwrap().write_blocks(&[block]).unwrap();
+    assert_eq!(bench.json("doctor")["healthy"], true);
+    fs::remove_file(bench.path("leases/net/10.94.0.2")).unwrap();
+    finds(
+        &bench,
+        "problem",
+        "addresses",
+        &["10.94.0.2 is used by ", " of network net, and is not reserved", "restart that container"],
+    );
 }

@@ -10,7 +10,7 @@ use serde_json::{Value, json};
 
 use super::agent::{ask, words};
 use super::{Evidence, Verdict};
-use crate::cli::Compare;
+use crate::cli::{Compare, ScanScope};
 use crate::failure::{Failure, Result};
 use crate::options::Common;
 use crate::output::format::Output;
@@ -18,6 +18,9 @@ use crate::output::print::{print, print_json, print_to_stderr};
 use crate::output::table::Cell;
 use crate::output::text::Tone;
 use crate::stores::{pool_directories, pool_store};
+
+/// The kind of an address that a container has without a reservation.
+const NOT_RESERVED: &str = "not-reserved";
 
 /// A difference, and what to do about it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -47,14 +50,29 @@ pub(crate) fn check(common: &Common, out: Output, args: &Compare) -> Result {
     let mut dirs: BTreeSet<PathBuf> = pool_directories(common);
     dirs.extend(args.data_dir.iter().cloned());
     dirs.extend(data_dir);
-    let mut local = of_namespaces(common, &dirs, args)?;
+    findings.extend(local_findings(common, &dirs, args.sight)?);
+    show(out, &findings)
+}
+
+/// Addresses of pools that a container has without a reservation, with what to do: what `ipam check --local` finds besides leaks.
+pub(crate) fn unreserved_addresses(common: &Common, sight: ScanScope) -> Result<Vec<(String, String)>> {
+    let mut unreserved = Vec::new();
+    for found in local_findings(common, &pool_directories(common), sight)? {
+        if found.kind == NOT_RESERVED {
+            unreserved.push((found.what, found.hint));
+        }
+    }
+    Ok(unreserved)
+}
+
+/// What differs between the files and the namespaces at two moments: an ADD or a DEL may be under way at one.
+fn local_findings(common: &Common, dirs: &BTreeSet<PathBuf>, sight: ScanScope) -> Result<Vec<Finding>> {
+    let mut local = of_namespaces(common, dirs, sight)?;
     if !local.is_empty() {
-        // An ADD or a DEL may have been under way.
-        let again = of_namespaces(common, &dirs, args)?;
+        let again = of_namespaces(common, dirs, sight)?;
         local.retain(|found| again.contains(found));
     }
-    findings.extend(local);
-    show(out, &findings)
+    Ok(local)
 }
 
 fn show(out: Output, findings: &[Finding]) -> Result {
@@ -83,8 +101,8 @@ fn of_engine(document: &Value) -> Vec<Finding> {
 }
 
 /// The reservations of the networks that have blocks against the living namespaces, and the reverse.
-fn of_namespaces(common: &Common, dirs: &BTreeSet<PathBuf>, args: &Compare) -> Result<Vec<Finding>> {
-    let evidence = Evidence::from_node(common, args.sight)?;
+fn of_namespaces(common: &Common, dirs: &BTreeSet<PathBuf>, sight: ScanScope) -> Result<Vec<Finding>> {
+    let evidence = Evidence::from_node(common, sight)?;
     let mut findings = Vec::new();
     for dir in dirs {
         let files = NodeFiles::new(dir);
@@ -149,7 +167,7 @@ fn unreserved(
             });
             if !is_held {
                 findings.push(Finding {
-                    kind: "not-reserved".to_owned(),
+                    kind: NOT_RESERVED.to_owned(),
                     what: format!(
                         "{address} is used by {}/{} of network {network}, and is not reserved for it",
                         attachment.container_id, attachment.ifname
