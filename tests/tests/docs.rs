@@ -105,7 +105,7 @@ fn documented() -> Vec<Documented> {
         ),
         of_ipam::<pool::PoolPlugin>(
             "pool",
-            &["runtimeConfig.ips", "args.cni.ips", "args.cni.pool"],
+            &["runtimeConfig.ips", "args.cni.ips", "args.cni.pool", "args.cni.sticky"],
             &json!({"type": "pool", "pool": "blue", "allowedPools": ["red"], "routes": [{"dst": "10.0.0.0/8"}], "dataDir": pool_files()}),
         ),
         of_ipam::<static_ipam::StaticPlugin>("static", &["runtimeConfig.ips", "args.cni.ips"], &written),
@@ -369,6 +369,9 @@ fn an_example_is_taken_and_makes_a_difference() {
             let mut base = plugin.base.clone();
             if row.key == "ipspoofchk" && base["ipam"].is_null() {
                 base["ipam"] = json!({"type": "host-local", "subnet": "10.1.4.0/24"}); // without addresses it is refused
+            }
+            if row.key == "args.cni.sticky" {
+                base["ipam"]["sticky"] = true.into(); // the name matters only then
             }
             if row.key.starts_with("runtimeConfig.bandwidth") {
                 base = json!({"runtimeConfig": {"bandwidth": rates()}}); // not used if the configuration has rates
