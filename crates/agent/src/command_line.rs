@@ -30,6 +30,9 @@ Commands:
       --force                      although the node has a session, so that its agent seems to run
   watch-nodes                    fence nodes that Kubernetes has given up, until SIGTERM
   define FILE                    write the definition of a pool, from a JSON file
+  select NAMESPACE POOL          give the pods of a namespace addresses of a pool, instead of the
+                                 pool of their network
+      --none                       without POOL: of the pool of their network again
   forget POOL NAMESPACE/NAME     free the addresses that stay with a name, which no node has
   list                           print pools, blocks and nodes as JSON
   check                          compare the files of this node with the engine
@@ -64,6 +67,13 @@ pub enum AgentCommand {
     WatchNodes,
     /// Define a pool.
     Define(PathBuf),
+    /// Choose the pool of a namespace.
+    Select {
+        /// The namespace.
+        namespace: String,
+        /// The pool; `None`: that of each network.
+        pool: Option<String>,
+    },
     /// Forget a name of a pool.
     Forget {
         /// The pool.
@@ -124,6 +134,7 @@ struct Given {
     also_stdin: bool,
     dry_run: bool,
     wait: bool,
+    none: bool,
     request: Option<String>,
 }
 
@@ -189,6 +200,7 @@ fn take(given: &mut Given, argument: &Owned, parser: &mut Parser) -> Result<(), 
         "also-stdin" => Some(&mut given.also_stdin),
         "dry-run" => Some(&mut given.dry_run),
         "wait" => Some(&mut given.wait),
+        "none" => Some(&mut given.none),
         _ => None,
     };
     if let Some(flag) = flag {
@@ -243,6 +255,11 @@ fn command(given: &Given) -> Result<AgentCommand, String> {
         }),
         ["watch-nodes"] => AgentCommand::WatchNodes,
         ["define", file] => AgentCommand::Define((*file).into()),
+        ["select", namespace, pool] if !given.none => {
+            AgentCommand::Select { namespace: (*namespace).into(), pool: Some((*pool).into()) }
+        }
+        ["select", namespace] if given.none => AgentCommand::Select { namespace: (*namespace).into(), pool: None },
+        ["select", ..] => return Err("select needs a NAMESPACE and either a POOL or --none".to_owned()),
         ["forget", pool, name] => {
             let (namespace, name) = name.split_once('/').ok_or("forget needs a POOL and a NAMESPACE/NAME")?;
             AgentCommand::Forget { pool: (*pool).into(), namespace: namespace.into(), name: name.into() }
@@ -303,6 +320,10 @@ mod tests {
         };
         let adopted = line("adopt /x --range 10.8.0.0/24 --dry-run --pool p").unwrap().command;
         assert_eq!(adopted, AgentCommand::Adopt(adopt));
+        let select =
+            |pool: Option<&str>| AgentCommand::Select { namespace: "db".into(), pool: pool.map(str::to_owned) };
+        assert_eq!(line("select db red").unwrap().command, select(Some("red")));
+        assert_eq!(line("select --none db").unwrap().command, select(None));
         assert_eq!(line("watch-nodes").unwrap().command, AgentCommand::WatchNodes);
         assert_eq!(line("run -h").unwrap().command, AgentCommand::Print(HELP.into()));
         assert!(HELP.lines().all(|line| line.chars().count() <= 100));
@@ -339,6 +360,8 @@ mod tests {
             ("fence n --incarnation 1", "is not an incarnation"),
             ("run --config", "missing argument"),
             ("forget blue name", "forget needs a POOL and a NAMESPACE/NAME"),
+            ("select db", "select needs a NAMESPACE and either a POOL or --none"),
+            ("select db red --none", "select needs a NAMESPACE and either a POOL or --none"),
             ("adopt /x", "adopt needs --pool"),
             ("adopt /x --pool p --range 10.8", "--range 10.8"),
         ] {

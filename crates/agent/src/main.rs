@@ -96,6 +96,13 @@ fn execute(line: &CommandLine) -> Result<String, AgentFailure> {
             let pool = runtime.block_on(operator::define_pool(&engine, &text))?;
             Ok(format!("pool {} is defined\n", pool.name()))
         }
+        AgentCommand::Select { namespace, pool } => {
+            runtime.block_on(operator::select_pool(&engine, namespace, pool.as_deref()))?;
+            Ok(match pool {
+                Some(pool) => format!("pods of namespace {namespace} get addresses of pool {pool}\n"),
+                None => format!("pods of namespace {namespace} get addresses of the pool of their network\n"),
+            })
+        }
         AgentCommand::Forget { pool, namespace, name } => {
             let freed = runtime.block_on(operator::forget_name(&engine, pool, namespace, name))?;
             let done = serde_json::json!({"pool": pool, "namespace": namespace, "name": name, "freed": freed});

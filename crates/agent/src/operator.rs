@@ -1,4 +1,4 @@
-//! What an operator does with the engine: define a pool, fence a node, list.
+//! What an operator does with the engine: define a pool, choose that of a namespace, fence a node, list.
 
 use std::collections::BTreeSet;
 use std::net::IpAddr;
@@ -6,7 +6,7 @@ use std::time::SystemTime;
 
 use cnikit_pool::{
     BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, PoolDefinition, SessionRecord, StickyRecord,
-    UnheldRecord, UsageRecord, check_node_name,
+    UnheldRecord, UsageRecord, check_namespace, check_node_name,
 };
 use serde_json::{Value, json};
 
@@ -250,6 +250,63 @@ fn check_keeps(pool: &PoolDefinition, key: &KeyOfEngine, stored: &StoredValue) -
     ))
 }
 
+/// Chooses the pool of a namespace: pods of it get addresses of this pool, instead of that of their network. Without a pool, they
+/// get those of their network's again. Containers keep the addresses that they have.
+///
+/// # Errors
+/// The namespace can be no name, there is no such pool, the namespace has no pool that could be removed, or the engine does not
+/// answer.
+pub async fn select_pool<E: Engine>(engine: &E, namespace: &str, pool: Option<&str>) -> Result<(), AgentFailure> {
+    check_namespace(namespace)?;
+    let key = KeyOfEngine::Select(namespace.to_owned());
+    for _ in 0..ROUNDS {
+        let selected = engine.list(&Listing::Key(key.clone())).await?.into_iter().next();
+        let guard = match &selected {
+            Some((_, stored)) => Guard::Unchanged(key.clone(), stored.revision),
+            None => Guard::Absent(key.clone()),
+        };
+        let transaction = match pool {
+            Some(pool) => {
+                // The definition cannot go away meanwhile, and a namespace never has a pool that does not exist.
+                let guards = vec![guard, existing_pool(engine, pool).await?];
+                Transaction { guards, writes: vec![WriteOperation::Put(key.clone(), pool.into())] }
+            }
+            None if selected.is_none() => {
+                let text = format!("namespace {namespace} has no pool of its own");
+                return Err(refused(text, "`cnikit-agent list` shows which namespaces have one"));
+            }
+            None => Transaction { guards: vec![guard], writes: vec![WriteOperation::Delete(key.clone())] },
+        };
+        if let Outcome::Committed(_) = engine.commit(&transaction).await? {
+            return Ok(());
+        }
+        // Another operator has written one of the two keys meanwhile.
+    }
+    Err(refused(format!("the pool of namespace {namespace} changes again and again"), "try again"))
+}
+
+/// The guard by which a pool has the definition that it has now.
+async fn existing_pool<E: Engine>(engine: &E, pool: &str) -> Result<Guard, AgentFailure> {
+    let key = KeyOfEngine::Pool(pool.to_owned());
+    for (found, stored) in engine.list(&Listing::Pools).await? {
+        let is_valid = PoolDefinition::parse(&stored.value).is_ok_and(|definition| definition.name() == pool);
+        if found != key || !is_valid {
+            continue;
+        }
+        if stored.revision < 0 {
+            return Err(refused(
+                format!("a definition of pool {pool} has begun, and has not ended"),
+                "repeat `cnikit-agent define`, then this command",
+            ));
+        }
+        return Ok(Guard::Unchanged(key, stored.revision));
+    }
+    Err(refused(
+        format!("there is no pool {pool}"),
+        "`cnikit-agent list` shows all pools, and `cnikit-agent define` makes one",
+    ))
+}
+
 /// Forgets a name whose addresses no node has. They are free then.
 ///
 /// # Errors
@@ -307,6 +364,12 @@ pub async fn list_all<E: Engine>(engine: &E) -> Result<Value, AgentFailure> {
     for (_, stored) in engine.list(&Listing::Pools).await? {
         pools.push(serde_json::from_slice::<Value>(&stored.value).unwrap_or(Value::Null));
     }
+    let mut selections = Vec::new();
+    for (key, stored) in engine.list(&Listing::Selections).await? {
+        if let KeyOfEngine::Select(namespace) = key {
+            selections.push(json!({"namespace": namespace, "pool": String::from_utf8_lossy(&stored.value)}));
+        }
+    }
     let mut blocks = Vec::new();
     for listing in [Listing::Blocks, Listing::Statics] {
         for (key, stored) in engine.list(&listing).await? {
@@ -340,5 +403,5 @@ pub async fn list_all<E: Engine>(engine: &E) -> Result<Value, AgentFailure> {
             "usage": usage,
         }));
     }
-    Ok(json!({"pools": pools, "blocks": blocks, "nodes": nodes}))
+    Ok(json!({"pools": pools, "selections": selections, "blocks": blocks, "nodes": nodes}))
 }

@@ -13,7 +13,7 @@ use std::time::Duration;
 
 use cnikit_pool::{
     AgentReply, AgentRequest, BlockState, Error, KeyOfEngine, LocalNode, LocalPools, NodeFiles, NodeState,
-    PoolDefinition, PoolFamily,
+    PoolDefinition, PoolFamily, check_pool_name,
 };
 use tokio::runtime::Handle;
 
@@ -32,6 +32,8 @@ use usage::ReportedUsage;
 
 /// How often the files and the engine are compared at most until they agree.
 const ROUNDS: usize = 50;
+/// So many characters at most are stored of the pool of a namespace: one more than a name has.
+const SELECTED: usize = 64;
 /// Of so many blocks at most it is noted that the engine may have more of them than the files.
 const MOST_DOUBTFUL: usize = 1_000;
 
@@ -361,9 +363,14 @@ impl<E: Engine> PoolAgent<E> {
             }
         }
         for (key, stored) in self.runtime.block_on(self.engine.list(&Listing::Selections))? {
-            if let (KeyOfEngine::Select(namespace), Ok(pool)) = (key, String::from_utf8(stored.value)) {
-                pools.select.insert(namespace, pool);
+            let KeyOfEngine::Select(namespace) = key else { continue };
+            // What is no pool's name stays none when it is cut off. Pods of the namespace then get no address, instead of one of
+            // another pool; so they do if there is no such pool.
+            let pool: String = String::from_utf8_lossy(&stored.value).chars().take(SELECTED).collect();
+            if check_pool_name(&pool).is_err() {
+                log("pools", format_args!("namespace {namespace} has {pool:?}, which is not the name of a pool"));
             }
+            pools.select.insert(namespace, pool);
         }
         self.files.write_pools(&pools, revisions)?;
         Ok(())

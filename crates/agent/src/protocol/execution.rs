@@ -299,7 +299,10 @@ impl Execution {
                 let is_last = self.order == CheckOrder::BeforeWrites && self.transaction.writes.len() == 1;
                 let kinds = matches!(
                     write.key(),
-                    KeyOfEngine::Static { .. } | KeyOfEngine::Sticky { .. } | KeyOfEngine::Pool(_)
+                    KeyOfEngine::Static { .. }
+                        | KeyOfEngine::Sticky { .. }
+                        | KeyOfEngine::Pool(_)
+                        | KeyOfEngine::Select(_)
                 );
                 kinds && !is_last
             }
@@ -444,7 +447,9 @@ impl Execution {
             }
             _ if is_created => return Some(KeyRequest::Delete { key, revision }),
             // Only the definition of a pool can be pending.
-            KeyOfEngine::Pool(_) | KeyOfEngine::Sticky { .. } => (before?.stored.value.clone(), before?.is_pending),
+            KeyOfEngine::Pool(_) | KeyOfEngine::Sticky { .. } | KeyOfEngine::Select(_) => {
+                (before?.stored.value.clone(), before?.is_pending)
+            }
             // It was this node's before, and may be in use; otherwise it stays with its name.
             KeyOfEngine::Static { .. } => {
                 let written = StoredValue { value: value.to_vec(), revision };
@@ -454,7 +459,7 @@ impl Execution {
                 (left_to_name(&written)?, false)
             }
             // A block is replaced by its own value.
-            KeyOfEngine::Block { .. } | KeyOfEngine::Select(_) => return None,
+            KeyOfEngine::Block { .. } => return None,
         };
         Some(KeyRequest::Replace { key, value, revision, is_pending })
     }

@@ -5,6 +5,7 @@ use std::time::Duration;
 use cnikit_agent::engine::{Engine, EtcdEngine, EtcdSettings, EtcdTls, Listing};
 use cnikit_pool::EngineKeys;
 use cnikit_testing::Host;
+use serde_json::{Value, json};
 
 use crate::node::Node;
 use crate::running::{Running, eventually};
@@ -65,6 +66,11 @@ impl Cluster {
 
     pub(crate) fn endpoint(&self, n: usize) -> String {
         format!("{}://127.0.0.1:{}", self.scheme, 2379 + 10 * n)
+    }
+
+    /// What the configuration of an agent or an operator says of the engine.
+    pub(crate) fn engine_config(&self, _role: &str) -> Value {
+        json!({"endpoints": (0..MEMBERS).map(|n| self.endpoint(n)).collect::<Vec<String>>()})
     }
 
     pub(crate) fn settings(&self) -> EtcdSettings {

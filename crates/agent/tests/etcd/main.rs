@@ -15,5 +15,6 @@ mod plugin;
 mod program;
 mod proxy;
 mod running;
+mod selections;
 mod sticky;
 mod without_agent;

@@ -68,6 +68,7 @@ pub(crate) enum Disturbance {
 pub(crate) struct Network {
     conf: Value,
     program: PathBuf,
+    args: String,
 }
 
 impl Network {
@@ -91,12 +92,18 @@ impl Network {
     /// The network `pods` with the addresses of another plugin.
     pub(crate) fn of(ipam: &Value, program: PathBuf) -> Network {
         let conf = json!({"cniVersion": "1.1.0", "name": "pods", "type": "bridge", "ipam": ipam});
-        Network { conf, program }
+        Network { conf, program, args: String::new() }
     }
 
     /// The same with another name.
     pub(crate) fn named(mut self, name: &str) -> Network {
         self.conf["name"] = name.into();
+        self
+    }
+
+    /// The same with `CNI_ARGS`.
+    pub(crate) fn with_args(mut self, args: &str) -> Network {
+        args.clone_into(&mut self.args);
         self
     }
 
@@ -135,6 +142,7 @@ impl Network {
             }
         }
         set.push(("CNI_PATH".into(), "/nowhere".into()));
+        set.push(("CNI_ARGS".into(), self.args.clone().into()));
         let stdin = self.conf.to_string().into_bytes();
         let (program, deadline) = match how {
             Disturbance::None => (Program::new(&self.program, Env::inherited(set)), Deadline::after(LONGEST)),

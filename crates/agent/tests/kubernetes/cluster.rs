@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use cnikit_agent::engine::{ApiCredentials, ApiServer, KubernetesSettings};
 use cnikit_testing::Host;
+use serde_json::{Value, json};
 
 use crate::node::Node;
 use crate::running::{Running, eventually, log_of};
@@ -107,6 +108,16 @@ impl Cluster {
     /// Where the API server listens.
     pub(crate) fn address() -> &'static str {
         "127.0.0.1:6443"
+    }
+
+    /// What the configuration of an agent or an operator says of the engine; `role` is a user with a token.
+    pub(crate) fn engine_config(&self, role: &str) -> Value {
+        let dir = self.host.dir();
+        json!({"kubernetes": {
+            "server": format!("https://{}", Cluster::address()),
+            "ca": dir.join("apiserver/apiserver.crt"),
+            "token": dir.join(format!("{role}.token")),
+        }})
     }
 
     /// Those of an operator, who also claims.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use cnikit_agent::AgentFailure;
 use cnikit_agent::engine::{Engine, Listing};
-use cnikit_agent::operator::{define_pool, fence_node};
+use cnikit_agent::operator::{define_pool, fence_node, select_pool};
 use cnikit_agent::protocol::{Guard, Outcome, Transaction, WriteOperation};
 use cnikit_pool::{BlockState, KeyOfEngine};
 
@@ -100,6 +100,8 @@ fn an_agent_claims_and_gives_back_and_neither_fences_nor_defines() {
         };
         forbidden(node.runtime.block_on(fence_node(node.engine.as_ref(), &fence_of("a", true))).unwrap_err());
         forbidden(node.runtime.block_on(define_pool(node.engine.as_ref(), POOL.as_bytes())).unwrap_err());
+        let selected = select_pool(node.engine.as_ref(), "team-a", Some("blue"));
+        forbidden(node.runtime.block_on(selected).unwrap_err());
         assert_eq!(node.owners().len(), 1);
     });
 }
@@ -159,8 +161,37 @@ fn a_definition_that_did_not_end_stops_claims_until_it_is_repeated() {
         assert!(refused.to_string().contains("pool blue is being defined anew"), "{refused}");
         assert_eq!((node.blocks("pods", BlockState::Active).len(), node.owners().len()), (1, 1));
         assert_eq!(node.files.pools().unwrap().unwrap().pools.len(), 1, "its blocks serve on");
+        let selected = node.runtime.block_on(select_pool(node.engine.as_ref(), "team-a", Some("blue")));
+        assert!(selected.unwrap_err().to_string().contains("has begun, and has not ended"));
         node.define(POOL);
         node.want("more", 1).unwrap();
         assert_eq!(node.owners().len(), 2);
+    });
+}
+
+/// docs/agent.md counts the bytes of many nodes by these.
+#[test]
+fn the_objects_of_a_node_with_two_blocks_take_four_kilobytes_of_etcd() {
+    let cluster = Cluster::start();
+    cluster.host.enter(|| {
+        let operator = Node::new("operator", cluster.host.dir(), cluster.settings());
+        operator.define(POOL);
+        let mut node = Node::new("node-1.example.com", cluster.host.dir(), cluster.settings_of("agent"));
+        node.want("pods", 20).unwrap();
+        assert!(node.runtime.block_on(node.engine.keep_session()).unwrap());
+        node.agent.report_usage(Duration::ZERO).unwrap();
+        let line =
+            "ETCDCTL_API=3 etcdctl --endpoints http://127.0.0.1:2379 get --prefix /registry/pool.cnikit/ -w json";
+        let found: serde_json::Value = serde_json::from_str(&cluster.host.sh(line)).unwrap();
+        let mut sizes = Vec::new();
+        for pair in found["kvs"].as_array().unwrap() {
+            // Base64 without its padding.
+            let size = |member: &str| pair[member].as_str().unwrap().trim_end_matches('=').len() * 3 / 4;
+            sizes.push((size("key"), size("value")));
+        }
+        // The pool, two blocks, node, session, heartbeat, use.
+        assert_eq!(sizes.len(), 7, "{found}");
+        let all: usize = sizes.iter().map(|(key, value)| key + value).sum();
+        assert!((4_000..5_000).contains(&all), "{sizes:?}");
     });
 }

@@ -16,17 +16,11 @@ pub(crate) const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
 /// The configuration of a node, whose agent has the token of this name.
 pub(crate) fn configure(cluster: &Cluster, node: &str, token: &str) -> String {
     let dir = cluster.host.dir();
-    let config = json!({
-        "kubernetes": {
-            "server": format!("https://{}", Cluster::address()),
-            "ca": dir.join("apiserver/apiserver.crt"),
-            "token": dir.join(format!("{token}.token")),
-        },
-        "node": node,
-        "dataDir": dir.join(node),
-        "socket": dir.join(node).join("run/agent.sock"),
-        "session": 4,
-    });
+    let mut config = cluster.engine_config(token);
+    config["node"] = node.into();
+    config["dataDir"] = json!(dir.join(node));
+    config["socket"] = json!(dir.join(node).join("run/agent.sock"));
+    config["session"] = 4.into();
     let path = dir.join(format!("{node}-{token}.json"));
     std::fs::write(&path, config.to_string()).unwrap();
     path.display().to_string()

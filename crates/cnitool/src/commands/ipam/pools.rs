@@ -29,9 +29,18 @@ const COUNTED: u64 = 1 << 16;
 pub(super) struct Listed {
     #[serde(default)]
     pools: Vec<Value>,
+    #[serde(default)]
+    selections: Vec<ListedSelection>,
     blocks: Vec<ListedBlock>,
     nodes: Vec<ListedNode>,
     pub(super) this: ThisNode,
+}
+
+/// The pool of a namespace.
+#[derive(Debug, Deserialize)]
+struct ListedSelection {
+    namespace: String,
+    pool: String,
 }
 
 /// The node on which the agent's program was run.
@@ -146,13 +155,21 @@ struct PoolRow {
     blocks_free: u64,
     static_taken: usize,
     nodes: BTreeSet<String>,
+    namespaces: BTreeSet<String>,
 }
 
-/// Prints each pool with its ranges, its blocks and its nodes.
+/// Prints each pool with its ranges, its blocks, its nodes, and the namespaces that have it.
 pub(crate) fn pools(common: &Common, out: Output, args: &Pools) -> Result {
     let listed = Listed::read(common, &args.agent)?;
     let mut rows = Vec::new();
-    for pool in listed.definitions() {
+    let definitions = listed.definitions();
+    for ListedSelection { namespace, pool } in &listed.selections {
+        if !definitions.iter().any(|definition| definition.name() == pool) {
+            let warning = format!("Warning: namespace {namespace:?} has pool {pool:?}, and there is no such pool");
+            print_to_stderr(&warning);
+        }
+    }
+    for pool in definitions {
         for family in pool.families() {
             rows.push(pool_row(&listed, &pool, family));
         }
@@ -160,13 +177,14 @@ pub(crate) fn pools(common: &Common, out: Output, args: &Pools) -> Result {
     if out.json {
         return print_json(&json!({"pools": rows}));
     }
-    let mut cells: Vec<[Cell<'_>; 7]> = Vec::new();
+    let mut cells: Vec<[Cell<'_>; 8]> = Vec::new();
     for row in &rows {
         let mut ranges = row.ranges.join(" ");
         if row.closed {
             ranges.push_str(" (closed)");
         }
         let nodes: Vec<&str> = row.nodes.iter().map(String::as_str).collect();
+        let namespaces: Vec<&str> = row.namespaces.iter().map(String::as_str).collect();
         cells.push([
             row.pool.as_str().into(),
             ranges.into(),
@@ -175,9 +193,10 @@ pub(crate) fn pools(common: &Common, out: Output, args: &Pools) -> Result {
             Cell::toned(row.blocks_free.to_string(), if row.blocks_free == 0 { Tone::Bad } else { Tone::Plain }),
             row.static_taken.to_string().into(),
             nodes.join(" ").into(),
+            namespaces.join(" ").into(),
         ]);
     }
-    out.table(["POOL", "RANGES", "BLOCK", "TAKEN", "FREE", "STATIC", "NODES"], &cells)
+    out.table(["POOL", "RANGES", "BLOCK", "TAKEN", "FREE", "STATIC", "NODES", "NAMESPACES"], &cells)
 }
 
 fn pool_row(listed: &Listed, pool: &PoolDefinition, family: PoolFamily) -> PoolRow {
@@ -188,6 +207,7 @@ fn pool_row(listed: &Listed, pool: &PoolDefinition, family: PoolFamily) -> PoolR
         0..=COUNTED => (0..count).filter(|index| pool.block(family, *index).is_some()).count() as u64,
         _ => count,
     };
+    let selections = listed.selections.iter().filter(|selection| selection.pool == pool.name());
     let owners = listed.of_pool(pool, family).filter_map(|block| block.owner.as_ref());
     PoolRow {
         pool: pool.name().to_owned(),
@@ -200,6 +220,7 @@ fn pool_row(listed: &Listed, pool: &PoolDefinition, family: PoolFamily) -> PoolR
         blocks_free: usable.saturating_sub(taken),
         static_taken: listed.of_pool(pool, family).filter(|block| block.is_static).count(),
         nodes: owners.map(|owner| owner.node.clone()).collect(),
+        namespaces: selections.map(|selection| selection.namespace.clone()).collect(),
     }
 }
 
