@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::time::{Duration, Instant};
 
 use cnikit_agent::AgentFailure;
+use cnikit_agent::compare::{ComparedNode, NodeDifference, compare_node};
 use cnikit_agent::operator::fence_node;
 use cnikit_pool::{BlockState, NodeState};
 
@@ -284,6 +285,70 @@ fn a_fence_that_is_repeated_does_not_fence_what_began_anew() {
         });
         assert_eq!(fence(false).unwrap(), (second, 0), "to repeat it does nothing");
     });
+}
+
+/// Its store is empty, and its name is the same.
+#[test]
+fn a_node_that_is_installed_again_gets_no_address_of_before_until_the_old_incarnation_is_fenced() {
+    let cluster = Cluster::start();
+    let (host, settings) = (&cluster.host, cluster.settings());
+    host.enter(|| {
+        // Four blocks of one address, and a static address.
+        let mut old = cluster.node("a");
+        old.define(
+            r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/29","rangeStart":"10.8.0.2","rangeEnd":"10.8.0.5"}],
+            "static":[{"subnet":"10.8.0.0/29","rangeStart":"10.8.0.6"}],"blockSize4":32,"cooldown":0}"#,
+        );
+        old.want("pods", 2).unwrap();
+        let mut of_one = want("pods", 1);
+        of_one.addresses = vec!["10.8.0.6".parse().unwrap()];
+        old.agent.serve(&of_one).unwrap();
+        old.reserve("pods", "container-1");
+        let (first, before) = (old.incarnation(), old.owners());
+        drop(old);
+        std::fs::remove_dir_all(host.dir().join("a")).unwrap();
+
+        let mut node = Node::booted("a", host.dir(), settings, "boot-2", Duration::from_mins(5));
+        eventually("the session of before never ends", || {
+            node.reconcile().unwrap();
+            node.agent.may_claim()
+        });
+        let _keeper = node.keep();
+        let second = node.incarnation();
+        assert_ne!(first, second);
+        assert_eq!(node.owners(), before, "nothing of before is freed");
+        node.want("pods", 2).unwrap();
+        let full = node.want("pods", 3).unwrap_err();
+        assert!(full.to_string().contains("no free block"), "{full}");
+        let taken = node.agent.serve(&of_one).unwrap_err();
+        assert!(taken.to_string().contains("which belongs to"), "{taken}");
+        let blocks = node.blocks("pods", BlockState::Active);
+        assert_eq!(blocks.len(), 2);
+        assert!(before.iter().all(|(_, key)| !blocks.iter().any(|block| key.contains(&block.cidr.ip().to_string()))));
+
+        let found = differences(&node);
+        assert_eq!(found.iter().map(|one| one.kind).collect::<Vec<_>>(), ["former-incarnation"], "{found:?}");
+        assert_eq!(found[0].what, format!("incarnation {first} of this node has 3 blocks"));
+        assert!(found[0].hint.ends_with(&format!("fence a --incarnation {first}")), "{}", found[0].hint);
+
+        // Without its incarnation, the fence would be that of the node that serves.
+        let mut request = fence_of("a", false);
+        let alive = node.runtime.block_on(fence_node(node.engine.as_ref(), &request)).unwrap_err().to_string();
+        assert!(alive.contains("has a session") && alive.contains(&second.to_string()), "{alive}");
+        request.incarnation = Some(first);
+        assert_eq!(node.runtime.block_on(fence_node(node.engine.as_ref(), &request)).unwrap(), (first, 3));
+        assert_eq!(differences(&node), []);
+        node.want("pods", 4).unwrap();
+        node.agent.serve(&of_one).unwrap();
+        assert_eq!((node.incarnation(), node.blocks("pods", BlockState::Active).len()), (second, 5));
+    });
+}
+
+/// How the files of a node differ from the engine.
+pub(crate) fn differences(node: &Node) -> Vec<NodeDifference> {
+    let local = node.files.node().unwrap().unwrap();
+    let compared = ComparedNode { name: local.node, boot: local.boot, files: node.files.clone() };
+    node.runtime.block_on(compare_node(node.engine.as_ref(), &compared)).unwrap()
 }
 
 #[test]

@@ -9,7 +9,7 @@ use cnikit_agent::engine::{AnyEngine, Engine, EngineSettings, Listing};
 use cnikit_agent::operator::{FenceRequest, define_pool};
 use cnikit_agent::protocol::{Outcome, StoredValue, Transaction, WriteOperation};
 use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent};
-use cnikit_pool::{BlockRecord, BlockState, EngineKeys, LocalBlock, NetworkFiles, NodeFiles, Want};
+use cnikit_pool::{BlockRecord, BlockState, EngineKeys, Incarnation, LocalBlock, NetworkFiles, NodeFiles, Want};
 use cnikit_reservations::{AllocationRequest, Boot, Owner, RangeSet, Store};
 use tokio::runtime::Runtime;
 
@@ -81,6 +81,11 @@ impl Node {
         let transaction = Transaction { guards: Vec::new(), writes: vec![write] };
         let outcome = self.runtime.block_on(self.engine.commit(&transaction)).unwrap();
         assert!(matches!(outcome, Outcome::Committed(_)), "{outcome:?}");
+    }
+
+    /// The incarnation in the files.
+    pub(crate) fn incarnation(&self) -> Incarnation {
+        self.files.node().unwrap().unwrap().incarnation
     }
 
     pub(crate) fn reconcile(&mut self) -> Result<(), AgentFailure> {

@@ -1,6 +1,8 @@
 //! `cnitool ipam` on nodes with a real etcd: what an operator sees and does.
 
+use std::collections::BTreeSet;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +13,7 @@ use serde_json::{Value, json};
 
 use crate::cluster::Cluster;
 use crate::node::want;
-use crate::plugin::built;
+use crate::plugin::{Called, Network, built};
 use crate::running::{Running, eventually, log_of};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
@@ -201,6 +203,66 @@ fn the_addresses_of_host_local_become_the_pools_and_overlaps_are_refused_before(
     daemon.finish();
 }
 
+/// What host-local has reserved is checked, released and never given twice by the pool.
+#[test]
+fn containers_that_host_local_served_live_on_with_the_pool() {
+    let cluster = Cluster::start();
+    let a = Operated::new(&cluster, "a");
+    define(&a);
+    let daemon = a.start();
+    // They are in two blocks.
+    let range = json!({"subnet": "10.8.0.0/24", "rangeStart": "10.8.0.28", "rangeEnd": "10.8.0.40"});
+    let ipam = json!({"type": "host-local", "dataDir": a.dir(), "ranges": [[range]]});
+    let before = Network::of(&ipam, built("CNIKIT_HOST_LOCAL"));
+    // No block is claimed before the others are full.
+    let pods = Network::new(&a.dir(), &json!({"minFree": 0}));
+    cluster.host.enter(|| {
+        let served: Vec<(String, IpAddr)> = (0..6)
+            .map(|n| format!("container-{n}"))
+            .map(|container| (container.clone(), before.add(&container).addresses()[0]))
+            .collect();
+        let early = pods.check("container-0", served[0].1);
+        assert_eq!(early, Called::Done(Vec::new()), "other plugins' addresses are none of the pool's");
+        a.done(&format!("adopt {}/pods --pool blue", a.dir().display()));
+        assert_eq!(a.active("pods"), ["10.8.0.16/28", "10.8.0.32/28"]);
+        assert_eq!(a.findings(), Vec::<String>::new());
+
+        let mut living: BTreeSet<IpAddr> = BTreeSet::new();
+        for (container, address) in &served {
+            assert_eq!(pods.check(container, *address), Called::Done(Vec::new()));
+            living.insert(*address);
+        }
+        let wrong = pods.check("container-0", served[1].1);
+        assert!(matches!(wrong, Called::Failed(..)), "the address of another container: {wrong:?}");
+        let again = pods.add("container-0");
+        assert!(matches!(again, Called::Failed(..)), "it has an address: {again:?}");
+        let new = pods.add("new-0").addresses()[0];
+        assert!(living.insert(new) && a.holds("pods", &new.to_string()));
+
+        // The pool's DEL frees what host-local reserved, and only then another container gets it.
+        assert_eq!(pods.del("container-5"), Called::Done(Vec::new()));
+        let freed = served[5].1;
+        assert!(living.remove(&freed) && !a.holds("pods", &freed.to_string()));
+        for n in 1.. {
+            let given = pods.add(&format!("new-{n}")).addresses()[0];
+            assert!(living.insert(given), "{given} has two containers");
+            if given == freed {
+                break;
+            }
+        }
+        assert_eq!(a.findings(), Vec::<String>::new());
+        let valid: Vec<&str> = served[..5].iter().map(|(container, _)| container.as_str()).collect();
+        assert_eq!(pods.gc(&valid), Called::Done(Vec::new()));
+        for (container, address) in &served[..5] {
+            assert_eq!(pods.check(container, *address), Called::Done(Vec::new()), "GC knows them as its own");
+            assert_eq!(pods.del(container), Called::Done(Vec::new()));
+        }
+    });
+    eventually("the adopted blocks are not given back", || a.active("pods").len() == 1);
+    daemon.signal(&cluster.host, "TERM");
+    daemon.finish();
+}
+
 #[test]
 fn addresses_of_whereabouts_are_taken_over_where_their_containers_run() {
     let cluster = Cluster::start();
@@ -350,6 +412,37 @@ fn pools_blocks_and_use_are_shown_and_a_node_is_fenced() {
     assert_eq!(fenced["freed"], 3, "{fenced}");
     let error = a.refused("fence nobody");
     assert!(error.contains("there is no node nobody; hint:"), "{error}");
+}
+
+/// The finding names the command that frees the blocks of before, and the node that was installed again keeps its own.
+#[test]
+fn the_blocks_of_a_node_that_was_installed_again_are_found_and_freed_by_the_command_of_the_finding() {
+    let cluster = Cluster::start();
+    let (a, b) = (Operated::new(&cluster, "a"), Operated::new(&cluster, "b"));
+    define(&a);
+    let daemon = a.start();
+    assert!(a.claim("pods", 40));
+    daemon.signal(&cluster.host, "KILL");
+    daemon.finish();
+    fs::remove_dir_all(a.dir()).unwrap();
+    fs::create_dir(a.dir()).unwrap();
+    let daemon = a.start();
+    assert_eq!(a.active("pods"), Vec::<String>::new());
+    assert!(a.claim("pods", 1));
+    let own = a.active("pods");
+    assert_eq!(a.findings(), ["former-incarnation"]);
+    let (_, document, _) = a.ipam("check --within-pid-namespace");
+    let (what, hint) = (&document["findings"][0]["what"], document["findings"][0]["hint"].as_str().unwrap());
+    // Those of `pods` and of `warm-up`.
+    assert!(what.as_str().unwrap().ends_with("of this node has 4 blocks"), "{document}");
+    let (_, command) = hint.split_once("cnitool ipam ").unwrap();
+    let fenced = b.done(command);
+    assert_eq!((&fenced["node"], &fenced["freed"]), (&"a".into(), &4.into()), "{fenced}");
+    assert_eq!(a.findings(), Vec::<String>::new());
+    assert_eq!(a.active("pods"), own);
+    assert!(a.claim("pods", 40) && a.active("pods").len() == 3, "it is not fenced");
+    daemon.signal(&cluster.host, "TERM");
+    daemon.finish();
 }
 
 /// An address of a block.

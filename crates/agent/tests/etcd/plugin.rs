@@ -115,6 +115,13 @@ impl Network {
         self.call("DEL", container, Disturbance::None, &CancellationToken::new().unwrap())
     }
 
+    /// A CHECK of a container that has this address.
+    pub(crate) fn check(&self, container: &str, address: IpAddr) -> Called {
+        let mut checked = self.clone();
+        checked.conf["prevResult"] = json!({"cniVersion": "1.1.0", "ips": [{"address": format!("{address}/24")}]});
+        checked.call("CHECK", container, Disturbance::None, &CancellationToken::new().unwrap())
+    }
+
     /// A GC after which these containers are all that are left.
     pub(crate) fn gc(&self, valid: &[&str]) -> Called {
         let valid = valid.iter().map(|container| json!({"containerID": container, "ifname": "eth0"}));
