@@ -32,14 +32,9 @@ impl AgentFailure {
     /// As the plugin gets it.
     pub fn reply(&self) -> AgentError {
         match self {
-            AgentFailure::Engine(error) => AgentError {
-                code: code::TRY_AGAIN,
-                msg: error.text.clone(),
-                hint: Some(
-                    "the engine is out of reach: look at etcd or the API server, and at the network of this node"
-                        .into(),
-                ),
-            },
+            AgentFailure::Engine(error) => {
+                AgentError { code: code::TRY_AGAIN, msg: error.text.clone(), hint: Some(error.hint().to_owned()) }
+            }
             AgentFailure::Files(error) => {
                 AgentError { code: code::IO, msg: error.text.clone(), hint: error.hint.clone() }
             }
@@ -226,6 +221,7 @@ impl<E: Engine> PoolAgent<E> {
                 "make the blocks of the pool larger",
             ));
         }
+        let mut unheard = None;
         for _ in 0..RETRIES {
             let Some(standing) = self.standing else {
                 // The session of the boot before may have ended just now, and the node's own blocks are confirmed: they are counted
@@ -257,6 +253,10 @@ impl<E: Engine> PoolAgent<E> {
                     if ids.iter().all(has) {
                         return Ok(Claimed::All);
                     }
+                    if error.is_no_space() {
+                        return Err(AgentFailure::Engine(error));
+                    }
+                    unheard = Some(error);
                     continue;
                 }
                 Err(error) => return Err(error),
@@ -266,7 +266,11 @@ impl<E: Engine> PoolAgent<E> {
                 return Ok(claimed);
             }
             // The session, the node's record, the fence or the definition is another one than the last survey said.
+            unheard = None;
             self.reconcile(&BTreeSet::new())?;
+        }
+        if let Some(error) = unheard {
+            return Err(AgentFailure::Engine(error));
         }
         Err(refused(
             code::TRY_AGAIN,

@@ -140,9 +140,14 @@ impl EtcdEngine {
             Err(_) => format!("no answer within {:?}", self.settings.timeout),
         };
         let text = format!("{what}: etcd at {}: {failure}", self.endpoint());
+        let error = EngineError { text, is_open: true };
+        if error.is_no_space() {
+            // The member has answered, and the others would answer the same. The write that reached the quota was executed.
+            return Err(error);
+        }
         self.client.lock().await.take();
         self.member.fetch_add(1, Ordering::Relaxed);
-        Err(EngineError { text, is_open: true })
+        Err(error)
     }
 
     /// Asks something that changes nothing, of each member until one answers.

@@ -30,6 +30,26 @@ pub struct EngineError {
     pub is_open: bool,
 }
 
+/// What etcd says when its space quota is used up (alarm NOSPACE). An API server passes it on.
+const NO_SPACE: &str = "database space exceeded";
+
+impl EngineError {
+    /// Whether etcd reads and deletes, and writes nothing more, because its space quota is used up. What it was asked when that
+    /// happened may have been executed: its applier executes a transaction, and compares with the quota afterwards.
+    pub(crate) fn is_no_space(&self) -> bool {
+        self.text.contains(NO_SPACE)
+    }
+
+    /// What to do about it.
+    pub fn hint(&self) -> &'static str {
+        if self.is_no_space() {
+            "etcd's space quota is used up: compact and defragment it, or raise --quota-backend-bytes; then `etcdctl alarm disarm`"
+        } else {
+            "the engine is out of reach: look at etcd or the API server, and at the network of this node"
+        }
+    }
+}
+
 impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.text)

@@ -13,8 +13,8 @@ use crate::running::{Running, eventually};
 pub(crate) struct Cluster {
     pub(crate) host: Host,
     pub(crate) members: Vec<Option<Running>>,
-    /// Flags of each member for TLS, and the scheme of its clients.
-    tls: String,
+    /// Further flags of each member, and the scheme of its clients.
+    flags: String,
     scheme: &'static str,
 }
 
@@ -31,6 +31,13 @@ impl Cluster {
         cluster
     }
 
+    /// Members that write nothing more when they store so many bytes.
+    pub(crate) fn with_quota(bytes: usize) -> Cluster {
+        let cluster = Cluster::begin(Host::new(), "http", format!("--quota-backend-bytes {bytes}"));
+        cluster.wait_ready(&cluster.settings());
+        cluster
+    }
+
     /// Starts members whose clients need certificates; `certificates` is their directory.
     pub(crate) fn with_tls(host: Host) -> Cluster {
         let dir = host.dir().display().to_string();
@@ -40,16 +47,21 @@ impl Cluster {
         Cluster::begin(host, "https", tls)
     }
 
-    fn begin(host: Host, scheme: &'static str, tls: String) -> Cluster {
-        let mut cluster = Cluster { host, members: Vec::new(), tls, scheme };
+    fn begin(host: Host, scheme: &'static str, flags: String) -> Cluster {
+        let mut cluster = Cluster { host, members: Vec::new(), flags, scheme };
         for n in 0..MEMBERS {
             cluster.members.push(Some(cluster.start_member(n)));
         }
         cluster
     }
 
+    /// The members with the addresses at which they reach each other.
+    fn peers() -> String {
+        let peers: Vec<String> = (0..MEMBERS).map(|n| format!("m{n}=http://127.0.0.1:{}", 2380 + 10 * n)).collect();
+        peers.join(",")
+    }
+
     fn start_member(&self, n: usize) -> Running {
-        let all: Vec<String> = (0..MEMBERS).map(|n| format!("m{n}=http://127.0.0.1:{}", 2380 + 10 * n)).collect();
         let client = format!("{}://127.0.0.1:{}", self.scheme, 2379 + 10 * n);
         let peer = format!("http://127.0.0.1:{}", 2380 + 10 * n);
         let data = self.host.dir().join(format!("m{n}"));
@@ -58,8 +70,8 @@ impl Cluster {
              --listen-peer-urls {peer} --initial-advertise-peer-urls {peer} --initial-cluster {} \
              --heartbeat-interval 50 --election-timeout 500 {}",
             data.display(),
-            all.join(","),
-            self.tls
+            Cluster::peers(),
+            self.flags
         );
         Running::start(&self.host, &format!("etcd-{n}"), &command)
     }

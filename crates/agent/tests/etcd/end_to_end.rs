@@ -106,6 +106,67 @@ fn the_plugin_gets_blocks_through_the_daemon_and_goes_on_when_etcd_is_dead() {
         .unwrap();
 }
 
+/// How many bytes each member of etcd may store.
+const QUOTA: usize = 2 << 20;
+
+#[test]
+fn nodes_go_on_when_the_space_of_etcd_is_used_up_and_claim_again_when_its_alarm_is_disarmed() {
+    let cluster = Cluster::with_quota(QUOTA);
+    let pool = json!({"name": "blue", "ranges": [{"subnet": "10.8.0.0/24"}], "blockSize4": 28, "cooldown": 0});
+    let config = configure(&cluster, &pool);
+    let (host, dir) = (&cluster.host, cluster.host.dir());
+    let run = format!("{AGENT} run --log --config {config}");
+    let daemon = Running::start(host, "agent", &run);
+    let pods = Network::new(&dir.join("a"), &json!({"minFree": 2}));
+    let endpoints = [cluster.endpoint(0), cluster.endpoint(1), cluster.endpoint(2)].join(",");
+    let etcdctl = |words: &str| host.try_sh(&format!("ETCDCTL_API=3 etcdctl --endpoints {endpoints} {words} 2>&1"));
+    host.enter(|| {
+        eventually("the daemon does not serve", || pods.status() == Called::Done(Vec::new()));
+        let mut given: Vec<IpAddr> = pods.add("container-0").addresses();
+        let fill = format!("head -c {} /dev/zero | tr '\\0' x >{}/filler", QUOTA / 4, dir.display());
+        host.sh(&fill);
+        eventually("the space is not used up", || {
+            let (success, printed) = etcdctl(&format!("put /filler <{}/filler", dir.display()));
+            !success && printed.contains("database space exceeded")
+        });
+        assert!(etcdctl("alarm list").1.contains("NOSPACE"));
+
+        // The node's block serves on. The agent is told that few addresses are left, and cannot claim any.
+        let refused = loop {
+            match pods.add(&format!("container-{}", given.len())) {
+                Called::Done(addresses) => given.extend(addresses),
+                Called::Failed(code, text) => break (code, text),
+                Called::Killed => panic!("nobody kills it"),
+            }
+        };
+        assert!((13..=16).contains(&given.len()), "{given:?}");
+        assert_eq!(refused.0, 11, "{}", refused.1);
+        for part in ["pool blue has no free address", "database space exceeded", "etcdctl alarm disarm"] {
+            assert!(refused.1.contains(part), "{part}: {}", refused.1);
+        }
+        assert_eq!(pods.status(), Called::Done(Vec::new()));
+        // Nor does an agent that starts meanwhile, without a session, disturb anything.
+        daemon.signal(host, "TERM");
+        assert!(daemon.finish().how.is_success(), "{}", log_of(dir, "agent"));
+        let _daemon = Running::start(host, "agent-2", &run);
+        eventually("the next agent does not serve", || dir.join("a/run/agent.sock").exists());
+        assert_eq!(pods.del("container-3"), Called::Done(Vec::new()));
+        assert_eq!(pods.add("container-3").addresses(), [given[3]]);
+        let Called::Failed(11, text) = pods.add("late") else { panic!("no address is free") };
+        assert!(text.contains("etcdctl alarm disarm"), "{text}");
+
+        let status = etcdctl("endpoint status -w json").1;
+        let status: Value = serde_json::from_str(status.trim()).unwrap();
+        let revision = &status[0]["Status"]["header"]["revision"];
+        for words in ["del /filler", &format!("compact {revision}"), "defrag", "alarm disarm"] {
+            let (success, printed) = etcdctl(words);
+            assert!(success, "{words}: {printed}");
+        }
+        eventually("nothing is claimed", || matches!(pods.add("late"), Called::Done(_)));
+        assert_eq!(active(dir), 2, "{}", log_of(dir, "agent-2"));
+    });
+}
+
 #[test]
 fn a_full_pool_is_code_11_and_no_failure_of_status() {
     let cluster = Cluster::start();
