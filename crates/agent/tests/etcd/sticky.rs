@@ -99,6 +99,41 @@ fn an_address_stays_with_its_name_on_whichever_node_it_is() {
 }
 
 #[test]
+fn a_name_that_is_a_path_or_a_key_is_refused_and_nothing_is_written() {
+    let cluster = Cluster::start();
+    let a = Operated::new(&cluster, "a");
+    define(&a);
+    let daemon = a.start();
+    let keys = || etcdctl(&cluster.host, "get --prefix --keys-only /cnikit/v1/");
+    let before = keys();
+    let long = "x".repeat(254);
+    for (namespace, name) in [
+        ("..", "pg-0"),
+        ("db", "../../../fence/a"),
+        ("db/pg-0", "x"),
+        ("db", "pg-0/x"),
+        ("db", ".pg-0"),
+        ("db", "-pg-0"),
+        ("db", "pg 0"),
+        ("db", "pg-0\u{e9}"),
+        ("db", long.as_str()),
+    ] {
+        let refused = a.call(
+            "ADD",
+            "c1",
+            &format!("K8S_POD_NAMESPACE={namespace};K8S_POD_NAME={name}"),
+            &json!({"sticky": true}),
+        );
+        assert_eq!(refused["code"], 7, "{namespace} {name}: {refused}");
+        assert!(refused["msg"].as_str().unwrap().contains("is not a name or a namespace"), "{refused}");
+    }
+    assert_eq!(keys(), before);
+    assert!(a.add("c1", "pg-0")["ips"].is_array());
+    daemon.signal(&cluster.host, "TERM");
+    daemon.finish();
+}
+
+#[test]
 fn without_an_agent_the_program_gets_the_addresses_of_names_and_requested_ones() {
     let cluster = Cluster::start();
     let (a, b) = (Operated::new(&cluster, "a"), Operated::new(&cluster, "b"));
