@@ -1,5 +1,5 @@
-//! Figures, which are printed: docs/agent.md has them. `scripts/test agent` does not measure. `CNIKIT_POOL_PLUGIN` is to be the
-//! plugin as it is released, with host-local beside it.
+//! Figures, which are printed: docs/agent.md has them. `scripts/test agent` measures the fence only. `CNIKIT_POOL_PLUGIN` is to be
+//! the plugin as it is released, with host-local beside it.
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -15,6 +15,8 @@ use crate::plugin::{Called, Disturbance, Network, plugin};
 use crate::running::{Running, eventually};
 
 const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
+/// The port of etcd.
+const PORT: u16 = 2379;
 /// Two processors, two callers.
 const CALLERS: usize = 2;
 
@@ -24,17 +26,34 @@ fn say(line: &str) {
 
 /// Starts etcd with one member, and waits until it serves.
 fn one_etcd(host: &Host) -> Running {
-    let data = host.dir().join("etcd");
-    let etcd = Running::start(host, "etcd", &format!("etcd --data-dir {}", data.display()));
-    eventually("etcd does not serve", || host.try_sh("ETCDCTL_API=3 etcdctl put /ready yes").0);
+    etcd_at(host, "etcd", PORT)
+}
+
+/// The same with a name and a port of its own; the next port is that of the members.
+fn etcd_at(host: &Host, name: &str, port: u16) -> Running {
+    let (data, client, peer) =
+        (host.dir().join(name), format!("http://127.0.0.1:{port}"), format!("http://127.0.0.1:{}", port + 1));
+    let command = format!(
+        "etcd --data-dir {} --listen-client-urls {client} --advertise-client-urls {client} --listen-peer-urls {peer} \
+         --initial-advertise-peer-urls {peer} --initial-cluster default={peer}",
+        data.display()
+    );
+    let etcd = Running::start(host, name, &command);
+    eventually("etcd does not serve", || {
+        host.try_sh(&format!("ETCDCTL_API=3 etcdctl --endpoints {client} put /ready yes")).0
+    });
     etcd
 }
 
 /// Writes the configuration of a node, and returns its path.
 fn configure(host: &Host, node: &str) -> String {
+    configure_at(host, node, PORT)
+}
+
+fn configure_at(host: &Host, node: &str, port: u16) -> String {
     let dir = host.dir();
     let config = json!({
-        "endpoints": ["http://127.0.0.1:2379"],
+        "endpoints": [format!("http://127.0.0.1:{port}")],
         "node": node,
         "dataDir": dir.join(node),
         "socket": dir.join(node).join("run/agent.sock"),
@@ -95,8 +114,62 @@ fn of_2048_addresses_in_16_networks() {
             }
             let took = call_all(&host, &calls);
             say(&format!("{name}: {} {verb} in 16 networks, {CALLERS} at once: {took:.2?}", calls.len()));
+            assert!(took < Duration::from_secs(10), "{name}: {verb}: {took:.2?}");
         }
     }
+}
+
+/// Host-local, the pool of a node whose etcd serves, and that of one whose etcd was killed, in turn.
+#[test]
+#[ignore = "a measurement"]
+fn of_an_add_beside_host_local_with_etcd_and_with_a_dead_one() {
+    const ROUNDS: usize = 300;
+    /// The most that an ADD may take, in times of host-local's.
+    const MOST: f64 = 1.5;
+    let host = Host::new();
+    let (_etcd, dead) = (one_etcd(&host), etcd_at(&host, "dead", 2479));
+    let configs = [configure(&host, "a"), configure_at(&host, "b", 2479)];
+    let pool = json!({"name": "blue", "ranges": [{"subnet": "10.8.0.0/16"}], "blockSize4": 22});
+    let mut agents = Vec::new();
+    for (node, config) in ["a", "b"].into_iter().zip(&configs) {
+        define(&host, config, &pool);
+        agents.push(Running::start(&host, &format!("agent-{node}"), &format!("{AGENT} run --config {config}")));
+    }
+    let ipam =
+        json!({"type": "host-local", "dataDir": host.dir().join("local"), "ranges": [[{"subnet": "10.9.0.0/16"}]]});
+    let networks = [
+        ("host-local", Network::of(&ipam, plugin().with_file_name("host-local"))),
+        ("pool", Network::new(&host.dir().join("a"), &json!({}))),
+        ("pool, etcd dead", Network::new(&host.dir().join("b"), &json!({}))),
+    ];
+    let mut took = vec![Vec::new(); networks.len()];
+    host.enter(|| {
+        for (name, network) in &networks {
+            eventually(name, || matches!(network.add("first"), Called::Done(_)));
+        }
+        dead.signal(&host, "KILL");
+        dead.finish();
+        for round in 0..ROUNDS {
+            for turn in 0..networks.len() {
+                let which = (round + turn) % networks.len();
+                let began = Instant::now();
+                networks[which].1.add(&format!("container-{round}")).addresses();
+                took[which].push(began.elapsed());
+            }
+        }
+    });
+    let medians: Vec<f64> = took.iter_mut().map(|times| median(times)).collect();
+    for ((name, _), median) in networks.iter().zip(&medians) {
+        let times = median / medians[0];
+        say(&format!("{name}: median of {ROUNDS} ADD {:.2} ms, {times:.2} times host-local's", median * 1e3));
+        assert!(times <= MOST, "{name}: {times:.2} times");
+    }
+}
+
+/// In seconds.
+fn median(times: &mut [Duration]) -> f64 {
+    times.sort();
+    times[times.len() / 2].as_secs_f64()
 }
 
 #[test]
@@ -116,7 +189,6 @@ fn of_a_claim_of_1024_blocks() {
 }
 
 #[test]
-#[ignore = "a measurement"]
 fn of_a_fence() {
     let host = Host::new();
     let _etcd = one_etcd(&host);
@@ -143,16 +215,15 @@ fn of_a_fence() {
         let began = Instant::now();
         host.sh(&format!("{AGENT} fence a --force --config {}", configs[1]));
         networks[1].add("container").addresses();
-        say(&format!(
-            "a node with 16 blocks is fenced, and another has assigned an address of them: {:.2?}",
-            began.elapsed()
-        ));
+        let took = began.elapsed();
+        say(&format!("a node with 16 blocks is fenced, and another has assigned an address of them: {took:.2?}"));
+        assert!(took < Duration::from_secs(1), "{took:.2?}");
     });
 }
 
-/// How many requests etcd has served, by method.
-fn served(host: &Host) -> BTreeMap<String, u64> {
-    let text = host.sh("curl -s http://127.0.0.1:2379/metrics");
+/// How many requests the etcd at an endpoint has served, by method.
+pub(crate) fn served_at(host: &Host, endpoint: &str) -> BTreeMap<String, u64> {
+    let text = host.sh(&format!("curl -s {endpoint}/metrics"));
     let mut served = BTreeMap::new();
     for line in text.lines().filter(|line| line.starts_with("grpc_server_handled_total{")) {
         let (_, after) = line.split_once("grpc_method=\"").unwrap();
@@ -163,6 +234,10 @@ fn served(host: &Host) -> BTreeMap<String, u64> {
         *served.entry(method.to_owned()).or_default() += count;
     }
     served
+}
+
+fn served(host: &Host) -> BTreeMap<String, u64> {
+    served_at(host, "http://127.0.0.1:2379")
 }
 
 /// The memory that etcd has in use.
