@@ -14,6 +14,7 @@ mod operations;
 mod plugin;
 mod program;
 mod proxy;
+mod restore;
 mod running;
 mod selections;
 mod sticky;
