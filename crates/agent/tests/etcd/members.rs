@@ -7,6 +7,7 @@ use cnikit_pool::BlockState;
 
 use crate::claims::POOL;
 use crate::cluster::Cluster;
+use crate::figures::served_at;
 use crate::node::Node;
 use crate::running::eventually;
 
@@ -56,7 +57,7 @@ fn a_claim_after_a_boot_is_served_by_the_blocks_that_are_confirmed() {
     });
 }
 
-/// 1,024 blocks take 64 transactions.
+/// 1,024 blocks take 64 transactions of 16 blocks, far less than two per block, counted by etcd itself with those that only read.
 #[test]
 fn many_blocks_are_claimed_many_at_once() {
     let cluster = Cluster::start();
@@ -65,19 +66,17 @@ fn many_blocks_are_claimed_many_at_once() {
         let mut node = Node::new("a", host.dir(), settings.clone());
         node.define(r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/16"}],"blockSize4":26}"#);
         node.reconcile().unwrap();
-        let before = revision(host);
+        let requests = |method: &str| -> u64 {
+            (0..3).map(|n| served_at(host, &cluster.endpoint(n)).get(method).copied().unwrap_or_default()).sum()
+        };
+        let (before, ranges) = (requests("Txn"), requests("Range"));
         let began = Instant::now();
         node.want("pods", 1_024 * 64 - 3).unwrap();
-        let writes = revision(host) - before;
+        let (transactions, ranges) = (requests("Txn") - before, requests("Range") - ranges);
         assert_eq!(node.owners().len(), 1_024);
-        assert!(writes <= 70, "{writes} transactions");
+        // On a busy machine a claim is asked about that was not answered in time.
+        assert!((64..=128).contains(&transactions), "{transactions} transactions");
+        assert!(ranges <= 64, "{ranges} other reads");
         assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     });
-}
-
-/// The revision of etcd: each transaction that writes has one.
-fn revision(host: &cnikit_testing::Host) -> u64 {
-    let text = host.sh("ETCDCTL_API=3 etcdctl --endpoints 127.0.0.1:2379 get /none -w json");
-    let status: serde_json::Value = serde_json::from_str(&text).unwrap();
-    status["header"]["revision"].as_u64().unwrap()
 }

@@ -53,6 +53,39 @@ fn a_write_of_the_same_value_has_a_new_revision_and_a_late_deletion_deletes_noth
     });
 }
 
+/// How many requests for objects of ours the API server has served. It counts one when it has answered.
+fn requests(cluster: &Cluster) -> usize {
+    let metrics = cluster.kubectl("get --raw /metrics");
+    let ours = |line: &&str| {
+        line.starts_with("apiserver_request_total{")
+            && line.contains("group=\"pool.cnikit\"")
+            && !line.contains("verb=\"WATCH\"")
+    };
+    metrics.lines().filter(ours).map(|line| line.rsplit(' ').next().unwrap().parse::<usize>().unwrap()).sum()
+}
+
+/// The four are those of session, node, fence and pool, which are read after the blocks are written. docs/agent.md and ADR 0030
+/// have the arithmetic.
+#[test]
+fn a_claim_takes_one_request_per_block_and_four_more() {
+    let cluster = Cluster::start();
+    cluster.host.enter(|| {
+        let mut node = Node::new("a", cluster.host.dir(), cluster.settings());
+        node.define(r#"{"name":"blue","ranges":[{"subnet":"10.8.0.0/24"}],"blockSize4":29}"#);
+        node.reconcile().unwrap();
+        let mut claimed = 0;
+        // In a network of its own each, so that the blocks that serve already do not count.
+        for (network, free, blocks) in [("one", 1, 1), ("some", 31, 4), ("many", 127, 16)] {
+            let before = requests(&cluster);
+            node.want(network, free).unwrap();
+            claimed += blocks;
+            let asked = requests(&cluster) - before;
+            assert_eq!(asked, blocks + 4, "of {blocks} blocks");
+            assert_eq!(node.owners().len(), claimed);
+        }
+    });
+}
+
 #[test]
 fn an_object_that_has_not_the_name_of_its_key_is_nobodys_and_takes_the_place() {
     let cluster = Cluster::start();
