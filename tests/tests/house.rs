@@ -399,19 +399,21 @@ fn denied() -> BTreeSet<String> {
     names.map(str::to_owned).collect()
 }
 
-/// The crate that alone may have an async runtime.
+/// The crate that alone may have an async runtime and TLS.
 const ASYNC: &str = "crates/agent";
 
 #[test]
-fn no_async_runtime_is_in_any_crate_but_the_agent() {
-    let runtimes = denied();
-    assert!(runtimes.contains("tokio") && runtimes.contains("async-io") && runtimes.len() >= 9, "{runtimes:?}");
+fn no_async_runtime_and_no_tls_is_in_any_crate_but_the_agent() {
+    let denied = denied();
+    for name in ["tokio", "async-io", "smol", "rustls", "ring", "native-tls", "openssl-sys", "aws-lc-sys"] {
+        assert!(denied.contains(name), "deny.toml does not deny {name}: {denied:?}");
+    }
     let packages = ours();
     for (folder, package) in &packages {
         let tree = tree(text(&package["id"]));
-        let found: Vec<_> = tree.intersection(&runtimes).collect();
+        let found: Vec<_> = tree.intersection(&denied).collect();
         if folder == ASYNC {
-            assert_eq!(found, ["tokio"], "{folder}");
+            assert_eq!(found, ["ring", "rustls", "tokio"], "{folder}");
             continue;
         }
         assert!(found.is_empty(), "{folder} has {found:?} built in");
