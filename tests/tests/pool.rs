@@ -640,6 +640,45 @@ fn the_pool_is_that_of_the_namespace_and_args_choose_only_what_is_allowed() {
 }
 
 #[test]
+fn a_pods_own_name_counts_and_none_that_its_tenant_writes() {
+    let mut node = Node::new(&ACTIVE);
+    node.set("sticky", json!(true));
+    let of_another = json!({"cni": {"sticky": {"namespace": "db", "name": "pg-0"}}});
+    let listener = AgentListener::bind(&node.socket()).unwrap();
+    let asked_by = |args: &str, more: &[(&str, Value)]| {
+        thread::scope(|scope| {
+            let agent = scope.spawn(|| {
+                let connection = listener.accept(Duration::from_secs(10)).unwrap();
+                let AgentRequest::Sticky(want) = connection.request().unwrap() else { panic!("it is about a name") };
+                let refusal = AgentError { code: 11, msg: "it belongs to node-2".into(), hint: None };
+                connection.reply(&AgentReply::Error(refusal)).unwrap();
+                want
+            });
+            let (code, text) = node.add_with("c-1", args, more).unwrap_err();
+            let want = agent.join().unwrap();
+            assert!(code == 11 && text.contains("it belongs to node-2"), "{text}");
+            (want.pool, want.namespace, want.name)
+        })
+    };
+    let name = |pool: &str, namespace: &str, name: &str| (pool.to_owned(), namespace.to_owned(), name.to_owned());
+    let of_pod = "IgnoreUnknown=1;K8S_POD_NAMESPACE=team-a;K8S_POD_NAME=web-0";
+    let args = |more: Value| [("args", more)];
+    assert_eq!(asked_by(of_pod, &args(of_another.clone())), name("blue", "team-a", "web-0"));
+    // A runtime without pods has its names in `args`.
+    assert_eq!(asked_by("", &args(of_another.clone())), name("blue", "db", "pg-0"));
+    // Neither has the name another pool, nor an address of the tenant's choice.
+    let mut of_pool = of_another.clone();
+    of_pool["cni"]["pool"] = json!("red");
+    let (code, text) = node.add_with("c-1", of_pod, &args(of_pool)).unwrap_err();
+    assert!(code == 7 && text.contains("is not one that this network allows"), "{text}");
+    let mut with_address = of_another;
+    with_address["cni"]["ips"] = json!(["10.77.0.250"]);
+    let (code, text) = node.add_with("c-1", of_pod, &args(with_address)).unwrap_err();
+    assert!(code == 7 && text.contains("an address is requested, and addresses stay with a name"), "{text}");
+    assert_eq!(node.reserved(), BTreeSet::new());
+}
+
+#[test]
 fn status_needs_no_pool_if_each_namespace_has_one() {
     let mut node = Node::new(&[("10.77.0.8/29", BlockState::Active)]);
     node.set("pool", json!(""));

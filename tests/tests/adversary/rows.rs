@@ -44,7 +44,8 @@ pub(crate) struct Row {
     held: By,
 }
 
-/// Tests of this suite, `module::function`; of another program, `program/function` or `program/module::function`.
+/// Tests of this suite, `module::function`; of another program, `program/function` or `program/module::function`. `agent` is
+/// that of `crates/agent` with etcd.
 struct By(&'static [&'static str]);
 
 const fn row(number: u8, by: &'static [Actor], experiment: &'static str, held: By) -> Row {
@@ -55,7 +56,7 @@ const fn cve(name: &'static str, row: Row) -> Row {
     Row { cve: Some(name), ..row }
 }
 
-pub(crate) const ROWS: [Row; 61] = [
+pub(crate) const ROWS: [Row; 64] = [
     row(
         1,
         &[OtherUser],
@@ -642,6 +643,34 @@ pub(crate) const ROWS: [Row; 61] = [
         "one dataDir for several plugins of a chain",
         By(&["host_device/a_tuned_device_is_given_back_as_the_host_had_it"]),
     ),
+    row(
+        62,
+        &[OtherUser],
+        "call the agent of pool, send it what is no request, be the program at its socket",
+        By(&[
+            "pool/a_process_of_another_user_is_no_agent_and_no_plugin",
+            "pool/an_agent_that_is_slow_dies_or_talks_nonsense_costs_the_timeout_at_most",
+        ]),
+    ),
+    row(
+        63,
+        &[Tenant],
+        "choose a pool by args.cni.pool, which an annotation may be, that is neither the namespace's nor allowed",
+        By(&[
+            "pool/the_pool_is_that_of_the_namespace_and_args_choose_only_what_is_allowed",
+            "pool/status_needs_no_pool_if_each_namespace_has_one",
+        ]),
+    ),
+    row(
+        64,
+        &[Tenant],
+        "take the address of another pod by args.cni.sticky; names that are paths, keys of the engine, or long",
+        By(&[
+            "pool/a_pods_own_name_counts_and_none_that_its_tenant_writes",
+            "agent/sticky::a_name_that_is_a_path_or_a_key_is_refused_and_nothing_is_written",
+            "agent/claims::a_record_that_names_a_path_makes_no_file",
+        ]),
+    ),
 ];
 
 /// The plugins of each row: `x`, or `-` with the reason at the end of the line. A row that is marked throughout concerns every
@@ -709,6 +738,9 @@ row bandwidth bridge dhcp dummy firewall flannel host-device host-local ipvlan l
 59  - - - - - - x - - - - - - - - - - - - -  no other moves a device of the host
 60  - - - - - - - - - - - - - - x - - - - x  no other makes routing tables
 61  - - - - - - x - - - - - - - x - - x - -  vrf names its file as sbr does; the others have no such key, or are not in one chain with these
+62  - - - - - - - - - - - x - - - - - - - -  no other asks an agent; the daemon of dhcp has a row of its own
+63  - - - - - - - - - - - x - - - - - - - -  no other has pools
+64  - - - - - - - - - - - x - - - - - - - -  no other has addresses that stay with a name
 ";
 
 /// The plugins that a row is about.
@@ -787,7 +819,7 @@ fn every_plugin_has_a_column_in_the_matrix() {
 #[test]
 fn every_row_has_its_number_and_every_actor_a_row() {
     let numbers: Vec<u8> = ROWS.iter().map(|row| row.number).collect();
-    assert_eq!(numbers, (1..=61).collect::<Vec<_>>());
+    assert_eq!(numbers, (1..=64).collect::<Vec<_>>());
     assert!(ROWS.iter().all(|row| !row.by.is_empty() && !row.experiment.is_empty()));
     assert!(ROWS.iter().filter_map(|row| row.cve).all(|name| name.starts_with("CVE-")));
     let actors: BTreeSet<Actor> = ROWS.iter().flat_map(|row| row.by).copied().collect();
@@ -813,7 +845,10 @@ fn place(test: &str) -> (PathBuf, &str) {
     let (program, rest) = test.split_once('/').unwrap_or(("adversary", test));
     let (modules, function) = rest.rsplit_once("::").unwrap_or(("main", rest));
     let module = modules.split("::").next().unwrap_or(modules);
-    let folder = tests.join(program);
+    let folder = match program {
+        "agent" => top().join("crates/agent/tests/etcd"),
+        _ => tests.join(program),
+    };
     let file = if folder.is_dir() { folder.join(format!("{module}.rs")) } else { tests.join(format!("{program}.rs")) };
     (file, function)
 }
