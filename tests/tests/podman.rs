@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use cnikit_testkit::{Host, HostSnapshot};
+use cnikit_tests::POOL_FILES;
 use cnikit_tests::dnsmasq::{DHCP_SERVER, Dnsmasq, dhcp_server_on_wire};
 use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::runtimes::{
@@ -50,6 +51,10 @@ fn play(maker: Maker) {
         node.write("/etc/cni/net.d/20-nft.conflist", &by_nftables().to_string());
         scenes.push(("a port by nftables, and reloaded", |podman| a_port(podman, "--network nft")));
         scenes.push(("a macvlan with dhcp", a_macvlan_with_dhcp));
+        let files = POOL_FILES.replace("$DIR/leases", "/var/lib/cni/networks").replace("testnet", "pooled");
+        node.sh(&files);
+        node.write("/etc/cni/net.d/30-pooled.conflist", &pooled().to_string());
+        scenes.push(("a network with addresses of a pool", addresses_of_a_pool));
     }
     for (name, scene) in scenes {
         scene(&podman);
@@ -180,6 +185,42 @@ fn a_macvlan_with_dhcp(podman: &Podman) {
     podman.sh("network rm wire");
     podman.node.sh("kill $(cat /run/dhcp.pid); while [ -e /run/dhcp.pid ]; do sleep 0.05; done; ip link delete uplink");
     podman.node.sh("rm -rf /var/lib/cni/dhcp /run/cni");
+}
+
+/// The addresses come from the node's blocks, of both families, and packets arrive by each.
+fn addresses_of_a_pool(podman: &Podman) {
+    let files = "/var/lib/cni/networks/pooled";
+    let mut seen = Vec::new();
+    for name in ["one", "two"] {
+        podman.run(&format!("--detach --cap-add net_raw --network pooled --name {name}"), "/bin/sleep 600");
+        let network = podman.shows(&format!("inspect {name}"))["NetworkSettings"]["Networks"]["pooled"].clone();
+        let addresses =
+            ["IPAddress", "GlobalIPv6Address"].map(|key| network[key].as_str().unwrap_or_default().to_owned());
+        assert!(addresses[0].starts_with("10.77.0.") && addresses[1].starts_with("fd00:77::"), "{network}");
+        for address in &addresses {
+            assert!(podman.node.sh(&format!("cat {files}/{address}")).contains("eth0"), "{address}");
+            assert!(!seen.contains(address), "{address} has two containers");
+            podman.node.sh(&format!("ping -c 1 -w 5 {address}"));
+        }
+        seen.extend(addresses);
+    }
+    for (from, to) in [("one", &seen[2..]), ("two", &seen[..2])] {
+        for address in to {
+            podman.sh(&format!("exec {from} /bin/ping -c 1 -w 5 {address}"));
+        }
+    }
+    podman.sh("network reload one");
+    podman.sh(&format!("exec two /bin/ping -c 1 -w 5 {}", seen[0]));
+    podman.sh("rm --force --time 0 one two");
+    for address in &seen {
+        assert!(!podman.node.try_sh(&format!("ls {files}/{address}")).0, "{address} stays reserved");
+    }
+}
+
+fn pooled() -> Value {
+    let ipam = json!({"type": "pool", "pool": "blue", "routes": [{"dst": "0.0.0.0/0"}, {"dst": "::/0"}]});
+    let bridge = json!({"type": "bridge", "bridge": "pooled0", "isGateway": true, "ipMasq": true, "ipam": ipam});
+    json!({"cniVersion": "1.0.0", "name": "pooled", "plugins": [bridge]})
 }
 
 /// The network of the page with another name, bridge and subnet, and with the further keys of Podman's default network.
