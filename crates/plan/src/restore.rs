@@ -210,8 +210,8 @@ mod tests {
         Separate { fails: true, ..separate(name, deeds) }
     }
 
-    fn of(plan: Plan) -> RestorePlan {
-        Ok((vec![plan], applying(CniResult::default())))
+    fn of(plan: Plan) -> (Vec<Plan>, ApplyContext) {
+        (vec![plan], applying(CniResult::default()))
     }
 
     #[test]
@@ -233,7 +233,7 @@ mod tests {
             .and(batched("unchanged", RestoreOutcome::Unchanged, &deeds))
             .and(separate("apart", &deeds));
         let second = Plan::of(batched("left", RestoreOutcome::Left, &deeds));
-        assert_eq!(restore_all(vec![of(first), of(second)]), [Ok(()), Ok(())]);
+        assert_eq!(restore_all(vec![Ok(of(first)), Ok(of(second))]), [Ok(()), Ok(())]);
         let expected =
             ["made finished, made: true", "unchanged finished, made: false", "apart restored", "left restored"];
         assert_eq!(*deeds.borrow(), expected);
@@ -245,7 +245,7 @@ mod tests {
         let half = Plan::of(separate("half", &deeds))
             .and(Batched { separate: failing("failed", &deeds), outcome: RestoreOutcome::Made });
         let whole = Plan::of(separate("whole", &deeds));
-        let results = restore_all(vec![Err(Error::new(code::SYSTEM, "no plan")), of(half), of(whole)]);
+        let results = restore_all(vec![Err(Error::new(code::SYSTEM, "no plan")), Ok(of(half)), Ok(of(whole))]);
         let texts: Vec<String> = results.into_iter().map(|result| format!("{result:?}")).collect();
         assert!(texts[0].contains("no plan"), "{texts:?}");
         assert!(texts[1].contains("failed: no"), "{texts:?}");

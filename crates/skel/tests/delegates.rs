@@ -79,12 +79,12 @@ printf '%s' \"$line\" >\"${{0%/*}}/stdin\"
 fn input(verb: &str, dir: &Path, members: &str) -> Input {
     let conf = format!(r#"{{"cniVersion":"1.1.0","name":"n","type":"outer"{members}}}"#);
     let mut input = Input::new(verb, conf);
-    input.container_id = "c".to_owned();
-    input.ifname = "eth0".to_owned();
-    input.args = "A=1".to_owned();
-    input.netns = "/proc/thread-self/ns/net".to_owned();
+    input.container_id = "c".into();
+    input.ifname = "eth0".into();
+    input.args = "A=1".into();
+    input.netns = "/proc/thread-self/ns/net".into();
     input.netns_override = true;
-    input.path = dir.to_str().unwrap().to_owned();
+    input.path = dir.to_str().unwrap().into();
     input
 }
 

@@ -245,12 +245,7 @@ impl<E: Engine> PoolAgent<E> {
                 Err(AgentFailure::Engine(error)) if error.is_open => {
                     log("claim", format_args!("{error}; the engine is asked what became of it"));
                     self.reconcile(&BTreeSet::new())?;
-                    let now = self.view()?;
-                    let has = |id: &BlockId| {
-                        let is_active = |block: &HeldBlock| block.id == *id && block.state == BlockState::Active;
-                        now.blocks.iter().any(is_active)
-                    };
-                    if ids.iter().all(has) {
+                    if self.view()?.has_all_active(ids) {
                         return Ok(Claimed::All);
                     }
                     if error.is_no_space() {

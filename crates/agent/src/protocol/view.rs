@@ -115,6 +115,13 @@ pub struct NodeView {
 }
 
 impl NodeView {
+    /// Whether the node has all these blocks, and they serve.
+    pub fn has_all_active(&self, ids: &[BlockId]) -> bool {
+        let is_active =
+            |id: &BlockId| self.blocks.iter().any(|block| block.id == *id && block.state == BlockState::Active);
+        ids.iter().all(is_active)
+    }
+
     /// The blocks after a change.
     pub fn apply(&mut self, change: &BlockChange) {
         let at = self.blocks.iter().position(|block| block.id == change.id);

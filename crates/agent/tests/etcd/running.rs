@@ -55,13 +55,10 @@ impl Running {
     pub(crate) fn signal(&self, host: &Host, signal: &str) {
         let deadline = Deadline::after(scaled(Duration::from_secs(10)));
         loop {
-            match std::fs::read_to_string(&self.pid_file) {
-                Ok(pid) if pid.ends_with('\n') => {
-                    if host.try_sh(&format!("kill -{signal} {}", pid.trim())).0 || self.has_ended() {
-                        return;
-                    }
-                }
-                _ => {}
+            let pid = std::fs::read_to_string(&self.pid_file).unwrap_or_default();
+            let is_written = pid.ends_with('\n');
+            if is_written && (host.try_sh(&format!("kill -{signal} {}", pid.trim())).0 || self.has_ended()) {
+                return;
             }
             assert!(deadline.pause(Duration::from_millis(5)), "it has no process");
         }

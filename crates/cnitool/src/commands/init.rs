@@ -157,10 +157,7 @@ fn new_network(args: &Init, questions: &Questions) -> Result<NewNetwork> {
         check_ifname(&bridge).map_err(|why| format!("--bridge: {why}: {bridge:?}"))?;
     }
     let mut subnets = args.subnet.clone();
-    let pool = match &args.pool {
-        Some(name) => Some(used_pool(name)?),
-        None => None,
-    };
+    let pool = args.pool.as_deref().map(used_pool).transpose()?;
     let has_ranges = !args.dhcp && pool.is_none();
     if subnets.is_empty() && has_ranges {
         let answer = questions.ask("Subnets, IPv4 or IPv6, with blanks between them", &free_subnet())?;
@@ -449,6 +446,27 @@ impl NewNetwork {
         };
         let mut all = vec!["Written by cnitool init. This key is a comment: runtimes and plugins ignore it."];
         all.extend(main);
+        all.extend(self.remarks_on_addresses());
+        if self.ports {
+            all.push("portmap: ports of the host that lead to a container, as its runtime requests them.");
+        }
+        if self.limits {
+            all.push("bandwidth: the rates at which a container receives and sends, as its runtime requests them.");
+        }
+        if self.source_routing {
+            all.push("sbr: a reply leaves by the interface on which the request arrived.");
+        }
+        if self.vrf.is_some() {
+            all.push(
+                "vrf: the interface is a member of this VRF in the container, whose table alone routes its packets.",
+            );
+        }
+        all.into_iter().map(str::to_owned).collect()
+    }
+
+    /// The comments about IPAM and masquerading.
+    fn remarks_on_addresses(&self) -> Vec<&'static str> {
+        let mut all = Vec::new();
         if self.dhcp {
             all.push("dhcp: a server assigns the addresses, and a daemon of the host keeps them: enable cni-dhcp.socket, or start `dhcp daemon`.");
         }
@@ -468,21 +486,7 @@ impl NewNetwork {
                 all.push("routes: one default route for each family of the pool that was known here.");
             }
         }
-        if self.ports {
-            all.push("portmap: ports of the host that lead to a container, as its runtime requests them.");
-        }
-        if self.limits {
-            all.push("bandwidth: the rates at which a container receives and sends, as its runtime requests them.");
-        }
-        if self.source_routing {
-            all.push("sbr: a reply leaves by the interface on which the request arrived.");
-        }
-        if self.vrf.is_some() {
-            all.push(
-                "vrf: the interface is a member of this VRF in the container, whose table alone routes its packets.",
-            );
-        }
-        all.into_iter().map(str::to_owned).collect()
+        all
     }
 }
 
