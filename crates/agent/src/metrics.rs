@@ -71,7 +71,7 @@ impl AgentMetrics {
         *self.node.lock().unwrap_or_else(PoisonError::into_inner) = figures;
     }
 
-    /// All figures, except those of [`usage_text`].
+    /// All figures, except those of `usage_text`.
     pub fn text(&self) -> String {
         let mut text = String::new();
         let counters = [
