@@ -36,7 +36,11 @@ read -r _ || true
 "#;
 
 /// As the test kit's hints, where a node has these files: see [`cnikit_testkit::snapshot::HINTS`].
-pub const HINTS: [&str; 2] = ["file: cni/networks/<network>/last_reserved_ip.", "file: cni/networks/.idx/<network> = "];
+pub const HINTS: [&str; 3] = [
+    "file: cni/networks/<network>/last_reserved_ip.",
+    "file: cni/networks/.idx/<network> = ",
+    "file: cni/networks/.pool/<network> = \"cooling1 ",
+];
 
 /// The longest time for a command on a node.
 const TIMEOUT: Duration = Duration::from_mins(2);
