@@ -40,6 +40,7 @@ const ALL: &[&str] = &[
     "flannel",
     "host-local",
     "static",
+    "pool",
     "tuning",
     "sbr",
     "vrf",
@@ -77,8 +78,9 @@ const TAKING_DNS: &[&str] = TAKING_AN_MTU;
 const MASQUERADING: &[&str] = &["bridge", "ptp"];
 const ON_A_MASTER: &[&str] = &["macvlan", "ipvlan", "vlan"];
 const OF_A_MODE: &[&str] = &["macvlan", "ipvlan"];
-const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "tap", "tuning"];
-const IPAM: &[&str] = &["host-local", "static"];
+const KNOWING_ARGS: &[&str] = &["bridge", "macvlan", "host-local", "static", "pool", "tap", "tuning"];
+const IPAM: &[&str] = &["host-local", "static", "pool"];
+const POOL: &[&str] = &["pool"];
 const DHCP: &[&str] = &["dhcp"];
 const TUNING: &[&str] = &["tuning"];
 const SBR: &[&str] = &["sbr"];
@@ -119,6 +121,11 @@ impl Scene {
                 conf["dataDir"] = json!(self.host.dir().join("vrf"));
             }
             "static" => conf["ipam"] = written,
+            "pool" => {
+                let dir = self.host.dir();
+                conf["ipam"] = json!({"type": "pool", "pool": "blue", "dataDir": leases, "agentSocket": dir.join("agent.sock"),
+                    "agentConfig": dir.join("agent.json"), "families": ["v4"], "allowedPools": ["red"], "routes": [{"dst": "0.0.0.0/0"}]});
+            }
             "dhcp" => {
                 let dir = self.host.dir();
                 conf["ipam"] = json!({"type": "dhcp", "daemonSocketPath": dir.join("dhcp.sock"), "dataDir": dir.join("dhcp"),
@@ -577,6 +584,19 @@ const KEYS: &[(&[&str], &str, Type)] = &[
     (IPAM, "/runtimeConfig/ips", List),
     (&["host-local"], "/runtimeConfig/ipRanges", List),
     (IPAM, "/args/cni/ips", List),
+    (POOL, "/ipam/pool", Text),
+    (POOL, "/ipam/allowedPools", List),
+    (POOL, "/ipam/allowedPools/0", Text),
+    (POOL, "/ipam/sticky", Bool),
+    (POOL, "/ipam/families", List),
+    (POOL, "/ipam/families/0", Text),
+    (POOL, "/ipam/minFree", Integer),
+    (POOL, "/ipam/timeout", Integer),
+    (POOL, "/ipam/dataDir", Text),
+    (POOL, "/ipam/agentSocket", Text),
+    (POOL, "/ipam/agent", Text),
+    (POOL, "/ipam/agentConfig", Text),
+    (POOL, "/args/cni/pool", Text),
     (DHCP, "/ipam", Object),
     (DHCP, "/ipam/daemonSocketPath", Text),
     (DHCP, "/ipam/daemon", Text),

@@ -33,6 +33,7 @@ modified_requests! {
     flannel: cnikit_tests::flannel();
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));
+    pool: cnikit_tests::pool(bin());
     tuning: subject("tuning", json!({})).after(INTERFACE, interface_result());
     sbr: source_routing(bin());
     bandwidth: shaped(bin());

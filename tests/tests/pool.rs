@@ -295,6 +295,10 @@ fn a_fenced_node_allocates_nothing_and_releases_everything() {
     assert!(code == 51 && text.contains("this node was fenced"), "{code} {text}");
     let (code, text) = node.subject.check(&node.host, "c-1", &node.container, &result).refused();
     assert!(code == 102 && text.contains("10.77.0.8: its block 10.77.0.8/29 was lost"), "{text}");
+    // Each difference is named, not the first alone.
+    fs::remove_file(node.files.data_dir().join("testnet/10.77.0.8")).unwrap();
+    let (code, text) = node.subject.check(&node.host, "c-1", &node.container, &result).refused();
+    assert!(code == 102 && text.contains("10.77.0.8/29 was lost") && text.contains("; also: "), "{text}");
     node.del("c-1");
     assert_eq!(node.reserved(), BTreeSet::new());
 }

@@ -6,10 +6,10 @@ use std::os::unix::fs::FileTypeExt;
 
 use cnikit::types::Ip;
 use cnikit::{
-    Addresses, AttachmentSpec, Check, Del, Error, Gc, IpamPlugin, Journal, Result, Status, code, log,
+    Addresses, AttachmentSpec, Check, Del, Error, Errors, Gc, IpamPlugin, Journal, Result, Status, code, log,
     one_address_a_family,
 };
-use cnikit_pool::{BlockState, NetworkFiles, NodeFiles, NodeState, PoolDefinition, PoolFamily};
+use cnikit_pool::{BlockState, LocalBlock, NetworkFiles, NodeFiles, NodeState, PoolDefinition, PoolFamily};
 use cnikit_reservations::{Allocation, AllocationRequest, Owner, RangeConfig, RangeSet};
 use ipnetwork::IpNetwork;
 
@@ -57,17 +57,17 @@ impl IpamPlugin for PoolPlugin {
         let at = &check.attachment;
         let network = network(&NodeFiles::new(data_dir(&at.conf)), &at.tag.network);
         let mut recorded: Vec<IpAddr> = check.prev.ips.iter().map(|ip| ip.address.ip()).collect();
+        let mut drifts = Errors::default();
         match network.blocks() {
             Ok(blocks) => {
                 recorded.retain(|ip| blocks.iter().any(|block| block.cidr.contains(*ip)));
                 for address in &recorded {
-                    let lost = |block: &&cnikit_pool::LocalBlock| {
-                        block.state == BlockState::Lost && block.cidr.contains(*address)
-                    };
-                    if let Some(block) = blocks.iter().find(lost) {
+                    let is_lost =
+                        |block: &&LocalBlock| block.state == BlockState::Lost && block.cidr.contains(*address);
+                    if let Some(block) = blocks.iter().find(is_lost) {
                         let text = format!("{address}: its block {} was lost when this node was fenced", block.cidr);
-                        return Err(Error::new(code::DRIFT, text)
-                            .hint("restart the container: its address may be assigned on another node"));
+                        drifts.note(Err(Error::new(code::DRIFT, text)
+                            .hint("restart the container: its address may be assigned on another node")));
                     }
                 }
             }
@@ -76,7 +76,9 @@ impl IpamPlugin for PoolPlugin {
                 recorded.clear();
             }
         }
-        network.store().confirm(&Owner::new(&at.tag.container, &at.tag.ifname), &recorded).map_err(refused)
+        let owner = Owner::new(&at.tag.container, &at.tag.ifname);
+        drifts.note(network.store().confirm(&owner, &recorded).map_err(refused));
+        drifts.finish()
     }
 
     fn sweep(gc: &Gc) -> Result<()> {

@@ -78,7 +78,7 @@ fn the_packaged_plugin_finds_the_packaged_agent() {
 }
 
 #[test]
-fn the_agents_tarball_has_its_unit_manual_and_example() {
+fn the_agents_tarball_has_its_unit_manual_example_and_manifests() {
     if !is_made() {
         return;
     }
@@ -86,6 +86,15 @@ fn the_agents_tarball_has_its_unit_manual_and_example() {
     sh(dir.path(), &format!("tar -xzf '{}'", file(0, "cnikit-agent-linux-amd64-v", ".tgz").display()));
     let names: BTreeSet<String> =
         fs::read_dir(dir.path()).unwrap().map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect();
-    let expected = ["LICENSE", "agent.json", "agent.md", "cnikit-agent", "cnikit-agent.8", "cnikit-agent.service"];
+    let expected = [
+        "LICENSE",
+        "agent.json",
+        "agent.md",
+        "cnikit-agent",
+        "cnikit-agent.8",
+        "cnikit-agent.service",
+        "crds.yaml",
+        "rbac.yaml",
+    ];
     assert_eq!(names, expected.map(str::to_owned).into());
 }
