@@ -1164,6 +1164,8 @@ const REQUIRED: &[(&[&str], &str)] = &[
     (DHCP, "/ipam/provide/0"),
     (DHCP, "/ipam/families/0"),
     (DHCP, "/ipam/request/0"),
+    (POOL, "/ipam/allowedPools/0"),
+    (POOL, "/ipam/families/0"),
     (&["ptp"], "/ipam/type"),
     (IPAM, "/ipam/routes/0"),
     (IPAM, "/ipam/routes/0/dst"),

@@ -96,6 +96,18 @@ impl TryFrom<PoolKeys> for PoolPlugin {
     }
 }
 
+/// The pool that `args.cni.pool` names, or an empty text.
+///
+/// # Errors
+/// It is not a text (code 6).
+pub(crate) fn requested_pool(conf: &NetConf) -> Result<&str> {
+    match conf.at(&["args", "cni", "pool"]) {
+        None => Ok(""),
+        Some(Value::String(name)) => Ok(name),
+        Some(other) => Err(Error::new(code::DECODE, format!("{}: {other} is not a text", KeySource::ArgsCni("pool")))),
+    }
+}
+
 impl PoolPlugin {
     /// The pool of a request: that of the pod's namespace, otherwise that of the configuration. `args.cni.pool` may choose another
     /// one only if `allowedPools` names it, because tenants can write it.
@@ -103,14 +115,7 @@ impl PoolPlugin {
         let namespace = args.get("K8S_POD_NAMESPACE").unwrap_or_default();
         let of_namespace = pools.and_then(|pools| pools.select.get(namespace));
         let usual = of_namespace.unwrap_or(&self.pool);
-        let requested = match conf.at(&["args", "cni", "pool"]) {
-            None => "",
-            Some(Value::String(name)) => name,
-            Some(other) => {
-                let source = KeySource::ArgsCni("pool");
-                return Err(Error::new(code::DECODE, format!("{source}: {other} is not a text")));
-            }
-        };
+        let requested = requested_pool(conf)?;
         if !requested.is_empty() && requested != usual {
             if self.allowed_pools.iter().any(|allowed| allowed == requested) {
                 return Ok(requested.to_owned());

@@ -15,7 +15,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::start_giving_back;
 use crate::allocation::{PoolRequest, fenced, network};
-use crate::keys::{PoolPlugin, data_dir, requested};
+use crate::keys::{PoolPlugin, data_dir, requested, requested_pool};
 use crate::refused::{refused, unreadable};
 use crate::sticky::name_of;
 
@@ -25,6 +25,7 @@ impl IpamPlugin for PoolPlugin {
     const ENTERS_NETNS: bool = false;
 
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
+        requested_pool(&at.conf)?; // refused before the network has a directory
         let mut request = PoolRequest::new(self, at, requested(&at.conf, &at.args)?);
         if let Some(name) = name_of(self.sticky, &at.conf, &at.args)? {
             request.requested = request.addresses_of(&name)?;
