@@ -172,6 +172,16 @@ fn a_delegate_that_any_user_may_replace_is_refused_if_the_policy_of_the_node_say
 const UNDONE: bool = true;
 const LEFT: bool = false;
 
+/// For each answer of a delegate, with its exit status: ADD has this code, and the delegate gets a DEL or not.
+fn assert_undone(name: &str, members: &str, cases: &[(&str, u8, u64, bool)]) {
+    for (answer, status, expected, undone) in cases {
+        let dir = directory(name, answer, *status);
+        let (code, error) = called("ADD", &dir, members);
+        assert_eq!(code, *expected, "{answer}: {error}");
+        assert_eq!(verbs(&dir), if *undone { &["ADD", "DEL"][..] } else { &["ADD"] }, "{answer}");
+    }
+}
+
 #[test]
 fn an_ipam_plugin_that_fails_gets_a_del_unless_the_address_may_be_of_a_running_container() {
     let _turn = TURN.lock();
@@ -185,12 +195,7 @@ fn an_ipam_plugin_that_fails_gets_a_del_unless_the_address_may_be_of_a_running_c
         ("7", 0, 103, UNDONE),
         ("no JSON", 0, 103, UNDONE),
     ];
-    for (answer, status, expected, undone) in cases {
-        let dir = directory("ipam", answer, status);
-        let (code, error) = called("ADD", &dir, "");
-        assert_eq!(code, expected, "{answer}: {error}");
-        assert_eq!(verbs(&dir), if undone { &["ADD", "DEL"][..] } else { &["ADD"] }, "{answer}");
-    }
+    assert_undone("ipam", "", &cases);
 }
 
 #[test]
@@ -204,12 +209,7 @@ fn a_plugin_that_fails_to_attach_gets_a_del_unless_something_exists_already() {
         (r#"{"cniVersion":"1.1.0"}"#, 0, 0, LEFT),
         ("7", 0, 103, UNDONE),
     ];
-    for (answer, status, expected, undone) in cases {
-        let dir = directory("attach", answer, status);
-        let (code, error) = called("ADD", &dir, r#","how":"attach""#);
-        assert_eq!(code, expected, "{answer}: {error}");
-        assert_eq!(verbs(&dir), if undone { &["ADD", "DEL"][..] } else { &["ADD"] }, "{answer}");
-    }
+    assert_undone("attach", r#","how":"attach""#, &cases);
     // It may have been attached before: nothing of a running container is undone.
     let dir = directory("again", r#"{"code":100,"msg":"no"}"#, 1);
     assert_eq!(called("ADD", &dir, r#","how":"again""#).0, 100);

@@ -209,8 +209,15 @@ mod tests {
         files.write_pools(&LocalPools { pools: vec![pool.config().clone()], ..LocalPools::default() }).unwrap();
         let (args, owner) = (Args::default(), Owner::new("container-1", "eth0"));
         let pods = network(&files, "pods");
-        let request =
-            PoolRequest { plugin: &plugin, conf: &conf, args: &args, owner, files, network: pods, requested: vec![] };
+        let request = PoolRequest {
+            plugin: &plugin,
+            args: &args,
+            requested_pool: "",
+            owner,
+            files,
+            network: pods,
+            requested: vec![],
+        };
         let short = || match request.attempt().unwrap() {
             Attempt::Short(shortage) => shortage,
             Attempt::Allocated(addresses, _) => panic!("{addresses:?}"),

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::net::IpAddr;
 use std::time::Duration;
 
-use cnikit::types::{Args, NetConf, limit};
+use cnikit::types::{Args, limit};
 use cnikit::{AttachmentSpec, Error, Result, code, log, netns};
 use cnikit_pool::{
     BlockState, LocalBlock, LocalPools, NetworkFiles, NodeFiles, NodeState, OpenNodeFiles, PoolDefinition, PoolFamily,
@@ -13,7 +13,7 @@ use cnikit_process::Deadline;
 use cnikit_reservations::{Allocation, AllocationRequest, ErrorKind, Owner, Range, RangeConfig, RangeSet, TIMEOUT};
 
 use crate::agent;
-use crate::keys::{PoolPlugin, data_dir};
+use crate::keys::{PoolPlugin, data_dir, requested, requested_pool};
 use crate::refused::{refused, unreadable, with_hint};
 
 /// How often the agent is asked during one ADD: others may take what it gets.
@@ -24,8 +24,9 @@ const NAMED: usize = 8;
 /// A request for addresses.
 pub(crate) struct PoolRequest<'a> {
     pub(crate) plugin: &'a PoolPlugin,
-    pub(crate) conf: &'a NetConf,
     pub(crate) args: &'a Args,
+    /// The pool that `args.cni.pool` names, or an empty text.
+    pub(crate) requested_pool: &'a str,
     pub(crate) owner: Owner,
     pub(crate) files: NodeFiles,
     pub(crate) network: NetworkFiles,
@@ -66,11 +67,17 @@ pub(crate) struct Serving {
 }
 
 impl<'a> PoolRequest<'a> {
-    pub(crate) fn new(plugin: &'a PoolPlugin, at: &'a AttachmentSpec, requested: Vec<IpAddr>) -> PoolRequest<'a> {
+    /// What the runtime requests. Nothing is read or made.
+    ///
+    /// # Errors
+    /// A requested address or pool is not one.
+    pub(crate) fn new(plugin: &'a PoolPlugin, at: &'a AttachmentSpec) -> Result<PoolRequest<'a>> {
+        let requested = requested(&at.conf, &at.args)?;
+        let requested_pool = requested_pool(&at.conf)?;
         let files = NodeFiles::new(data_dir(&at.conf));
         let network = network(&files, &at.tag.network);
         let owner = Owner::new(&at.tag.container, &at.tag.ifname);
-        PoolRequest { plugin, conf: &at.conf, args: &at.args, owner, files, network, requested }
+        Ok(PoolRequest { plugin, args: &at.args, requested_pool, owner, files, network, requested })
     }
 
     /// Allocates one address of each family. If the node has none, the agent is asked for more, until the deadline.
@@ -149,7 +156,7 @@ impl<'a> PoolRequest<'a> {
         files: &OpenNodeFiles,
         pools: Option<&LocalPools>,
     ) -> Result<Result<Serving, Shortage>> {
-        let name = self.plugin.select(self.conf, self.args, pools)?;
+        let name = self.plugin.select(self.requested_pool, self.args, pools)?;
         let Some(node) = files.node().map_err(unreadable)? else {
             let text =
                 format!("no agent has ever served this node: there is no node.json in {}", self.files.path().display());

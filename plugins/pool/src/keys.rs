@@ -109,13 +109,12 @@ pub(crate) fn requested_pool(conf: &NetConf) -> Result<&str> {
 }
 
 impl PoolPlugin {
-    /// The pool of a request: that of the pod's namespace, otherwise that of the configuration. `args.cni.pool` may choose another
-    /// one only if `allowedPools` names it, because tenants can write it.
-    pub(crate) fn select(&self, conf: &NetConf, args: &Args, pools: Option<&LocalPools>) -> Result<String> {
+    /// The pool of a request: that of the pod's namespace, otherwise that of the configuration. The `requested` one, if it is not
+    /// empty, may be another one only if `allowedPools` names it, because tenants can write it.
+    pub(crate) fn select(&self, requested: &str, args: &Args, pools: Option<&LocalPools>) -> Result<String> {
         let namespace = args.get("K8S_POD_NAMESPACE").unwrap_or_default();
         let of_namespace = pools.and_then(|pools| pools.select.get(namespace));
         let usual = of_namespace.unwrap_or(&self.pool);
-        let requested = requested_pool(conf)?;
         if !requested.is_empty() && requested != usual {
             if self.allowed_pools.iter().any(|allowed| allowed == requested) {
                 return Ok(requested.to_owned());
@@ -140,7 +139,7 @@ impl PoolPlugin {
         if names_none && pools.is_some_and(|pools| !pools.select.is_empty()) {
             return Ok(None);
         }
-        self.select(conf, &Args::default(), pools).map(Some)
+        self.select(requested_pool(conf)?, &Args::default(), pools).map(Some)
     }
 
     /// How many free addresses there should be, with blocks of this many addresses.
@@ -214,7 +213,7 @@ mod tests {
         let conf = NetConf::parse(format!("{{{beside}}}").as_bytes()).unwrap();
         let select = BTreeMap::from([("team-a".to_owned(), "red".to_owned())]);
         let pools = LocalPools { pools: Vec::new(), select };
-        plugin(ipam)?.select(&conf, &Args::parse(args).unwrap(), Some(&pools))
+        plugin(ipam)?.select(requested_pool(&conf)?, &Args::parse(args).unwrap(), Some(&pools))
     }
 
     #[test]

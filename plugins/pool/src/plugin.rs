@@ -15,7 +15,7 @@ use ipnetwork::IpNetwork;
 
 use crate::agent::start_giving_back;
 use crate::allocation::{PoolRequest, fenced, network};
-use crate::keys::{PoolPlugin, data_dir, requested, requested_pool};
+use crate::keys::{PoolPlugin, data_dir};
 use crate::refused::{refused, unreadable};
 use crate::sticky::name_of;
 
@@ -25,8 +25,7 @@ impl IpamPlugin for PoolPlugin {
     const ENTERS_NETNS: bool = false;
 
     fn acquire(&self, at: &AttachmentSpec, journal: &mut Journal) -> Result<Addresses> {
-        requested_pool(&at.conf)?; // refused before the network has a directory
-        let mut request = PoolRequest::new(self, at, requested(&at.conf, &at.args)?);
+        let mut request = PoolRequest::new(self, at)?;
         if let Some(name) = name_of(self.sticky, &at.conf, &at.args)? {
             request.requested = request.addresses_of(&name)?;
         }
@@ -124,10 +123,10 @@ impl IpamPlugin for PoolPlugin {
     }
 
     fn preview(&self, at: &AttachmentSpec) -> Result<(Vec<String>, Addresses)> {
-        let request = PoolRequest::new(self, at, requested(&at.conf, &at.args)?);
+        let request = PoolRequest::new(self, at)?;
         let files = request.files.open().map_err(unreadable)?;
         let pools = files.pools().map_err(unreadable)?;
-        let pool = self.select(&at.conf, &at.args, pools.as_ref())?;
+        let pool = self.select(request.requested_pool, &at.args, pools.as_ref())?;
         let place = data_dir(&at.conf).join(&at.tag.network);
         let ask = format!("ask the agent at {} for more addresses of pool {pool}", self.agent_socket.display());
         let Ok(serving) = request.serving(&files, pools.as_ref())? else {

@@ -55,7 +55,7 @@ impl PoolRequest<'_> {
         }
         let files = self.files.open().map_err(unreadable)?;
         let pools = files.pools().map_err(unreadable)?;
-        let pool = self.plugin.select(self.conf, self.args, pools.as_ref())?;
+        let pool = self.plugin.select(self.requested_pool, self.args, pools.as_ref())?;
         let want = StickyWant {
             network: self.network.name().to_owned(),
             pool: pool.clone(),

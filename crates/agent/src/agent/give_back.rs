@@ -37,14 +37,14 @@ pub fn give_back<E: Engine>(
 ) -> Result<(), AgentFailure> {
     loop {
         let Some(lock) = settings.files.lock_give_back()? else { return Ok(()) };
-        let had_containers = has_used_blocks(&settings.files)?;
+        let had_containers = waits && has_used_blocks(&settings.files)?;
         let done = give_back_all(runtime, settings, engine, waits);
         drop(lock);
         // A plugin that released an address and found the lock taken relies on this process, also after its last look.
         let is_relied_on = match &done {
             Ok(is_done) => *is_done && waits && has_unused_blocks(&settings.files)?,
             // A fenced node with containers is refused. The DEL of the last one may have come meanwhile.
-            Err(AgentFailure::Refused { .. }) => waits && had_containers && !has_used_blocks(&settings.files)?,
+            Err(AgentFailure::Refused { .. }) => had_containers && !has_used_blocks(&settings.files)?,
             Err(_) => false,
         };
         if !is_relied_on {

@@ -395,17 +395,14 @@ impl NewNetwork {
         ipam
     }
 
-    /// A default route for each family that has a subnet.
+    /// A default route for each family of the pool, or of the subnets.
     fn default_routes(&self) -> Vec<Value> {
-        let mut families = Vec::new();
-        for range in &self.ranges {
-            if let Some(subnet) = range.subnet {
-                families.push(PoolFamily::of(subnet.ip()));
-            }
-        }
-        if let Some(pool) = &self.pool {
-            families.clone_from(&pool.families);
-        }
+        let families: Vec<PoolFamily> = if let Some(pool) = &self.pool {
+            pool.families.clone()
+        } else {
+            let subnets = self.ranges.iter().filter_map(|range| range.subnet);
+            subnets.map(|subnet| PoolFamily::of(subnet.ip())).collect()
+        };
         let mut routes = Vec::new();
         if families.contains(&PoolFamily::V4) {
             routes.push(json!({"dst": "0.0.0.0/0"}));

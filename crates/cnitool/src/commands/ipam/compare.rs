@@ -102,21 +102,24 @@ fn of_engine(document: &Value) -> Vec<Finding> {
 
 /// The reservations of the networks that have blocks against the living namespaces, and the reverse.
 fn of_namespaces(common: &Common, dirs: &BTreeSet<PathBuf>, sight: ScanScope) -> Result<Vec<Finding>> {
-    let evidence = Evidence::from_node(common, sight)?;
-    let mut findings = Vec::new();
+    let mut networks = Vec::new();
     for dir in dirs {
-        let files = NodeFiles::new(dir);
-        let networks = files.networks().unwrap_or_else(|error| {
-            print_to_stderr(&format!("Warning: {error}"));
-            Vec::new()
-        });
-        for name in networks {
-            let reservations = pool_store(dir, &name).survey()?;
-            findings.extend(unreserved(&evidence, &files, &name, &reservations));
-            for reservation in reservations {
-                let assessed = evidence.assess(&name, reservation);
-                findings.extend(of_reservation(&name, &assessed));
-            }
+        match NodeFiles::new(dir).networks() {
+            Ok(names) => networks.extend(names.into_iter().map(|name| (dir, name))),
+            Err(error) => print_to_stderr(&format!("Warning: {error}")),
+        }
+    }
+    let mut findings = Vec::new();
+    if networks.is_empty() {
+        return Ok(findings); // the namespaces of the node need not be entered
+    }
+    let evidence = Evidence::from_node(common, sight)?;
+    for (dir, name) in networks {
+        let reservations = pool_store(dir, &name).survey()?;
+        findings.extend(unreserved(&evidence, &NodeFiles::new(dir), &name, &reservations));
+        for reservation in reservations {
+            let assessed = evidence.assess(&name, reservation);
+            findings.extend(of_reservation(&name, &assessed));
         }
     }
     Ok(findings)
