@@ -65,6 +65,12 @@ impl Error {
             }
         }
     }
+
+    /// Whether a program says that the kernel lacks a table, a match or a target, and could not load its module.
+    pub fn lacks_feature(&self) -> bool {
+        let Self::Failed { stderr, .. } = self else { return false };
+        ["missing kernel module", "do you need to insmod"].iter().any(|said| stderr.contains(said))
+    }
 }
 
 impl fmt::Display for Error {

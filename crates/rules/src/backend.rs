@@ -32,6 +32,9 @@ pub(crate) struct RuleBackend {
     pub(crate) locks: bool,
     /// What an operator may do instead of repairing iptables.
     pub(crate) instead: &'static str,
+    /// What the kernel needs for these rules of nftables, and of iptables.
+    pub(crate) nftables_needs: &'static str,
+    pub(crate) iptables_needs: &'static str,
     /// What CHECK reports if no backend has rules of the attachment.
     pub(crate) absent: AbsentReport,
 }

@@ -494,9 +494,12 @@ impl RuleBackend {
 
     /// The error with a hint.
     pub(crate) fn explained(self, error: IptablesError) -> Error {
-        let RuleBackend { table, instead, .. } = self;
+        let RuleBackend { table, instead, what, iptables_needs, .. } = self;
         let hint = match &error {
             IptablesError::Missing { .. } => Some(format!("install the package iptables, {instead}")),
+            error if error.lacks_feature() => {
+                Some(format!("{what} of iptables need a kernel with {iptables_needs}: load these modules"))
+            }
             IptablesError::Failed { .. } | IptablesError::Process(_) => {
                 Some(format!("run `iptables -t {table} -S` on the node, {instead}"))
             }

@@ -6,11 +6,14 @@
 use std::rc::Rc;
 
 use cnikit_nftables::{
-    InstalledRule, LONGEST_COMMENT, Nftables, OwnerFilter, Replacement, Rule, Rules, Snapshot, TableLayout,
+    Error as NftablesError, InstalledRule, LONGEST_COMMENT, Nftables, OwnerFilter, Replacement, Rule, Rules, Snapshot,
+    TableLayout,
 };
 use cnikit_plan::{ApplyContext, Drifts, GcContext, ReleaseContext, Shared};
 use cnikit_resources::alias::{self, Marks};
-use cnikit_skel::{AttachmentId, Journal, Result, log};
+use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
+
+use crate::backend::RuleBackend;
 
 pub use cnikit_nftables;
 
@@ -121,6 +124,23 @@ pub fn replace(
         commit(&mut replacement, snapshot, undo_name, journal)?;
     }
     Ok(())
+}
+
+impl RuleBackend {
+    /// The error of a transaction. If this kernel does not support the rules, it names what they need.
+    pub(crate) fn explained_nftables(self, error: NftablesError) -> Error {
+        let RuleBackend { what, nftables_needs, .. } = self;
+        if !lacks_feature(&error) {
+            return error.into();
+        }
+        Error::from(error).hint(format!("{what} of nftables need a kernel with {nftables_needs}: load these modules"))
+    }
+}
+
+/// Whether the kernel lacks something that the rules need. For the module of an expression or of a type of chains, which it could
+/// not load, it answers `ENOENT`.
+pub(crate) fn lacks_feature(error: &NftablesError) -> bool {
+    error.unsupported() || error.is_absent()
 }
 
 /// Records how to undo a replacement, and commits it. The undo step comes first: the change may be made and the reply lost.

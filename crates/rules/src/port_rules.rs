@@ -12,7 +12,7 @@ use cnikit_resources::alias::{self, AliasOwner, Marks, hex};
 use cnikit_resources::veth;
 use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 
-use crate::nftables::{replace, shared_nftables};
+use crate::nftables::{lacks_feature, replace, shared_nftables};
 
 /// The longest name of a chain, in bytes.
 #[doc(alias = "NFT_NAME_MAXLEN")]
@@ -226,8 +226,7 @@ impl PortRules {
     }
 
     fn with_hint(&self, error: cnikit_nftables::Error) -> Error {
-        let lacking = error.unsupported() || error.is_absent();
-        if lacking { Error::from(error).hint(self.lacking) } else { error.into() }
+        if lacks_feature(&error) { Error::from(error).hint(self.lacking) } else { error.into() }
     }
 }
 

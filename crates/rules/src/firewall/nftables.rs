@@ -8,18 +8,18 @@
 //! of one bridge are isolated from each other, a table of that family has the same rules.
 
 use cnikit_nftables::{
-    Chain, Direction, Error as NftablesError, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType, KeyValue,
-    LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Verdict,
+    Chain, Direction, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType, KeyValue, LONGEST_COMMENT, Match,
+    Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Verdict,
 };
 use cnikit_plan::{GcContext, ReleaseContext, RestoreBatch};
 use cnikit_resources::alias::{self, Marks, cut};
-use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
+use cnikit_skel::{AttachmentId, Journal, Result, log};
 
 use super::backend::BACKEND;
 use super::demand::{Demand, Isolation};
 use crate::backend::Comparison;
 use crate::batch_restore::add_nftables;
-use crate::nftables::{replace, shared_nftables};
+use crate::nftables::{lacks_feature, replace, shared_nftables};
 
 const TABLE: &str = "cni_firewall";
 const FORWARD: &str = "forward";
@@ -37,19 +37,20 @@ pub(super) fn ensure(demand: &Demand, tag: &AttachmentId, journal: &mut Journal)
     let nftables = Nftables::here()?;
     let undo_name = BACKEND.undo_name(tag);
     let admin = admin_jump(demand.admin_chain.to_owned());
-    nftables.replace(&admin.layout, admin.filter, &admin.rules).map_err(with_hint)?;
+    nftables.replace(&admin.layout, admin.filter, &admin.rules).map_err(|error| BACKEND.explained_nftables(error))?;
     let rules = rules(demand, tag);
-    replace(&nftables, &forward(), filter(tag), &rules, &undo_name, journal).map_err(with_hint)?;
+    replace(&nftables, &forward(), filter(tag), &rules, &undo_name, journal)
+        .map_err(|error| BACKEND.explained_nftables(error))?;
     let Some(within) = within(demand.isolation, tag) else {
         return release_table(&nftables, bridged, tag, journal);
     };
     match replace(&nftables, &bridged(), filter(tag), &within, &undo_name, journal) {
         Ok(()) => Ok(()),
-        Err(error) if is_unsupported(&error) => {
+        Err(error) if lacks_feature(&error) => {
             log::warn(format_args!("containers of one bridge are isolated by br_netfilter alone: {error}"));
             Ok(())
         }
-        Err(error) => Err(with_hint(error)),
+        Err(error) => Err(BACKEND.explained_nftables(error)),
     }
 }
 
@@ -76,7 +77,7 @@ pub(super) fn verify(demand: &Demand, tag: &AttachmentId) -> Result<Comparison> 
     drifts.extend(nftables.verify(&admin.layout, admin.filter, &admin.rules)?);
     if let Some(within) = within(demand.isolation, tag) {
         match nftables.rehearse(&bridged(), filter(tag), &within) {
-            Err(error) if is_unsupported(&error) => {}
+            Err(error) if lacks_feature(&error) => {}
             _ => drifts.extend(nftables.verify(&bridged(), filter(tag), &within)?),
         }
     }
@@ -110,7 +111,7 @@ fn release_table(
         return Ok(());
     }
     let _ = journal.undo(&BACKEND.undo_name(tag), move |_| Nftables::here()?.put_back(&layout(), owner, &before));
-    nftables.release(&table, filter(tag)).map(drop).map_err(with_hint)
+    nftables.release(&table, filter(tag)).map(drop).map_err(|error| BACKEND.explained_nftables(error))
 }
 
 fn clear(nftables: &Nftables, tag: &AttachmentId) -> Result<()> {
@@ -130,7 +131,9 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
 pub(super) fn available() -> Result<()> {
     let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
     let rules = [rule(vec![Match::Source([127, 0, 0, 1].into())], Verdict::Accept)];
-    Nftables::here().and_then(|here| here.rehearse(&forward(), filter(&unnamed), &rules)).map_err(with_hint)
+    Nftables::here()
+        .and_then(|here| here.rehearse(&forward(), filter(&unnamed), &rules))
+        .map_err(|error| BACKEND.explained_nftables(error))
 }
 
 /// The rules of an attachment, by owner or comment: the owner is lost if the output of `nft list ruleset` is loaded.
@@ -302,13 +305,4 @@ fn way_through(rule: &Rule) -> Option<Key> {
 
 fn closed_way(rule: &Rule) -> Option<Key> {
     if rule.verdict == Verdict::Drop { way_through(rule) } else { None }
-}
-
-fn is_unsupported(error: &NftablesError) -> bool {
-    error.unsupported() || error.is_absent()
-}
-
-fn with_hint(error: NftablesError) -> Error {
-    let hint = "load nf_tables, nft_ct and nf_conntrack (CONFIG_NF_TABLES_INET, CONFIG_NFT_CT), or set `\"backend\": \"iptables\"`";
-    if is_unsupported(&error) { Error::from(error).hint(hint) } else { error.into() }
 }

@@ -9,5 +9,7 @@ pub(super) const BACKEND: RuleBackend = RuleBackend {
     shared: &[],
     locks: false,
     instead: "or set `\"ipMasqBackend\": \"nftables\"`",
+    nftables_needs: "nft_chain_nat, nft_masq and nf_conntrack (CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NF_CONNTRACK)",
+    iptables_needs: "xt_MASQUERADE and nf_conntrack (CONFIG_NETFILTER_XT_TARGET_MASQUERADE, CONFIG_NF_CONNTRACK)",
     absent: AbsentReport::Once,
 };

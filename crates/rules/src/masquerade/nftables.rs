@@ -1,5 +1,7 @@
 //! Masquerade in nftables, in the table that all masqueraded networks of a host share.
 
+use std::net::{IpAddr, Ipv4Addr};
+
 use cnikit_nftables::{
     Chain, Hook, HookKind, HookPoint, LONGEST_COMMENT, Match, Nftables, OwnerFilter, Rule, TableFamily, TableLayout,
     Verdict,
@@ -22,8 +24,8 @@ const POSTROUTING: &str = "postrouting";
 pub(super) fn ensure(addresses: &[IpNetwork], tag: &AttachmentId, journal: &mut Journal) -> Result<()> {
     let filter = OwnerFilter::from(&prefix(tag));
     let nftables = Nftables::here()?;
-    replace(&nftables, &layout(), filter, &rules(addresses, tag), &BACKEND.undo_name(tag), journal)?;
-    Ok(())
+    replace(&nftables, &layout(), filter, &rules(addresses, tag), &BACKEND.undo_name(tag), journal)
+        .map_err(|error| BACKEND.explained_nftables(error))
 }
 
 pub(super) fn enqueue(addresses: &[IpNetwork], tag: &AttachmentId, batch: &mut RestoreBatch) -> Result<()> {
@@ -120,9 +122,13 @@ fn log_removed(count: usize) {
     }
 }
 
-/// Checks for STATUS that the kernel accepts the table.
+/// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
 pub(super) fn available() -> Result<()> {
-    Ok(Nftables::here()?.verify(&layout(), "-", &[]).map(drop)?)
+    let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+    let rules = rules(&[IpNetwork::from(IpAddr::from(Ipv4Addr::LOCALHOST))], &unnamed);
+    Nftables::here()
+        .and_then(|here| here.rehearse(&layout(), &prefix(&unnamed), &rules))
+        .map_err(|error| BACKEND.explained_nftables(error))
 }
 
 #[cfg(test)]

@@ -74,7 +74,8 @@ pub(super) fn ensure(map: &PortMap, tag: &AttachmentId, journal: &mut Journal) -
                 replacement.abandon();
                 return Err(refused);
             }
-            commit(&mut replacement, snapshot, &undo_name, journal)?;
+            commit(&mut replacement, snapshot, &undo_name, journal)
+                .map_err(|error| BACKEND.explained_nftables(error))?;
         }
     }
     for (layout, filter) in unwanted(map, tag) {
@@ -500,5 +501,7 @@ pub(super) fn available() -> Result<()> {
     let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
     let to: IpAddr = Ipv4Addr::LOCALHOST.into();
     let map = PortMap::tried(to);
-    Ok(nftables.rehearse(&layout(TableFamily::Ip), filter(&unnamed, vec![to]), rules(&map, to, "")?)?)
+    nftables
+        .rehearse(&layout(TableFamily::Ip), filter(&unnamed, vec![to]), rules(&map, to, "")?)
+        .map_err(|error| BACKEND.explained_nftables(error))
 }
