@@ -144,6 +144,17 @@ impl Need {
         " has it",
     );
 
+    /// A link that is moved to another namespace is found there by its alternative names. A kernel without it still has them in
+    /// the first namespace, and refuses to remove them.
+    #[doc(alias = "IFLA_ALT_IFNAME")]
+    pub const MOVED_ALTNAMES: Need = Need::new(
+        "moved-altnames",
+        "ip link add a0 type veth peer name b0 && ip link property add dev a0 altname other; unshare --net sleep 60 & \
+         until [ \"$(readlink /proc/$!/ns/net)\" != \"$(readlink /proc/self/ns/net)\" ]; do :; done; \
+         ip link set a0 netns $!; nsenter --net=/proc/$!/ns/net ip -o link show other; kill $!",
+        "altname other",
+    );
+
     /// systemd, and control groups of the second version in which it can make its own.
     #[doc(alias = "cgroup2")]
     pub const SYSTEMD: Need = Need::new(
@@ -173,6 +184,7 @@ impl Need {
         Need::AUXILIARY_DEVICE,
         Need::NETNS_COOKIE,
         Need::LINK_PARENT,
+        Need::MOVED_ALTNAMES,
         Need::SYSTEMD,
     ];
 

@@ -317,10 +317,13 @@ fn two_containers_talk_over_two_cards() {
 const CHANGED: [&str; 5] = [
     "ip link set eth0 down; ip link set eth0 name away alias 'the other one'",
     "ip link set eth0 down; ip link set eth0 address 0a:00:00:00:00:01 mtu 1300 up",
-    "ip link set eth0 promisc off txqueuelen 7 group 9 allmulticast on; ip link property add dev eth0 altname card0",
+    "ip link set eth0 promisc off txqueuelen 7 group 9 allmulticast on; ip link property add dev eth0 altname card0", // ends with GIVES_ALTNAME
     "ip link property del dev eth0 altname the-card-in-front; ip link add v type vlan id 5 link eth0 2>/dev/null; true",
     "ip link set eth0 down; ip link set eth0 name away; ip link add eth0 address 52:54:00:c0:de:00 type dummy",
 ];
+
+/// Where the kernel leaves alternative names behind, it also refuses to remove one that the container gave.
+const GIVES_ALTNAME: &str = "; ip link property add dev eth0 altname card0";
 
 fn whatever_the_container_did_the_host_has_its_card_back() {
     assert_del_gives_back(HostPlace::Machine, cards());
@@ -363,7 +366,9 @@ fn the_kernel_returns_a_device_of_the_auxiliary_bus() {
 /// The namespace has died, with whatever the container did before. DEL, GC and the next ADD find the card on the host.
 fn assert_returned_cards_are_restored(place: HostPlace, cards: Vec<Card>) {
     let scene = Scene::with(place, cards);
+    let moves_altnames = Need::MOVED_ALTNAMES.unmet().is_none();
     for (number, line) in CHANGED.into_iter().enumerate() {
+        let line = if moves_altnames { line } else { line.trim_end_matches(GIVES_ALTNAME) };
         let card = &scene.cards[number % scene.cards.len()];
         let subject = scene.at(card);
         let container = scene.host.container();
