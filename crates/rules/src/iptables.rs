@@ -498,7 +498,10 @@ impl RuleBackend {
         let hint = match &error {
             IptablesError::Missing { .. } => Some(format!("install the package iptables, {instead}")),
             error if error.lacks_feature() => {
-                Some(format!("{what} of iptables need a kernel with {iptables_needs}: load these modules"))
+                let table_module = format!("for iptables-legacy iptable_{table}");
+                Some(format!(
+                    "{what} of iptables need a kernel with {iptables_needs}, and {table_module}: load these modules, {instead}"
+                ))
             }
             IptablesError::Failed { .. } | IptablesError::Process(_) => {
                 Some(format!("run `iptables -t {table} -S` on the node, {instead}"))
