@@ -30,8 +30,8 @@ pub(crate) struct RuleBackend {
     pub(crate) shared: &'static [&'static str],
     /// Whether ADD locks out other processes of ours from reading to writing, since attachments share rules.
     pub(crate) locks: bool,
-    /// What an operator may do instead of repairing iptables.
-    pub(crate) instead: &'static str,
+    /// The key of the configuration that chooses.
+    pub(crate) key: &'static str,
     /// What the kernel needs for these rules of nftables, and of iptables.
     pub(crate) nftables_needs: &'static str,
     pub(crate) iptables_needs: &'static str,
@@ -53,6 +53,11 @@ impl RuleBackend {
     /// The name of the undo step for the rules of an attachment.
     pub(crate) fn undo_name(self, tag: &AttachmentId) -> String {
         format!("{} of {tag}", self.what)
+    }
+
+    /// What an operator may do instead of repairing a backend, as the end of a hint: choose the other one.
+    pub(crate) fn or_choose(self, backend: Backend) -> String {
+        format!("or set `\"{}\": \"{backend}\"`", self.key)
     }
 }
 

@@ -11,7 +11,7 @@ use cnikit_plan::ReleaseContext;
 use cnikit_resources::lock_netns::{self, NetnsLock};
 use cnikit_skel::{AttachmentId, Error, Errors, Journal, Result, Undo, log};
 
-use crate::backend::{Comparison, Loopback, RuleBackend};
+use crate::backend::{Backend, Comparison, Loopback, RuleBackend};
 use crate::nftables::shared_nftables;
 
 /// The text that the names of all chains of ours and of the upstream plugins contain, and so every line about such a chain.
@@ -494,7 +494,8 @@ impl RuleBackend {
 
     /// The error with a hint.
     pub(crate) fn explained(self, error: IptablesError) -> Error {
-        let RuleBackend { table, instead, what, iptables_needs, .. } = self;
+        let RuleBackend { table, what, iptables_needs, .. } = self;
+        let instead = self.or_choose(Backend::Nftables);
         let hint = match &error {
             IptablesError::Missing { .. } => Some(format!("install the package iptables, {instead}")),
             error if error.lacks_feature() => {

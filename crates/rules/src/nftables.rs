@@ -13,7 +13,7 @@ use cnikit_plan::{ApplyContext, Drifts, GcContext, ReleaseContext, Shared};
 use cnikit_resources::alias::{self, Marks};
 use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 
-use crate::backend::RuleBackend;
+use crate::backend::{Backend, RuleBackend};
 
 pub use cnikit_nftables;
 
@@ -133,7 +133,9 @@ impl RuleBackend {
         if !lacks_feature(&error) {
             return error.into();
         }
-        Error::from(error).hint(format!("{what} of nftables need a kernel with {nftables_needs}: load these modules"))
+        let instead = self.or_choose(Backend::Iptables);
+        Error::from(error)
+            .hint(format!("{what} of nftables need a kernel with {nftables_needs}: load these modules, {instead}"))
     }
 }
 

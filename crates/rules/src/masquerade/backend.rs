@@ -8,7 +8,7 @@ pub(super) const BACKEND: RuleBackend = RuleBackend {
     table: "nat",
     shared: &[],
     locks: false,
-    instead: "or set `\"ipMasqBackend\": \"nftables\"`",
+    key: "ipMasqBackend",
     nftables_needs: "nft_chain_nat, nft_masq and nf_conntrack (CONFIG_NFT_NAT, CONFIG_NFT_MASQ, CONFIG_NF_CONNTRACK)",
     iptables_needs: "xt_MASQUERADE and nf_conntrack (CONFIG_NETFILTER_XT_TARGET_MASQUERADE, CONFIG_NF_CONNTRACK)",
     absent: AbsentReport::Once,

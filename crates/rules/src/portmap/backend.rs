@@ -8,7 +8,7 @@ pub(super) const BACKEND: RuleBackend = RuleBackend {
     table: "nat",
     shared: &["PREROUTING", "OUTPUT", "POSTROUTING", "CNI-HOSTPORT-DNAT", "CNI-HOSTPORT-MASQ", "CNI-HOSTPORT-SETMARK"],
     locks: true,
-    instead: "or set `\"backend\": \"nftables\"`",
+    key: "backend",
     nftables_needs: "nft_chain_nat, nft_nat and nf_conntrack (CONFIG_NFT_NAT, CONFIG_NF_CONNTRACK)",
     iptables_needs: "xt_nat and nf_conntrack (CONFIG_NETFILTER_XT_NAT, CONFIG_NF_CONNTRACK)",
     absent: AbsentReport::Once,
