@@ -32,8 +32,9 @@ pub(crate) struct RuleBackend {
     pub(crate) locks: bool,
     /// The key of the configuration that chooses.
     pub(crate) key: &'static str,
-    /// What the kernel needs for these rules of nftables, and of iptables.
+    /// The modules and options of a kernel that has these rules in nftables.
     pub(crate) nftables_needs: &'static str,
+    /// The same for iptables.
     pub(crate) iptables_needs: &'static str,
     /// What CHECK reports if no backend has rules of the attachment.
     pub(crate) absent: AbsentReport,
@@ -55,7 +56,7 @@ impl RuleBackend {
         format!("{} of {tag}", self.what)
     }
 
-    /// What an operator may do instead of repairing a backend, as the end of a hint: choose the other one.
+    /// The end of a hint: an operator may choose this backend instead of repairing the other one.
     pub(crate) fn or_choose(self, backend: Backend) -> String {
         format!("or set `\"{}\": \"{backend}\"`", self.key)
     }

@@ -139,6 +139,11 @@ impl RuleBackend {
     }
 }
 
+/// The attachment whose rules STATUS has the kernel try. No attachment has an empty name.
+pub(crate) fn unnamed() -> AttachmentId {
+    AttachmentId { network: String::new(), container: String::new(), ifname: String::new() }
+}
+
 /// Whether the kernel lacks something that the rules need. For the module of an expression or of a type of chains, which it could
 /// not load, it answers `ENOENT`.
 pub(crate) fn lacks_feature(error: &NftablesError) -> bool {

@@ -12,7 +12,7 @@ use cnikit_resources::alias::{self, AliasOwner, Marks, hex};
 use cnikit_resources::veth;
 use cnikit_skel::{AttachmentId, Error, Journal, Result, log};
 
-use crate::nftables::{lacks_feature, replace, shared_nftables};
+use crate::nftables::{lacks_feature, replace, shared_nftables, unnamed};
 
 /// The longest name of a chain, in bytes.
 #[doc(alias = "NFT_NAME_MAXLEN")]
@@ -130,7 +130,7 @@ impl PortRules {
 
     /// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
     pub(crate) fn available(&self, content: &dyn Fn(&[String]) -> Content) -> Result<()> {
-        let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+        let unnamed = unnamed();
         let guard = self.named(&unnamed, &hex(&unnamed.hash()[..16]), content);
         let tried = Nftables::here().and_then(|here| here.rehearse(&guard.layout, self.filter(&unnamed), guard.jumps));
         tried.map_err(|error| self.with_hint(error))

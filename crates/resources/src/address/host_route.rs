@@ -10,7 +10,6 @@ use cnikit_skel::{Error, Journal, Result};
 use ipnetwork::IpNetwork;
 
 use crate::address::gateway::refuse_shared;
-use crate::address::ipv6_ready;
 use crate::link::veth_ends;
 
 /// The host end has the gateways' addresses, and the host routes the container's addresses to it.
@@ -37,7 +36,6 @@ impl Resource for HostRoute {
 
     /// Refuses an address that the host routes to another link, because it may be a running container's.
     fn preflight(&self, context: &ApplyContext) -> Result<()> {
-        ipv6_ready::refuse_without_ipv6(&self.ifname, self.addresses.iter().copied())?;
         refuse_shared("the host end", self.gateways.iter().copied(), &self.addresses)?;
         let host = context.host()?;
         for address in &self.addresses {

@@ -1,12 +1,11 @@
-//! What IPv6 addresses need of the kernel, and waiting until it answers for new ones.
+//! Waiting until the kernel answers for new IPv6 addresses.
 
 use std::net::IpAddr;
 use std::time::Duration;
 
 use cnikit_netlink::Netlink;
-use cnikit_netns::sysctl;
 use cnikit_process::Deadline;
-use cnikit_skel::{Error, Result, code};
+use cnikit_skel::Result;
 use ipnetwork::IpNetwork;
 
 /// `RT_TABLE_LOCAL`.
@@ -31,16 +30,4 @@ pub(crate) fn wait_ipv6_ready(netlink: &Netlink, addresses: &[IpNetwork]) -> Res
 
 fn is_local(netlink: &Netlink, address: IpAddr) -> Result<bool> {
     Ok(netlink.route_for(address)?.is_some_and(|route| route.table == LOCAL_TABLE))
-}
-
-/// Refuses IPv6 addresses where the kernel has no IPv6.
-pub(crate) fn refuse_without_ipv6(ifname: &str, mut addresses: impl Iterator<Item = IpAddr>) -> Result<()> {
-    match addresses.find(IpAddr::is_ipv6) {
-        Some(address) if !sysctl::has_ipv6() => {
-            let text = format!("{ifname} cannot have {address}: this kernel has no IPv6");
-            let hint = "boot it without ipv6.disable=1, or remove IPv6 addresses from the IPAM plugin's configuration";
-            Err(Error::new(code::SYSTEM, text).hint(hint))
-        }
-        _ => Ok(()),
-    }
 }

@@ -8,7 +8,7 @@ use cnikit_netlink::{Address, Batch, KernelRoute, Link, LinkChange, MAIN_TABLE, 
 use cnikit_netns::{Inside, sysctl};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Plan, Resource};
 use cnikit_process::Deadline;
-use cnikit_skel::{Error, Journal, Result, log};
+use cnikit_skel::{Error, Journal, Result, code, log};
 use cnikit_types::{Ip, limit};
 use ipnetwork::IpNetwork;
 
@@ -58,7 +58,14 @@ impl Resource for Layer3 {
                 return Err(Error::config(text).hint("correct `dst` of this route in the IPAM plugin's configuration"));
             }
         }
-        ipv6_ready::refuse_without_ipv6(&self.ifname, self.addresses.iter().map(IpNetwork::ip))
+        if let Some(address) = self.addresses.iter().find(|address| address.is_ipv6())
+            && !sysctl::has_ipv6()
+        {
+            let text = format!("{} cannot have {address}: this kernel has no IPv6", self.ifname);
+            let hint = "boot it without ipv6.disable=1, or remove IPv6 addresses from the IPAM plugin's configuration";
+            return Err(Error::new(code::SYSTEM, text).hint(hint));
+        }
+        Ok(())
     }
 
     fn ensure(&self, context: &ApplyContext, _journal: &mut Journal) -> Result<Made> {

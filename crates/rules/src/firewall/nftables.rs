@@ -19,7 +19,7 @@ use super::backend::BACKEND;
 use super::demand::{Demand, Isolation};
 use crate::backend::Comparison;
 use crate::batch_restore::add_nftables;
-use crate::nftables::{lacks_feature, replace, shared_nftables};
+use crate::nftables::{lacks_feature, replace, shared_nftables, unnamed};
 
 const TABLE: &str = "cni_firewall";
 const FORWARD: &str = "forward";
@@ -129,7 +129,7 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
 
 /// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
 pub(super) fn available() -> Result<()> {
-    let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+    let unnamed = unnamed();
     let rules = [rule(vec![Match::Source([127, 0, 0, 1].into())], Verdict::Accept)];
     Nftables::here()
         .and_then(|here| here.rehearse(&forward(), filter(&unnamed), &rules))

@@ -16,7 +16,7 @@ use super::backend::BACKEND;
 use crate::addresses::network;
 use crate::backend::Comparison;
 use crate::batch_restore::add_nftables;
-use crate::nftables::{replace, shared_nftables};
+use crate::nftables::{replace, shared_nftables, unnamed};
 
 const CHECKS: &str = "masq_checks";
 const POSTROUTING: &str = "postrouting";
@@ -124,7 +124,7 @@ fn log_removed(count: usize) {
 
 /// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
 pub(super) fn available() -> Result<()> {
-    let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+    let unnamed = unnamed();
     let rules = rules(&[IpNetwork::from(IpAddr::from(Ipv4Addr::LOCALHOST))], &unnamed);
     Nftables::here()
         .and_then(|here| here.rehearse(&layout(), &prefix(&unnamed), &rules))

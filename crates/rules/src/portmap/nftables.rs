@@ -25,7 +25,7 @@ use super::mapping::{Mapping, Masquerades, PortMap, by_port};
 use crate::addresses::attribute_unclaimed;
 use crate::backend::{Comparison, Loopback};
 use crate::batch_restore::add_nftables;
-use crate::nftables::{commit, replace, shared_nftables};
+use crate::nftables::{commit, replace, shared_nftables, unnamed};
 
 /// The rules that lead to containers.
 const PORTS: &str = "hostports";
@@ -498,7 +498,7 @@ fn log_removed(count: usize) {
 /// Checks for STATUS that the kernel supports these rules, by trying those of an attachment without a name.
 pub(super) fn available() -> Result<()> {
     let nftables = Nftables::here()?;
-    let unnamed = AttachmentId { network: String::new(), container: String::new(), ifname: String::new() };
+    let unnamed = unnamed();
     let to: IpAddr = Ipv4Addr::LOCALHOST.into();
     let map = PortMap::tried(to);
     nftables
