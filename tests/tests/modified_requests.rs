@@ -1,12 +1,15 @@
 //! Recorded requests of real runtimes, modified, for their plugin and for every other one.
 
+use std::collections::BTreeSet;
+
+use cnikit_testkit::Subject;
 use cnikit_testkit::campaign::{SummaryLine, runs_all_cases};
 use cnikit_testkit::transcripts::{are_refused, survives};
 use cnikit_tests::campaign_subjects::{
     INTERFACE, firewall, interface_result, leased, publishing, shaped, source_routing,
 };
 use cnikit_tests::transcripts::scenes;
-use cnikit_tests::{MASTER_OF_MACVLANS, bin, crowded_host_device, is_chosen, script, subject};
+use cnikit_tests::{MASTER_OF_MACVLANS, POOL_FILES, bin, crowded_host_device, is_chosen, script, subject};
 use serde_json::json;
 
 /// So many scenes of each kind, in the short form.
@@ -33,7 +36,7 @@ modified_requests! {
     flannel: cnikit_tests::flannel();
     host_local: subject("host-local", json!({}));
     static_ipam: subject("static", json!({}));
-    pool: cnikit_tests::pool(bin());
+    pool: pool_of_recorded_networks();
     tuning: subject("tuning", json!({})).after(INTERFACE, interface_result());
     sbr: source_routing(bin());
     bandwidth: shaped(bin());
@@ -41,6 +44,16 @@ modified_requests! {
     portmap_with_iptables: publishing(bin(), "iptables");
     firewall_with_nftables: firewall(bin(), "nftables").with("ingressPolicy", json!("open"));
     firewall_with_iptables: firewall(bin(), "iptables").with("ingressPolicy", json!("open"));
+}
+
+/// pool on a node whose agent has blocks for every recorded network. Without them it would refuse every ADD.
+fn pool_of_recorded_networks() -> Subject {
+    let calls = scenes("").into_iter().flat_map(|scene| scene.calls);
+    let names: BTreeSet<String> = calls.filter_map(|call| Some(call.conf()["name"].as_str()?.to_owned())).collect();
+    let names: Vec<String> = names.into_iter().collect();
+    let host_setup =
+        format!("{POOL_FILES} && for network in {}; do cp testnet.blocks $network.blocks; done", names.join(" "));
+    cnikit_tests::pool(bin()).on(host_setup.leak())
 }
 
 /// Each lease takes a second, and a scene minutes: too long for a run that tries a part.
