@@ -5,7 +5,7 @@ use std::fmt::{self, Write};
 use crate::figures::{Ratio, Verdict, median, quantile, short};
 use crate::report::verdict::{TargetResult, at_most, disk, megabytes, target, verdict};
 use crate::run::measure::{Outcome, Row, Samples};
-use crate::scenarios::stage::{BINARY, Side};
+use crate::scenarios::stage::{BINARY, SIDE, Side};
 
 /// The whole document. `machine` is a paragraph. Without results it is for readers, whom no target concerns.
 pub(crate) fn document(rows: &[Row], sides: &[Side], results: Option<&[TargetResult]>, machine: &str) -> String {
@@ -43,8 +43,19 @@ impl Notes {
 
 impl fmt::Display for Notes {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.iter().zip(1..).try_for_each(|((why, sides), n)| writeln!(f, "{n}. {}: {why}.", sides.join(", ")))
+        self.0
+            .iter()
+            .zip(1..)
+            .try_for_each(|((why, sides), n)| writeln!(f, "{n}. {}", sentence(why, &sides.join(" and "))))
     }
+}
+
+/// A reason as a sentence about these sides.
+pub(crate) fn sentence(why: &str, sides: &str) -> String {
+    let text = why.replace(SIDE, sides);
+    let mut letters = text.trim_end_matches('.').chars();
+    let first = letters.next().map(|letter| letter.to_uppercase().to_string()).unwrap_or_default();
+    format!("{first}{}.", letters.as_str())
 }
 
 /// A row as it is printed while the run continues.
@@ -236,7 +247,7 @@ mod tests {
             ..Samples::default()
         };
         let noise = Noise { unrest: 1.0, others: 0.0 };
-        let absent = || Outcome::Absent("no such verb".to_owned());
+        let absent = || Outcome::Absent(format!("plugins of {SIDE} have no such verb."));
         let row =
             Row { name: "bridge GC".to_owned(), sides: vec![Outcome::Measured(samples), absent()], floor: None, noise };
         let other = Row { name: "bridge STATUS".to_owned(), sides: vec![absent(), absent()], floor: None, noise };
@@ -246,7 +257,7 @@ mod tests {
         let text = document(&rows, &sides, Some(&[]), "A machine.");
         assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  |  |  | 107 | 2.5 / — | 25 % |\n"), "{text}");
         assert!(text.contains("| bridge STATUS | — [1] | — [1] |"), "{text}");
-        assert!(text.contains("\n1. theirs, ours: no such verb.\n"), "{text}");
+        assert!(text.contains("\n1. Plugins of theirs and ours have no such verb.\n"), "{text}");
         assert!(text.contains("## Targets"), "{text}");
         let text = document(&rows, &sides, None, "A machine.");
         assert!(text.contains("| bridge GC | 2.00 (2.90) | — [1] |  |  |  | 107 | 2.5 / — | 25 % |\n"), "{text}");

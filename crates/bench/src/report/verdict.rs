@@ -6,9 +6,10 @@ use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
 use crate::figures::{Ratio, Verdict, median, short};
+use crate::report::table::sentence;
 use crate::run::idle;
 use crate::run::measure::{Outcome, Row};
-use crate::scenarios::stage::{Side, WARM};
+use crate::scenarios::stage::{OURS, Side, WARM};
 use crate::scenarios::{
     COMPARED, LACKING, LAUNCHED, LAUNCHER, LAUNCHER_USUAL, LOG, LOG_OFF, MEMORY, SHARE, SIZE, TARGETS, THROUGH, Target,
 };
@@ -82,7 +83,7 @@ fn failed(row: &Row) -> Option<TargetResult> {
         Outcome::Absent(why) => Some(why).filter(|why| *why != WARM && !why.contains(LACKING)),
         Outcome::Measured(samples) => samples.complaint.as_ref(),
     };
-    Some(TargetResult::unmeasured(format!("{} of ours", row.name), "success", why?))
+    Some(TargetResult::unmeasured(format!("{} of ours", row.name), "success", &sentence(why?, OURS)))
 }
 
 fn speed(row: &Row) -> Option<TargetResult> {
@@ -109,7 +110,7 @@ fn over_floor(row: &Row) -> Option<TargetResult> {
     let what = format!("{} beside the floor", row.name);
     let wanted = format!("at most {most} times as long");
     if let Outcome::Absent(why) = &floor.outcome {
-        return Some(TargetResult::unmeasured(what, wanted, why));
+        return Some(TargetResult::unmeasured(what, wanted, &sentence(why, "the floor")));
     }
     let ratio = row.over_floor()?;
     Some(TargetResult {
@@ -348,7 +349,7 @@ mod tests {
             let mut one = row(name, 1.0, &[2.0, 40.0]);
             one.sides[0] = absent();
             let missed = of(one);
-            assert!(missed.len() == 1 && missed[0].broken && missed[0].is == "no such \\| verb", "{missed:?}");
+            assert!(missed.len() == 1 && missed[0].broken && missed[0].is == "No such \\| verb.", "{missed:?}");
         }
         let mut one = row("cold bridge VERSION", 1.0, &[2.0, 40.0]);
         one.sides[0] = Outcome::Absent(WARM.to_owned());
@@ -360,7 +361,7 @@ mod tests {
         let Outcome::Measured(samples) = &mut one.sides[0] else { panic!("it is measured") };
         (samples.complaint, samples.memory) = (Some("it is still there".to_owned()), None);
         let missed = of(one);
-        assert_eq!([&missed[0].is, &missed[1].is], ["it is still there", "nothing was weighed"]);
+        assert_eq!([&missed[0].is, &missed[1].is], ["It is still there.", "nothing was weighed"]);
     }
 
     #[test]

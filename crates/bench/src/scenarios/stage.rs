@@ -63,6 +63,9 @@ pub(crate) struct Step {
     pub(crate) complaint: Option<String>,
 }
 
+/// In the reason why something was not measured, the place of the names of the sides that it is true of.
+pub(crate) const SIDE: &str = "<side>";
+
 /// The name of our side.
 pub(crate) const OURS: &str = "cnikit";
 
@@ -82,9 +85,12 @@ impl<'a> Stage<'a> {
     /// Sets the scenario: its reservations and foreign rules are there when this returns.
     pub(crate) fn new(side: &'a Side, scenario: &'a Scenario) -> Result<Stage<'a>> {
         if let Some(only) = side.only.as_ref().filter(|only| *only != scenario.plugin) {
-            return Err(format!("it is there for {only} alone"));
+            return Err(format!("of {SIDE} only {only} is measured"));
         }
         let container = |_| Ok(Container { netns: netns()?, prev: None });
+        if !side.bin.join(scenario.plugin).exists() {
+            return Err(format!("{SIDE} has no plugin {}", scenario.plugin));
+        }
         let containers = (0..scenario.at_once).map(container).collect::<Result<_>>()?;
         let dir = Builder::new().disable_cleanup(true).tempdir();
         let dir = dir.map_err(|error| format!("a temporary directory: {error}"))?;
@@ -136,8 +142,10 @@ impl<'a> Stage<'a> {
                 return Err(WARM.to_owned());
             }
             if *verb == proven {
-                let line = self.placed(line);
-                self.sh(&line, "").map_err(|error| format!("{} does not do it: {error}", self.scenario.plugin))?;
+                self.sh(&self.placed(line), "").map_err(|_| {
+                    let (plugin, verb) = (self.scenario.plugin, verb.name());
+                    format!("with {SIDE}, {plugin} does not do what this row measures: after {verb}, `{line}` fails")
+                })?;
             }
         }
         Ok(())
@@ -195,10 +203,10 @@ impl<'a> Stage<'a> {
         let error: Value = serde_json::from_slice(&run.stdout).unwrap_or_default();
         let said = [&error["msg"], &error["details"]].map(|part| part.as_str().unwrap_or_default());
         let stderr = String::from_utf8_lossy(&run.stderr);
-        let said =
-            [said[0], said[1], stderr.trim()].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
-        let program = if verb.command().is_some() { "" } else { self.scenario.plugin };
-        format!("{program} {}: {}", verb.name(), said.join("; ")).trim_start().to_owned()
+        let first_line = stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
+        let said = [said[0], said[1], first_line].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
+        let program = if verb.command().is_some() { String::new() } else { format!("{} ", self.scenario.plugin) };
+        format!("with {SIDE}, {program}{} fails: {}", verb.name(), said.join("; "))
     }
 
     fn remember(&mut self, runs: &[Run]) {
@@ -249,11 +257,11 @@ impl<'a> Stage<'a> {
     /// The program and its arguments.
     fn words(&self, verb: Verb, container: &Container) -> Result<Vec<String>> {
         let (program, words) = if let Some(words) = verb.command() {
-            let tool = self.side.tool.as_ref().ok_or("it has no cnitool")?;
+            let tool = self.side.tool.as_ref().ok_or_else(|| format!("{SIDE} has no cnitool"))?;
             (tool.clone(), words.replace("NETNS", &path(&container.netns)))
         } else if let Some(words) = verb.own_words() {
             if self.side.tool.is_none() || self.side.name != OURS {
-                return Err("it is a program of cnikit's".to_owned());
+                return Err("only cnikit has the program that this row measures".to_owned());
             }
             (std::env::current_exe().map_err(|error| error.to_string())?, self.placed(words))
         } else if verb == Verb::VersionLinked {
@@ -273,7 +281,7 @@ impl<'a> Stage<'a> {
     /// The plugin as a hard link to the binary of all.
     fn linked(&self) -> Result<PathBuf> {
         if self.side.name != OURS {
-            return Err("it has no launchers".to_owned());
+            return Err(format!("{SIDE} has no launchers"));
         }
         let link = self.dir().join(self.scenario.plugin);
         if !link.exists() {
