@@ -259,6 +259,11 @@ pub fn dual_stack() -> Value {
     json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}], [{"subnet": "fd00:77::/64"}]]})
 }
 
+/// host-local with IPv4 only: upstream's plugins wait seconds for IPv6 addresses.
+pub fn one_family() -> Value {
+    json!({"type": "host-local", "ranges": [[{"subnet": "10.77.0.0/24"}]]})
+}
+
 /// pool with both families, on a host that is prepared by [`POOL_FILES`].
 pub fn pooled() -> Value {
     json!({"type": "pool", "pool": "blue", "dataDir": "$DIR/leases", "agentSocket": "$DIR/agent.sock", "agentConfig": "$DIR/none"})
@@ -330,12 +335,19 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         let keys = json!({"isDefaultGateway": true, "ipMasq": true, "ipMasqBackend": backend, "ipam": dual_stack()});
         of(plugin, keys).called(&format!("{plugin} with {backend}"))
     };
+    let [_, upstream] = references();
+    let bridge = |ipam| of("bridge", json!({"isDefaultGateway": true, "ipam": ipam}));
+    let host_local = |ipam| of("host-local", json!({"ipam": ipam}));
     vec![
-        (of("bridge", json!({"isDefaultGateway": true, "ipam": dual_stack()})), 8),
+        (bridge(dual_stack()), 8),
         (masquerading("bridge", "nftables"), 4),
         (masquerading("bridge", "iptables"), 2), // programs that wait for each other
         (masquerading("ptp", "nftables"), 4),
-        (of("host-local", json!({"ipam": dual_stack()})), 2),
+        (host_local(dual_stack()), 2),
+        (bridge(one_family()).called("bridge beside upstream's").beside(&upstream), 2),
+        (host_local(one_family()).called("host-local beside upstream's").beside(&upstream), 2),
+        (bridge(dual_stack()).called("bridge on a full disk").on_small_disk(512), 2),
+        (host_local(dual_stack()).called("host-local on a full disk").on_small_disk(512), 2),
         (pool(installed()), 2),
         (campaign_subjects::on_master(), 2),
         (campaign_subjects::tuning(), 2),

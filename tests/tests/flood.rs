@@ -10,7 +10,7 @@ use cnikit_tests::{dual_stack, flooded, installed, script};
 use serde_json::{Value, json};
 
 /// How many operations all floods have together. A run makes half of the floods, by chance; all with `CNIKIT_CAMPAIGNS=whole`.
-const OPERATIONS: usize = 2_500;
+const OPERATIONS: usize = 3_200;
 const WHOLE: usize = 100_000;
 
 #[test]
@@ -65,6 +65,28 @@ fn a_plugin_that_is_always_busy_is_found() {
     let (_bin, subject) =
         script(r#"[ $CNI_COMMAND != STATUS ] || { echo '{"code":11,"msg":"later"}'; exit 1; }; echo '{}'"#, json!({}));
     flood::random_calls(&subject, 500);
+}
+
+#[test]
+#[should_panic(expected = "RESTORE of c-")]
+fn a_plugin_that_cannot_restore_is_found() {
+    let text = r#"[ $CNI_COMMAND != RESTORE ] || { echo '{"code":7,"msg":"it is wrong"}'; exit 1; }; echo '{}'"#;
+    let (_bin, subject) = script(text, json!({}));
+    flood::random_calls(&subject, 1000);
+}
+
+#[test]
+#[should_panic(expected = "DEL of c-")]
+fn a_plugin_that_needs_space_to_delete_is_found() {
+    let text = r#"
+        here=$(dirname "$0")/$CNI_CONTAINERID
+        cd "$(sed 's/.*"dataDir":"\([^"]*\)".*/\1/')" || exit 1
+        case $CNI_COMMAND in
+        ADD) if [ -e "$here" ]; then echo '{"code":101,"msg":"it is there already"}'; exit 1; fi; : >"$here" && echo '{}' ;;
+        DEL) { echo $$ >$$ && rm $$ "$here"; } 2>/dev/null || { echo '{"code":5,"msg":"No space left"}'; exit 1; } ;;
+        esac"#;
+    let (_bin, subject) = script(text, json!({"dataDir": "$DIR"}));
+    flood::random_calls(&subject.on_small_disk(64), 600);
 }
 
 #[test]

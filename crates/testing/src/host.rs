@@ -11,14 +11,14 @@ use std::time::Duration;
 
 use cnikit_netns::Netns;
 use cnikit_process::{Deadline, Env, How, Program};
-use nix::mount::{MsFlags, mount};
+use nix::mount::{MntFlags, MsFlags, mount, umount2};
 use nix::sched::CloneFlags;
 use tempfile::TempDir;
 
 use crate::mounts::{bind, hide_entries};
 
 /// A network namespace that is the host of a test, and a directory for its state. Both are removed with the value, and with the
-/// process: nothing is mounted.
+/// process: nothing is mounted, except with [`Host::on_small_disk`].
 ///
 /// ```no_run
 /// let host = cnikit_testing::Host::new();
@@ -26,9 +26,22 @@ use crate::mounts::{bind, hide_entries};
 #[derive(Debug)]
 pub struct Host {
     netns: Netns,
+    /// Before `dir`: it is unmounted before the directory is removed.
+    disk: Option<SmallDisk>,
     dir: TempDir,
     /// Directories of which programs on this host see a copy of its own: see [`Host::with_own`].
     own: Vec<PathBuf>,
+}
+
+/// A mounted file system, until it is dropped.
+#[derive(Debug)]
+struct SmallDisk(PathBuf);
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        // Where it cannot be unmounted, it goes with the mount namespace of the tests.
+        let _ = umount2(&self.0, MntFlags::MNT_DETACH);
+    }
 }
 
 /// A network namespace that is a container of a test.
@@ -55,14 +68,14 @@ impl Host {
     /// Creates a host with its loopback up.
     pub fn new() -> Host {
         let netns = cnikit_netns::make::anonymous().unwrap();
-        let host = Host { netns, dir: tempfile::tempdir().unwrap(), own: Vec::new() };
+        let host = Host { netns, disk: None, dir: tempfile::tempdir().unwrap(), own: Vec::new() };
         host.sh("ip link set lo up");
         host
     }
 
     /// The machine itself, for tests that have one of their own: the namespace that this process is in, and a new directory.
     pub fn machine() -> Host {
-        Host { netns: Netns::own().unwrap(), dir: tempfile::tempdir().unwrap(), own: Vec::new() }
+        Host { netns: Netns::own().unwrap(), disk: None, dir: tempfile::tempdir().unwrap(), own: Vec::new() }
     }
 
     /// Returns the host with an empty directory of its own at each of these paths, which have to exist: programs on it see
@@ -73,6 +86,16 @@ impl Host {
             std::fs::create_dir_all(self.place_of(place)).unwrap();
         }
         self.own.extend_from_slice(directories);
+        self
+    }
+
+    /// Returns the host with a file system of this many KiB in its directory, a tmpfs, which a test can fill. It is mounted in the
+    /// mount namespace of the calling thread until the host is dropped.
+    #[must_use]
+    pub fn on_small_disk(mut self, kib: u32) -> Host {
+        let options = format!("size={kib}k,mode=700");
+        mount(Some("tmpfs"), self.dir(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).unwrap();
+        self.disk = Some(SmallDisk(self.dir().to_owned()));
         self
     }
 
@@ -126,7 +149,7 @@ impl Host {
     /// The host after a reboot: a new namespace with the same directory.
     #[must_use]
     pub fn rebooted(self) -> Host {
-        Host { dir: self.dir, own: self.own, ..Host::new() }
+        Host { disk: self.disk, dir: self.dir, own: self.own, ..Host::new() }
     }
 
     /// Runs `work` on a thread where another boot ID is mounted over the kernel's (random(4)). Only that thread and its programs

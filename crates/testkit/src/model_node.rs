@@ -33,6 +33,9 @@ pub struct Tally {
     /// Calls that failed with code 11 (try again later).
     #[serde(default)]
     pub busy: usize,
+    /// Calls of ADD and STATUS that failed because the disk was full.
+    #[serde(default)]
+    pub on_full_disk: usize,
     /// The number of audits.
     pub audits: usize,
     /// Violations of a property.
@@ -42,10 +45,13 @@ pub struct Tally {
 impl Tally {
     /// The result as one line.
     pub(crate) fn line(&self, what: String, of: usize) -> SummaryLine {
-        let Tally { operations, kills, busy, audits, found } = self;
+        let Tally { operations, kills, busy, on_full_disk, audits, found } = self;
         let mut notes = vec![format!("{kills} killed"), format!("{audits} audits")];
         if *busy > 0 {
             notes.push(format!("{busy} to be repeated"));
+        }
+        if *on_full_disk > 0 {
+            notes.push(format!("{on_full_disk} refused on a full disk"));
         }
         SummaryLine { tried: *operations, of, found: found.len(), notes, ..SummaryLine::new(what, "operations") }
     }
@@ -61,6 +67,7 @@ impl Tally {
         self.operations += other.operations;
         self.kills += other.kills;
         self.busy += other.busy;
+        self.on_full_disk += other.on_full_disk;
         self.audits += other.audits;
         self.found.extend(other.found);
     }
@@ -90,10 +97,11 @@ enum Verb {
     Del,
     Gc,
     Status,
+    Restore,
 }
 
 impl Verb {
-    const COUNT: usize = 5;
+    const COUNT: usize = 6;
 
     fn command(self) -> &'static str {
         match self {
@@ -102,6 +110,7 @@ impl Verb {
             Verb::Del => "DEL",
             Verb::Gc => "GC",
             Verb::Status => "STATUS",
+            Verb::Restore => "RESTORE",
         }
     }
 }
@@ -109,8 +118,8 @@ impl Verb {
 /// The next call for a container without an attachment, and for one with an attachment, with weights that sum to 100. An ADD of an
 /// existing attachment is refused with one of [`ALREADY_PRESENT_CODES`] and the word "already", and changes nothing.
 const NEXT_IF_ABSENT: [(u32, Verb); 4] = [(84, Verb::Add), (8, Verb::Del), (4, Verb::Status), (4, Verb::Gc)];
-const NEXT_IF_PRESENT: [(u32, Verb); 5] =
-    [(42, Verb::Check), (44, Verb::Del), (4, Verb::Add), (5, Verb::Status), (5, Verb::Gc)];
+const NEXT_IF_PRESENT: [(u32, Verb); 6] =
+    [(37, Verb::Check), (44, Verb::Del), (4, Verb::Add), (5, Verb::Status), (5, Verb::Gc), (5, Verb::Restore)];
 
 /// How many of a hundred DELs are made after the namespace is gone.
 const GONE: u32 = 4;
@@ -122,6 +131,9 @@ const ALREADY_PRESENT_CODES: [u32; 2] = [code::CONFLICT, code::HOLDS_ALREADY];
 
 /// One of this many calls may fail with code 11: on a busy machine a lock may not be free in time.
 const BUSY: usize = 100;
+
+/// Fills the disk in `$DIR` for a moment.
+const FILL: &str = "cat /dev/zero 2>/dev/null >$DIR/fill; sleep 0.05; rm $DIR/fill && sleep 0.15";
 
 /// The assumed duration of a call before the first measurement, in microseconds.
 const FIRST: u64 = 20_000;
@@ -192,11 +204,10 @@ impl Node {
 
     /// Makes this many calls with all workers, then an audit. Returns the counts and findings.
     pub(crate) fn batch(&self, chance: &mut Rng, operations: usize) -> Tally {
-        let line = self.workload.by[0].background;
-        let mut background = Vec::new();
-        if !line.is_empty() {
-            background.push(|| self.run_background(line));
-        }
+        let subject = &self.workload.by[0];
+        let fill = subject.disk.map(|_| FILL.replace("$DIR", &self.host.dir().display().to_string()));
+        let lines = fill.into_iter().chain([subject.background.to_owned()]).filter(|line| !line.is_empty());
+        let background = lines.map(|line| move || self.run_background(&line)).collect();
         self.host.enter(|| {
             while_repeating(background, || self.run_workers(chance, operations));
             self.audit();
@@ -248,6 +259,7 @@ impl Node {
             (Verb::Check, AttachmentState::Present(result)) => self.check(slot, &result, chance),
             (Verb::Del, state) => self.del(slot, &state, chance),
             (Verb::Gc, _) => self.gc(chance),
+            (Verb::Restore, AttachmentState::Present(result)) => self.restore(slot, &result, chance),
             (verb, _) => self.call_that_succeeds(verb, "", "", &[], chance),
         }
     }
@@ -264,7 +276,7 @@ impl Node {
                 Err(error) => self.report(format!("ADD of {}: {error}: {output:?}", slot.id)),
             },
             KILLED if percent(FORGOTTEN, chance) => self.forget(slot),
-            _ if is_unknown(&output) => slot.state = AttachmentState::Unknown,
+            _ if is_unknown(&output) || self.found_disk_full(&output) => slot.state = AttachmentState::Unknown,
             _ => {
                 self.report(format!("ADD of {}: {}", slot.id, describe(&output)));
                 slot.state = AttachmentState::Unknown;
@@ -288,6 +300,16 @@ impl Node {
         let output = self.call(by, Verb::Check, &slot.id, &slot.container.path(), &more, Some(chance));
         if output.exit != 0 && !is_unknown(&output) {
             self.report(format!("CHECK of {}, which runs, by {}: {}", slot.id, by.bin.display(), describe(&output)));
+        }
+    }
+
+    /// Restores what another program may have removed, which is nothing here. A plugin may not know the verb, which is cnikit's.
+    fn restore(&self, slot: &mut Slot, result: &Value, chance: &mut Rng) {
+        let more = [("prevResult", result.clone())];
+        let by = &self.workload.by[0];
+        let output = self.call(by, Verb::Restore, &slot.id, &slot.container.path(), &more, Some(chance));
+        if output.exit != 0 && !is_unknown(&output) && !output.stdout.contains("unknown CNI_COMMAND") {
+            self.report(format!("RESTORE of {}: {}", slot.id, describe(&output)));
         }
     }
 
@@ -328,9 +350,18 @@ impl Node {
     fn call_that_succeeds(&self, verb: Verb, id: &str, path: &str, more: &[(&'static str, Value)], chance: &mut Rng) {
         let more = [more, &[("cniVersion", json!("1.1.0"))]].concat();
         let output = self.call(&self.workload.by[0], verb, id, path, &more, Some(chance));
-        if output.exit != 0 && !is_unknown(&output) {
+        // A STATUS says that no ADD would succeed.
+        let is_refused = verb == Verb::Status && self.found_disk_full(&output);
+        if output.exit != 0 && !is_unknown(&output) && !is_refused {
             self.report(format!("{}: {}", verb.command(), describe(&output)));
         }
+    }
+
+    /// Whether the call failed because the disk was full, which may be; counts it.
+    fn found_disk_full(&self, output: &CallOutput) -> bool {
+        let is_full = self.workload.by[0].disk.is_some() && is_for_want_of_space(output);
+        self.tally.lock().unwrap().on_full_disk += usize::from(is_full);
+        is_full
     }
 
     /// Simulates a runtime that is killed during an ADD and knows nothing of it afterwards: the container is gone, and its ID is
@@ -350,7 +381,8 @@ impl Node {
         &self.workload.by[chance.usize(..self.workload.by.len())]
     }
 
-    /// Calls a plugin. If `chance` is given, the call may be killed at a random moment of up to 5/4 of its usual duration.
+    /// Calls a plugin. If `chance` is given and it is the tested one, the call may be killed at a random moment of up to 5/4 of its
+    /// usual duration.
     fn call(
         &self,
         by: &Subject,
@@ -363,6 +395,7 @@ impl Node {
         let usual = &self.usual[verb as usize];
         let mut kill_after = None;
         if let Some(chance) = chance
+            && std::ptr::eq(by, &raw const self.workload.by[0])
             && percent(self.workload.kills, chance)
         {
             let end = usual.load(Ordering::Relaxed) * 5 / 4;
@@ -435,6 +468,11 @@ fn is_busy(output: &CallOutput) -> bool {
 /// Whether the effect of the call is unknown: it was killed, or failed with code 11.
 fn is_unknown(output: &CallOutput) -> bool {
     output.exit == KILLED || is_busy(output)
+}
+
+/// Whether the error is that of a full disk.
+fn is_for_want_of_space(output: &CallOutput) -> bool {
+    output.exit == 1 && ["No space left", "is full"].iter().any(|text| output.stdout.contains(text))
 }
 
 /// Whether an ADD was refused because the attachment exists.

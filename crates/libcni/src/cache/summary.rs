@@ -4,10 +4,7 @@
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
-use std::num::NonZero;
-use std::panic::resume_unwind;
 use std::path::{Path, PathBuf};
-use std::thread;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use cnikit_store::Directory;
@@ -46,9 +43,6 @@ pub struct AttachmentSummary {
     /// Its file.
     pub file: PathBuf,
 }
-
-/// The number of files from which threads are used: to start a thread takes as long as reading about ten files.
-const MANY: usize = 256;
 
 /// The members of a file that a summary has. Strings with escape sequences cannot be borrowed, and an unknown key may be another
 /// spelling of a known one: such a file is parsed as a whole.
@@ -131,7 +125,7 @@ impl Cache {
     fn summaries(&self, dir: &Path, state: State) -> Result<Vec<AttachmentSummary>, Error> {
         let Some(directory) = Directory::open_if_any(dir)? else { return Ok(Vec::new()) };
         let names = names_in(&directory)?;
-        let mut all = on_each_processor(&names, |name| read_summary(&directory, name));
+        let mut all: Vec<_> = names.iter().filter_map(|name| read_summary(&directory, name)).collect();
         for summary in &mut all {
             summary.file = dir.join(&summary.file);
             if summary.state == State::Attached && state == State::Interrupted {
@@ -140,22 +134,6 @@ impl Cache {
         }
         Ok(all)
     }
-}
-
-/// Calls `work` for each element and returns the results in the order of the elements; many are divided among all processors.
-fn on_each_processor<T: Sync, R: Send>(all: &[T], work: impl Fn(&T) -> Option<R> + Sync) -> Vec<R> {
-    let processors = if all.len() < MANY { 1 } else { thread::available_parallelism().map_or(1, NonZero::get) };
-    let work_on = |part: &[T]| part.iter().filter_map(&work).collect::<Vec<R>>();
-    let mut parts = all.chunks(all.len().div_ceil(processors).max(1));
-    let first = parts.next().unwrap_or_default();
-    thread::scope(|scope| {
-        let others: Vec<_> = parts.map(|part| scope.spawn(|| work_on(part))).collect();
-        let mut done = work_on(first);
-        for other in others {
-            done.extend(other.join().unwrap_or_else(|panic| resume_unwind(panic)));
-        }
-        done
-    })
 }
 
 /// The summary of a file, without its directory in `file`; `None` if the file is gone.

@@ -18,8 +18,8 @@ const KILLS: u32 = 12;
 /// Operations between two audits.
 pub(crate) const BATCH: usize = 2000;
 
-/// Makes random calls with 64 workers on one network: ADD, DEL, CHECK, GC and STATUS. Some are killed at any moment. After that the
-/// runtime calls DEL, or it forgets the container and leaves it to GC.
+/// Makes random calls with 64 workers on one network: ADD, DEL, CHECK, GC, STATUS and RESTORE. Some are killed at any moment. After
+/// that the runtime calls DEL, or it forgets the container and leaves it to GC.
 ///
 /// No address has two owners; CHECK passes for each running container, and GC never removes one; an ADD of an existing attachment
 /// is refused with code 101 or 104 ([`cnikit::code`]) and the word "already". After each 2,000 operations all containers are
@@ -43,9 +43,12 @@ pub fn random_calls(subject: &Subject, operations: usize) {
 }
 
 impl Workload {
-    /// Makes a workload of 64 workers with one container each.
+    /// Makes a workload of 64 workers with one container each: of the subject, and of the implementation [beside](Subject::beside)
+    /// it.
     pub(crate) fn of(subject: &Subject) -> Workload {
-        Workload { by: vec![subject.clone()], workers: WORKERS, containers: 1, kills: KILLS, but: &HINTS }
+        let beside = subject.beside.iter().map(|bin| Subject { bin: bin.clone(), ..subject.clone() });
+        let by = std::iter::once(subject.clone()).chain(beside).collect();
+        Workload { by, workers: WORKERS, containers: 1, kills: KILLS, but: &HINTS }
     }
 }
 

@@ -127,14 +127,16 @@ impl Soak {
         let mut hash = DefaultHasher::new();
         for (subject, batches) in &self.subjects {
             let Subject { bin, plugin: _, title, conf, env, after, .. } = subject;
-            let Subject { host_setup, background, shared, state, gateways_answer, .. } = subject;
+            let Subject { host_setup, background, beside, disk, shared, state, gateways_answer, .. } = subject;
             let after = after.as_ref().map(|after| (&after.made, after.result.to_string()));
             (title, conf.to_string(), env, after, batches).hash(&mut hash);
-            (host_setup, background, shared, state, gateways_answer).hash(&mut hash);
-            for name in subject.programs() {
-                let path = bin.join(name);
-                let unread = |error| io::Error::other(format!("{}: {error}", path.display()));
-                fs::read(&path).map_err(unread)?.hash(&mut hash);
+            (host_setup, background, disk, shared, state, gateways_answer).hash(&mut hash);
+            for dir in std::iter::once(bin).chain(beside) {
+                for name in subject.programs() {
+                    let path = dir.join(name);
+                    let unread = |error| io::Error::other(format!("{}: {error}", path.display()));
+                    fs::read(&path).map_err(unread)?.hash(&mut hash);
+                }
             }
         }
         Ok(format!("{:016x}", hash.finish()))

@@ -34,6 +34,10 @@ pub struct Subject {
     /// A shell line that another process repeats on the host while many calls run at once: it has to succeed, and to leave things
     /// as they were. Empty: there is none.
     pub background: &'static str,
+    /// Another implementation, which makes some of the calls of a flood: see [`Subject::beside`](fn@Subject::beside).
+    pub beside: Option<PathBuf>,
+    /// The size of each host's disk in KiB; `None`: it is the machine's. See [`Subject::on_small_disk`].
+    pub disk: Option<u32>,
     /// Texts of lines that may stay on the host after the last DEL: see [`Subject::shared`](fn@Subject::shared).
     pub shared: Vec<&'static str>,
     /// Directories in which the plugin has state at a fixed place, such as `/var/lib/cni`: each host has its own ones. See
@@ -167,6 +171,8 @@ impl Subject {
             host_setup: ":",
             container_setup: ":",
             background: "",
+            beside: None,
+            disk: None,
             shared: SHARED.to_vec(),
             state: Vec::new(),
             gateways_answer: true,
@@ -204,6 +210,20 @@ impl Subject {
         Subject { background, ..self.clone() }
     }
 
+    /// Returns the subject with the directory of another implementation, for example upstream's. In a flood it makes some of the
+    /// ADDs, CHECKs and DELs on the same network; its calls are not killed.
+    #[must_use]
+    pub fn beside(&self, bin: impl Into<PathBuf>) -> Subject {
+        Subject { beside: Some(bin.into()), ..self.clone() }
+    }
+
+    /// Returns the subject with a file system of this many KiB in the directory of each host. During a flood another process fills
+    /// it again and again: ADD and STATUS may fail then, with the error of a full disk, and any other call has to succeed.
+    #[must_use]
+    pub fn on_small_disk(&self, kib: u32) -> Subject {
+        Subject { disk: Some(kib), ..self.clone() }
+    }
+
     /// Returns the subject with more state that attachments share, so that it may stay after the last DEL: a line of a
     /// [`HostSnapshot`](crate::HostSnapshot) that contains one of these texts is no leftover, unless it names the attachment. At
     /// the beginning these are [`life::SHARED`](crate::life::SHARED), which cnikit's own plugins need.
@@ -214,7 +234,8 @@ impl Subject {
 
     /// Creates a host and prepares it for the plugin.
     pub fn host(&self) -> Host {
-        let host = Host::new().with_own(&self.state);
+        let host = Host::new();
+        let host = if let Some(kib) = self.disk { host.on_small_disk(kib) } else { host }.with_own(&self.state);
         host.sh(&self.host_setup.replace("$DIR", &host.dir().display().to_string()));
         host
     }
