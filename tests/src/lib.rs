@@ -328,6 +328,14 @@ pub fn flannel() -> Subject {
     subject("flannel", json!({"subnetFile": file, "dataDir": "$DIR/flannel", "delegate": delegate, "ipam": ipam}))
 }
 
+/// flannel, in one process, with flanneld's file in the directory of the host: its path is the same in each run, so a soak can be
+/// continued.
+fn flannel_with_own_file() -> Subject {
+    let text = subnet_env(["10.77.0.1/24", "fd00:77::1/64"], 1450);
+    let subject = campaign_subjects::delegating("in one process").with("subnetFile", json!("$DIR/subnet.env"));
+    subject.on(format!("printf '%s' '{text}' >$DIR/subnet.env").leak())
+}
+
 /// The subjects of a flood, as they are installed, each with its weight: its share of all calls.
 pub fn flooded() -> Vec<(Subject, usize)> {
     let of = |plugin: &str, keys: Value| Subject::new(installed(), plugin, keys);
@@ -355,7 +363,7 @@ pub fn flooded() -> Vec<(Subject, usize)> {
         (tap().in_directory(installed()), 1),
         (crowded_host_device(installed()), 1),
         (campaign_subjects::crowded_source_routing(installed()), 2),
-        (campaign_subjects::delegating("in one process"), 2),
+        (flannel_with_own_file(), 2),
         (campaign_subjects::crowded_ports(installed(), "nftables"), 1),
         (campaign_subjects::crowded_ports(installed(), "iptables"), 1),
         (campaign_subjects::crowded_firewall(installed(), "nftables"), 1),

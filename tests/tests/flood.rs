@@ -6,7 +6,7 @@ use cnikit_testkit::campaign::{runs_all_cases, sample};
 use cnikit_testkit::soak::Soak;
 use cnikit_testkit::{Host, Subject, flood};
 use cnikit_tests::campaign_subjects::{INTERFACE, interface_result};
-use cnikit_tests::{dual_stack, flooded, installed, script};
+use cnikit_tests::{built, dual_stack, flooded, installed, script};
 use serde_json::{Value, json};
 
 /// How many operations all floods have together. A run makes half of the floods, by chance; all with `CNIKIT_CAMPAIGNS=whole`.
@@ -94,6 +94,16 @@ fn a_plugin_that_needs_space_to_delete_is_found() {
 fn a_plugin_that_gives_an_address_twice_is_found() {
     let (_bin, subject) = script(r#"[ $CNI_COMMAND != ADD ] || echo '{"ips":[{"address":"10.0.0.9/24"}]}'"#, json!({}));
     flood::random_calls(&subject, 300);
+}
+
+/// What a soak compares with that of earlier runs has no path that a run makes for itself.
+#[test]
+fn the_configurations_of_a_soak_are_the_same_in_each_run() {
+    for (subject, _) in flooded() {
+        let after = subject.after.as_ref().map(|after| format!("{} {}", after.made, after.result)).unwrap_or_default();
+        let text = format!("{} {:?} {} {}", subject.conf, subject.env, subject.host_setup, after);
+        assert!(!text.contains(built().to_str().unwrap()) && !text.contains("/tmp"), "{}: {text}", subject.title);
+    }
 }
 
 /// Two batches of 2,000 operations.
