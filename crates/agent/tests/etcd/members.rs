@@ -70,8 +70,8 @@ fn many_blocks_are_claimed_many_at_once() {
             (0..3).map(|n| served_at(host, &cluster.endpoint(n)).get(method).copied().unwrap_or_default()).sum()
         };
         let (before, ranges) = (requests("Txn"), requests("Range"));
-        // Without the daemon, which renews it, the session ends when claims take longer than five seconds, as on a busy machine: then it
-        // is opened again, and the last claim is made anew, in about 20 transactions more.
+        // Without the daemon, which renews it, the session ends when claims take longer than five seconds, as on a busy machine:
+        // then it is opened again, and the last claim is made anew, in about 20 transactions more.
         let _kept = node.keep();
         let began = Instant::now();
         node.want("pods", 1_024 * 64 - 3).unwrap();
