@@ -33,6 +33,9 @@ pub struct Host {
     own: Vec<PathBuf>,
 }
 
+/// The source of the file systems of [`Host::on_small_disk`]. They come and go with hosts, and are in no snapshot.
+pub(crate) const SMALL_DISK: &str = "cnikit-small-disk";
+
 /// A mounted file system, until it is dropped.
 #[derive(Debug)]
 struct SmallDisk(PathBuf);
@@ -94,7 +97,7 @@ impl Host {
     #[must_use]
     pub fn on_small_disk(mut self, kib: u32) -> Host {
         let options = format!("size={kib}k,mode=700");
-        mount(Some("tmpfs"), self.dir(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).unwrap();
+        mount(Some(SMALL_DISK), self.dir(), Some("tmpfs"), MsFlags::empty(), Some(options.as_str())).unwrap();
         self.disk = Some(SmallDisk(self.dir().to_owned()));
         self
     }

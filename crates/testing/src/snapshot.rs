@@ -15,6 +15,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::sys::uio::pread;
 
+use crate::host::SMALL_DISK;
 use crate::{Container, Host};
 
 /// Files of host-local and pool with content that may change: the last reserved address, the index, released addresses. In a
@@ -452,11 +453,11 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The mounts of the calling thread's namespace that a test is answerable for. Into a namespace whose root is shared
+/// The mounts of the calling thread's namespace that a test is answerable for, without the disks of hosts. Into a namespace whose root is shared
 /// (`mount_namespaces(7)`) the rest of the machine's mounts propagate: there, only those below this directory.
 fn mounts(dir: &Path) -> BTreeSet<String> {
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
-    let mut lines: Vec<&str> = table.lines().collect();
+    let mut lines: Vec<&str> = table.lines().filter(|line| line.split(' ').next() != Some(SMALL_DISK)).collect();
     if root_is_shared(&fs::read_to_string("/proc/thread-self/mountinfo").unwrap_or_default()) {
         let dir = dir.to_string_lossy();
         lines.retain(|line| line.split(' ').nth(1).is_some_and(|place| place.starts_with(dir.as_ref())));
