@@ -453,8 +453,8 @@ fn read_regular(path: &Path) -> io::Result<Vec<u8>> {
     Ok(content)
 }
 
-/// The mounts of the calling thread's namespace that a test is answerable for, without the disks of hosts. Into a namespace whose root is shared
-/// (`mount_namespaces(7)`) the rest of the machine's mounts propagate: there, only those below this directory.
+/// The mounts of the calling thread's namespace that a test is answerable for, without the disks of hosts. Into a namespace whose
+/// root is shared (`mount_namespaces(7)`) the rest of the machine's mounts propagate: there, only those below this directory.
 fn mounts(dir: &Path) -> BTreeSet<String> {
     let table = fs::read_to_string("/proc/thread-self/mounts").unwrap_or_default();
     let mut lines: Vec<&str> = table.lines().filter(|line| line.split(' ').next() != Some(SMALL_DISK)).collect();
