@@ -96,7 +96,7 @@ fn a_plugin_that_gives_an_address_twice_is_found() {
     flood::random_calls(&subject, 300);
 }
 
-/// What a soak compares with that of earlier runs has no path that a run makes for itself.
+/// A soak is continued only with the configurations of the earlier runs, so they contain no path that a run makes for itself.
 #[test]
 fn the_configurations_of_a_soak_are_the_same_in_each_run() {
     for (subject, _) in flooded() {

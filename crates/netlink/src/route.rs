@@ -215,8 +215,8 @@ impl Netlink {
         Ok(own.map(|route| route.dst).collect())
     }
 
-    /// The route that packets to this address would take, with its prefix as `dst`; `None` if there is none, as for each
-    /// address of IPv6 if the kernel has no IPv6.
+    /// The route that packets to this address would take, with its prefix as `dst`. It is `None` if no route leads
+    /// there; without IPv6 in the kernel, no route leads to any address of IPv6.
     ///
     /// It is one look-up, however many routes there are. A route to exactly this address takes precedence over any shorter
     /// prefix.
@@ -244,7 +244,7 @@ impl Netlink {
             link: None,
             forgives: Forgives::Nothing,
         }) {
-            // There is no route, or it is a blackhole, unreachable or prohibit route; or the kernel has no IPv6.
+            // No route leads there, or a blackhole, unreachable or prohibit route does, or the kernel lacks IPv6.
             Err(error) if NO_WAY.contains(&error.errno) || error.unsupported() => Ok(None),
             found => Ok(found?.iter().find_map(|message| parse(message)?.into_iter().next())),
         }

@@ -87,10 +87,10 @@ impl<'a> Stage<'a> {
         if let Some(only) = side.only.as_ref().filter(|only| *only != scenario.plugin) {
             return Err(format!("of {SIDE} only {only} is measured"));
         }
-        let container = |_| Ok(Container { netns: netns()?, prev: None });
         if !side.bin.join(scenario.plugin).exists() {
             return Err(format!("{SIDE} has no plugin {}", scenario.plugin));
         }
+        let container = |_| Ok(Container { netns: netns()?, prev: None });
         let containers = (0..scenario.at_once).map(container).collect::<Result<_>>()?;
         let dir = Builder::new().disable_cleanup(true).tempdir();
         let dir = dir.map_err(|error| format!("a temporary directory: {error}"))?;
@@ -143,7 +143,8 @@ impl<'a> Stage<'a> {
             }
             if *verb == proven {
                 self.sh(&self.placed(line), "").map_err(|_| {
-                    let (plugin, verb) = (self.scenario.plugin, verb.name());
+                    let plugin = self.scenario.plugin;
+                    let verb = verb.name();
                     format!("with {SIDE}, {plugin} does not do what this row measures: after {verb}, `{line}` fails")
                 })?;
             }
@@ -205,8 +206,10 @@ impl<'a> Stage<'a> {
         let stderr = String::from_utf8_lossy(&run.stderr);
         let first_line = stderr.lines().find(|line| !line.trim().is_empty()).unwrap_or_default().trim();
         let said = [said[0], said[1], first_line].iter().filter(|part| !part.is_empty()).copied().collect::<Vec<_>>();
-        let program = if verb.command().is_some() { String::new() } else { format!("{} ", self.scenario.plugin) };
-        format!("with {SIDE}, {program}{} fails: {}", verb.name(), said.join("; "))
+        let name = verb.name();
+        // The name of a command begins with that of cnitool.
+        let call = if verb.command().is_some() { name.to_owned() } else { format!("{} {name}", self.scenario.plugin) };
+        format!("with {SIDE}, {call} fails: {}", said.join("; "))
     }
 
     fn remember(&mut self, runs: &[Run]) {

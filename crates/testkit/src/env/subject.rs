@@ -234,8 +234,11 @@ impl Subject {
 
     /// Creates a host and prepares it for the plugin.
     pub fn host(&self) -> Host {
-        let host = Host::new();
-        let host = if let Some(kib) = self.disk { host.on_small_disk(kib) } else { host }.with_own(&self.state);
+        let mut host = Host::new();
+        if let Some(kib) = self.disk {
+            host = host.on_small_disk(kib);
+        }
+        let host = host.with_own(&self.state);
         host.sh(&self.host_setup.replace("$DIR", &host.dir().display().to_string()));
         host
     }
