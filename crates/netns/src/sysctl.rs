@@ -56,9 +56,13 @@ pub fn set(_: &Inside, key: &str, value: &str) -> Result<SysctlChange, Error> {
 }
 
 /// Whether the kernel has IPv6. It has none if it was built or booted without it (`ipv6.disable=1`), in all namespaces.
+///
+/// # Errors
+/// stat(2) fails for another reason than that the directory does not exist.
 #[doc(alias = "ipv6.disable")]
-pub fn has_ipv6() -> bool {
-    Path::new(NET).join("ipv6").exists()
+pub fn has_ipv6() -> Result<bool, Error> {
+    let directory = Path::new(NET).join("ipv6");
+    directory.try_exists().map_err(|source| Error::new("find", directory.to_string_lossy(), source))
 }
 
 /// The settings of the namespace that the calling thread is in, below one descriptor of `/proc/sys/net`, for keys that come from a

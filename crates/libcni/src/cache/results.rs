@@ -113,9 +113,9 @@ impl Cache {
         Ok(directory.replace(&file_name::of(&list.name, attachment), &content, 0o600)?)
     }
 
-    /// Whether there is an intent of an ADD that neither succeeded nor was withdrawn.
+    /// Whether there is an intent of an ADD that neither succeeded nor was withdrawn. If stat(2) cannot tell, there may be one.
     pub(crate) fn has_begun(&self, list: &NetworkList, attachment: &Attachment) -> bool {
-        self.intents().join(file_name::of(&list.name, attachment)).exists()
+        self.intents().join(file_name::of(&list.name, attachment)).try_exists().unwrap_or(true)
     }
 
     /// Removes the intent of an ADD that made nothing a DEL would have to undo.

@@ -59,7 +59,7 @@ impl Resource for Layer3 {
             }
         }
         if let Some(address) = self.addresses.iter().find(|address| address.is_ipv6())
-            && !sysctl::has_ipv6()
+            && !sysctl::has_ipv6()?
         {
             let text = format!("{} cannot have {address}: this kernel has no IPv6", self.ifname);
             let hint = "boot it without ipv6.disable=1, or remove IPv6 addresses from the IPAM plugin's configuration";
