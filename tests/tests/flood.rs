@@ -96,7 +96,7 @@ fn a_plugin_that_gives_an_address_twice_is_found() {
     flood::random_calls(&subject, 300);
 }
 
-/// A soak is continued only with the configurations of the earlier runs, so they contain no path that a run makes for itself.
+/// Otherwise each run would be counted as a build of its own.
 #[test]
 fn the_configurations_of_a_soak_are_the_same_in_each_run() {
     for (subject, _) in flooded() {
@@ -106,9 +106,18 @@ fn the_configurations_of_a_soak_are_the_same_in_each_run() {
     }
 }
 
-/// Two batches of 2,000 operations.
 #[test]
-fn a_stopped_soak_is_resumed_only_with_the_same_plugins() {
+fn the_subjects_of_a_soak_have_titles_of_their_own() {
+    let mut titles: Vec<_> = flooded().into_iter().map(|(subject, _)| subject.title).collect();
+    let all = titles.len();
+    titles.sort();
+    titles.dedup();
+    assert_eq!(titles.len(), all, "{titles:?}");
+}
+
+/// Three batches of 2,000 operations.
+#[test]
+fn a_stopped_soak_is_resumed_and_counts_each_build_of_the_plugins() {
     let host = Host::new();
     let plugin = installed().join("cni-plugins");
     let bin = host.dir().join("bin");
@@ -116,31 +125,31 @@ fn a_stopped_soak_is_resumed_only_with_the_same_plugins() {
     // A program copies it: a child of another thread could inherit our file descriptor, and a file that is open for writing cannot
     // be executed.
     host.sh(&format!("mkdir '{0}' && cp '{1}' '{0}/host-local'", bin.display(), plugin.display()));
-    let soak = |time_limit| Soak {
+    let soak = |operations, time_limit, label: &str| Soak {
         subjects: vec![(Subject::new(&bin, "host-local", json!({"ipam": dual_stack()})), 1)],
-        operations: 4000,
+        operations,
         time_limit,
         state: state.clone(),
+        label: label.to_owned(),
     };
-    let saved_state = || std::fs::read_to_string(&state).unwrap();
-    let half = soak(Duration::from_millis(100)).run().unwrap();
+    let builds = || {
+        let text = std::fs::read_to_string(&state).unwrap();
+        let document: Value = serde_json::from_str(&text).unwrap();
+        let of = |build: &Value| (build["label"].clone(), build["batches"].clone());
+        document["builds"].as_array().unwrap().iter().map(of).collect::<Vec<_>>()
+    };
+    let half = soak(4000, Duration::from_millis(100), "first").run().unwrap();
     assert!((2000..4000).contains(&half.operations) && half.audits == 1, "the batch under way is finished: {half:?}");
-    assert_eq!(soak(Duration::MAX).already_done().unwrap(), None);
-    let whole = soak(Duration::MAX).run().unwrap();
+    assert_eq!(soak(4000, Duration::MAX, "").already_done().unwrap(), None);
+    let whole = soak(4000, Duration::MAX, "the same").run().unwrap();
     assert!((4000..5000).contains(&whole.operations) && whole.audits == 2 && whole.kills > half.kills, "{whole:?}");
-    let written = saved_state();
-    let document: Value = serde_json::from_str(&written).unwrap();
-    assert_eq!(
-        (&document["batches"], &document["tally"]["operations"]),
-        (&json!(2), &json!(whole.operations)),
-        "{document}"
-    );
-    // No round is left, which is reported.
-    let over = soak(Duration::MAX).already_done().unwrap().unwrap();
+    assert_eq!(builds(), [(json!("first"), json!(2))]);
+    // Nothing is left to do, which is reported.
+    let over = soak(4000, Duration::MAX, "").already_done().unwrap().unwrap();
     assert!(over.contains("of 4000 operations") && over.contains("--anew"), "{over}");
-    assert_eq!(soak(Duration::MAX).run().unwrap(), whole);
+    assert_eq!(soak(4000, Duration::MAX, "nothing to do").run().unwrap(), whole);
     host.sh(&format!("echo >>'{}/host-local'", bin.display()));
-    let refused = soak(Duration::MAX).run().unwrap_err().to_string();
-    assert!(refused.contains("another build of the plugins") && refused.contains("--anew"), "{refused}");
-    assert_eq!(saved_state(), written);
+    let more = soak(6000, Duration::MAX, "second").run().unwrap();
+    assert!((6000..7000).contains(&more.operations) && more.audits == 3, "{more:?}");
+    assert_eq!(builds(), [(json!("first"), json!(2)), (json!("second"), json!(1))]);
 }

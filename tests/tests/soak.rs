@@ -7,7 +7,7 @@ use std::time::Duration;
 use cnikit_testkit::soak::Soak;
 use cnikit_tests::flooded;
 
-const USAGE: &str = "soak [--operations NUMBER] [--for MINUTES] --state FILE";
+const USAGE: &str = "soak [--operations NUMBER] [--for MINUTES] [--label TEXT] --state FILE";
 
 fn main() -> ExitCode {
     let mut soak = Soak {
@@ -15,6 +15,7 @@ fn main() -> ExitCode {
         operations: 1_000_000,
         time_limit: Duration::MAX,
         state: std::path::PathBuf::new(),
+        label: String::new(),
     };
     let mut words = std::env::args().skip(1);
     while let Some(word) = words.next() {
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
             "--operations" => soak.operations = number() as usize,
             "--for" => soak.time_limit = Duration::from_mins(number().into()),
             "--state" => soak.state = value.into(),
+            "--label" => soak.label = value,
             _ => panic!("{word}: {USAGE}"),
         }
     }

@@ -49,14 +49,19 @@ impl SummaryLine {
     /// Prints the line to standard error, which test harnesses do not capture, and appends it to the file that `CNIKIT_EVIDENCE`
     /// names. The path must be absolute, because cargo starts tests in another directory than its own.
     pub fn print(&self) {
-        print_line(&self.to_string());
-        if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
-            let path = Path::new(&path);
-            assert!(path.is_absolute(), "CNIKIT_EVIDENCE={}: it wants an absolute path", path.display());
-            let file = OpenOptions::new().append(true).create(true).open(path);
-            let written = file.and_then(|mut file| file.write_all(format!("{self}\n").as_bytes()));
-            written.unwrap_or_else(|error| panic!("CNIKIT_EVIDENCE={}: {error}", path.display()));
-        }
+        print_evidence(&self.to_string());
+    }
+}
+
+/// Prints a line as [`SummaryLine::print`] does.
+pub(crate) fn print_evidence(line: &str) {
+    print_line(line);
+    if let Some(path) = std::env::var_os("CNIKIT_EVIDENCE") {
+        let path = Path::new(&path);
+        assert!(path.is_absolute(), "CNIKIT_EVIDENCE={}: it wants an absolute path", path.display());
+        let file = OpenOptions::new().append(true).create(true).open(path);
+        let written = file.and_then(|mut file| file.write_all(format!("{line}\n").as_bytes()));
+        written.unwrap_or_else(|error| panic!("CNIKIT_EVIDENCE={}: {error}", path.display()));
     }
 }
 

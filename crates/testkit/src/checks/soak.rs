@@ -1,5 +1,6 @@
 //! A flood of calls for hours, which can be interrupted and continued.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, IsTerminal};
@@ -9,8 +10,8 @@ use std::time::{Duration, Instant};
 use fastrand::Rng;
 use serde::{Deserialize, Serialize};
 
-use crate::campaign::summary_line::print_text;
-use crate::campaign::{SummaryLine, seed};
+use crate::campaign::seed;
+use crate::campaign::summary_line::{print_evidence, print_text};
 use crate::checks::flood::BATCH;
 use crate::env::subject::Subject;
 use crate::model_node::{Node, Tally, Workload};
@@ -18,80 +19,116 @@ use crate::model_node::{Node, Tally, Workload};
 /// A soak test: its subjects, its length, and the file with its state.
 #[derive(Clone, Debug)]
 pub struct Soak {
-    /// Each subject, with the number of its batches (of 2,000 operations) in a round. All batches of a round run on one host.
+    /// Each subject, with its weight: so many batches (of 2,000 operations) run on one host, one after the other, and its share of
+    /// all operations is proportional to it. Each has a title of its own.
     pub subjects: Vec<(Subject, usize)>,
     /// The number of operations, those of earlier runs included.
     pub operations: usize,
     /// The longest time of this run. The current batch is always finished.
     pub time_limit: Duration,
-    /// A file that is written after each batch. A later run continues from it, if the plugins are the same.
+    /// A file that is written after each batch. A later run continues from it.
     pub state: PathBuf,
+    /// What the state file says about these plugins: when they were built, from which commit.
+    pub label: String,
 }
 
 /// The content of the state file.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 struct State {
-    /// The hash of plugins and configurations: see [`Soak::build`].
-    #[serde(default)]
-    build: String,
+    /// One per build of the plugins, in the order of their first runs.
+    builds: Vec<Build>,
+    /// What was counted, by the titles of the subjects.
+    tallies: BTreeMap<String, Tally>,
+}
+
+/// The runs with one build of the plugins and the same configurations.
+#[derive(Clone, Debug, Default, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Build {
+    label: String,
+    /// See [`Soak::hash`].
+    hash: String,
     /// The seed of all random choices; each batch adds its number to it.
     seed: u64,
     batches: u64,
+    operations: usize,
     /// The time of all runs together, in seconds.
     seconds: f64,
-    tally: Tally,
 }
 
 impl Soak {
-    /// Floods each subject in turn until the operations are complete or the time is over. Prints the progress after each batch.
-    /// Returns the outcome of all runs together.
+    /// Floods the subjects until the operations are complete or the time is over. Prints the progress after each batch. Returns the
+    /// outcome of all runs together.
+    ///
+    /// Next is the subject that has made the least of its share, with all its batches. Other plugins than those of earlier runs, or
+    /// other configurations, are counted as a build of their own.
     ///
     /// # Errors
-    /// The state of earlier runs cannot be read or written, or belongs to another build of the plugins or other
-    /// configurations; or the plugins were replaced during a batch, which is then not counted.
+    /// The state of earlier runs cannot be read or written; or the plugins were replaced during a batch, which is then not counted.
     pub fn run(&self) -> io::Result<Tally> {
-        let mut state = self.load_state()?;
+        let mut state = State::read(&self.state)?;
         if let Some(text) = self.done_message(&state) {
             print_text(&format!("soak: {text}\n"));
-        }
-        let begin = Instant::now();
-        let earlier_operations = state.tally.operations;
-        let earlier_seconds = state.seconds;
-        let round: Vec<&Subject> =
-            self.subjects.iter().flat_map(|(subject, batches)| vec![subject; *batches]).collect();
-        let mut reusable = None;
-        while state.tally.operations < self.operations && begin.elapsed() < self.time_limit {
-            let subject = round[usize::try_from(state.batches).unwrap_or_default() % round.len()];
-            let node = match reusable.take() {
-                Some((of, node)) if std::ptr::eq(of, subject) => node,
-                _ => Node::new(&Workload::of(subject)),
-            };
-            let mut chance = Rng::with_seed(state.seed.wrapping_add(state.batches));
-            let one = node.batch(&mut chance, BATCH.min(self.operations - state.tally.operations));
-            one.found.iter().for_each(|found| print_text(&format!("\n{found}\n")));
-            self.check_build(&state.build)?;
-            if one.found.is_empty() {
-                reusable = Some((subject, node));
+        } else {
+            let hash = self.hash()?;
+            state.begin(&self.label, &hash);
+            let limits = Limits { begin: Instant::now(), earlier: state.sum().operations, hash };
+            while !self.is_over(&state, &limits) {
+                self.flood_next(&mut state, &limits)?;
             }
-            state.tally.add(one);
-            state.batches += 1;
-            state.seconds = earlier_seconds + begin.elapsed().as_secs_f64();
-            state.write(&self.state)?;
-            self.progress(&state, earlier_operations, begin.elapsed());
         }
-        Ok(self.end(state))
+        Ok(self.end(&state))
+    }
+
+    /// Floods the next subject on a host of its own.
+    fn flood_next(&self, state: &mut State, limits: &Limits) -> io::Result<()> {
+        let (subject, weight) = self.next(state);
+        let node = Node::new(&Workload::of(subject));
+        let before = Instant::now();
+        let earlier_seconds = state.build().seconds;
+        for _ in 0..*weight {
+            if self.is_over(state, limits) {
+                break;
+            }
+            let mut chance = Rng::with_seed(state.build().seed.wrapping_add(state.build().batches));
+            let batch = node.batch(&mut chance, BATCH.min(self.operations - state.sum().operations));
+            batch.found.iter().for_each(|found| print_text(&format!("\n{found}\n")));
+            self.check_build(&limits.hash)?;
+            let is_damaged = !batch.found.is_empty();
+            state.build().batches += 1;
+            state.build().operations += batch.operations;
+            state.build().seconds = earlier_seconds + before.elapsed().as_secs_f64();
+            state.tallies.entry(subject.title.clone()).or_default().add(batch);
+            state.write(&self.state)?;
+            self.progress(state, limits);
+            if is_damaged {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    fn is_over(&self, state: &State, limits: &Limits) -> bool {
+        state.sum().operations >= self.operations || limits.begin.elapsed() >= self.time_limit
+    }
+
+    /// The subject that has made the least of its share.
+    fn next(&self, state: &State) -> &(Subject, usize) {
+        let made = |(subject, weight): &&(Subject, usize)| state.made(subject) / weight;
+        self.subjects.iter().min_by_key(made).expect("a soak test has a subject")
     }
 
     /// A text to print instead of a run, if earlier runs completed all operations.
     ///
     /// # Errors
-    /// The state of earlier runs cannot be read, or belongs to another build of the plugins or other configurations.
+    /// The state of earlier runs cannot be read.
     pub fn already_done(&self) -> io::Result<Option<String>> {
-        Ok(self.done_message(&self.load_state()?))
+        Ok(self.done_message(&State::read(&self.state)?))
     }
 
     fn done_message(&self, state: &State) -> Option<String> {
-        let done = state.tally.operations;
+        let done = state.sum().operations;
         let wanted = self.operations;
         let text = format!(
             "nothing is left to do, for earlier runs made {done} of {wanted} operations: `--anew` forgets them and begins \
@@ -100,30 +137,16 @@ impl Soak {
         (done >= wanted).then_some(text)
     }
 
-    /// Reads the state of earlier runs, or makes a new state with a new seed.
-    fn load_state(&self) -> io::Result<State> {
-        match State::read(&self.state)? {
-            None => Ok(State { build: self.build()?, seed: seed(), ..State::default() }),
-            Some(state) if state.build == self.build()? => Ok(state),
-            Some(_) => Err(io::Error::other(format!(
-                "it is of another build of the plugins, or of other configurations: {HINT}"
-            ))),
-        }
-    }
-
     /// Fails if the plugins have changed since the batch began.
-    fn check_build(&self, build: &str) -> io::Result<()> {
-        if self.build()? == build {
+    fn check_build(&self, hash: &str) -> io::Result<()> {
+        if self.hash()? == hash {
             return Ok(());
         }
-        Err(io::Error::other(
-            "the plugins were exchanged while they were flooded: this batch is not counted, and a run with those that \
-             were there before goes on without it",
-        ))
+        Err(io::Error::other("the plugins were exchanged while they were flooded: this batch is not counted"))
     }
 
     /// A hash of the plugins' files and of the configurations.
-    fn build(&self) -> io::Result<String> {
+    fn hash(&self) -> io::Result<String> {
         let mut hash = DefaultHasher::new();
         for (subject, batches) in &self.subjects {
             let Subject { bin, plugin: _, title, conf, env, after, .. } = subject;
@@ -143,10 +166,11 @@ impl Soak {
     }
 
     /// Prints the progress: on a terminal over the last line, otherwise as a new line.
-    fn progress(&self, state: &State, before: usize, took: Duration) {
-        let Tally { operations, kills, audits, found, .. } = &state.tally;
-        let each = took.as_secs_f64() / count(operations.saturating_sub(before).max(1));
-        let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(*operations)));
+    fn progress(&self, state: &State, limits: &Limits) {
+        let Tally { operations, kills, audits, found, .. } = state.sum();
+        let made = operations.saturating_sub(limits.earlier).max(1);
+        let each = limits.begin.elapsed().as_secs_f64() / count(made);
+        let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(operations)));
         let percent = operations * 100 / self.operations.max(1);
         let (start, end) = if io::stderr().is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
         print_text(&format!(
@@ -158,26 +182,41 @@ impl Soak {
         ));
     }
 
-    fn end(&self, state: State) -> Tally {
-        let State { seed, batches, seconds, tally, .. } = state;
-        let names: Vec<&str> = self.subjects.iter().map(|(subject, _)| subject.title.as_str()).collect();
-        let mut line: SummaryLine = tally.line(format!("soak {}", names.join(", ")), self.operations);
-        line.notes.push(format!("{batches} batches from seed {seed} in {}", hours(Duration::from_secs_f64(seconds))));
-        line.print();
-        tally
+    /// Prints a line for each build, and one for each subject with its share of all operations.
+    fn end(&self, state: &State) -> Tally {
+        for Build { label, seed, batches, operations, seconds, .. } in &state.builds {
+            let time = hours(Duration::from_secs_f64(*seconds));
+            print_evidence(&format!(
+                "build: {label}: {operations} operations, {batches} batches from seed {seed} in {time}"
+            ));
+        }
+        let weights: usize = self.subjects.iter().map(|(_, weight)| weight).sum();
+        for (subject, weight) in &self.subjects {
+            let share = self.operations * weight / weights;
+            let tally = state.tallies.get(&subject.title).cloned().unwrap_or_default();
+            tally.line(format!("soak {}", subject.title), share).print();
+        }
+        state.sum()
     }
 }
 
-/// The hint of an error about the state file.
-const HINT: &str = "`--anew` forgets it and begins anew, another `--state` keeps it";
+/// What a run began with.
+struct Limits {
+    begin: Instant,
+    /// The operations of earlier runs.
+    earlier: usize,
+    /// The hash of the plugins.
+    hash: String,
+}
 
 impl State {
-    fn read(path: &Path) -> io::Result<Option<State>> {
+    /// The state of earlier runs; an empty one if there is no file.
+    fn read(path: &Path) -> io::Result<State> {
         match fs::read(path) {
-            Ok(text) => serde_json::from_slice(&text)
-                .map(Some)
-                .map_err(|error| io::Error::other(format!("it is damaged, {error}: {HINT}"))),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+            Ok(text) => serde_json::from_slice(&text).map_err(|error| {
+                io::Error::other(format!("it is damaged, or of another version of this program, {error}: {HINT}"))
+            }),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(State::default()),
             Err(error) => Err(error),
         }
     }
@@ -185,10 +224,39 @@ impl State {
     /// Replaces the file atomically, so that an interrupted run leaves the old one.
     fn write(&self, path: &Path) -> io::Result<()> {
         let new = path.with_extension("new");
-        fs::write(&new, serde_json::to_vec_pretty(self)?)?;
+        let mut text = serde_json::to_string_pretty(self)?;
+        text.push('\n');
+        fs::write(&new, text)?;
         fs::rename(new, path)
     }
+
+    /// Makes the build with this hash the current one, which is the last.
+    fn begin(&mut self, label: &str, hash: &str) {
+        let known = self.builds.iter().position(|build| build.hash == hash).map(|at| self.builds.remove(at));
+        let new = || Build { label: label.to_owned(), hash: hash.to_owned(), seed: seed(), ..Build::default() };
+        self.builds.push(known.unwrap_or_else(new));
+    }
+
+    /// The current build.
+    fn build(&mut self) -> &mut Build {
+        self.builds.last_mut().expect("a run begins with a build")
+    }
+
+    /// The number of operations of a subject.
+    fn made(&self, subject: &Subject) -> usize {
+        self.tallies.get(&subject.title).map_or(0, |tally| tally.operations)
+    }
+
+    /// All subjects together.
+    fn sum(&self) -> Tally {
+        let mut sum = Tally::default();
+        self.tallies.values().cloned().for_each(|tally| sum.add(tally));
+        sum
+    }
 }
+
+/// The hint of an error about the state file.
+const HINT: &str = "`--anew` forgets it and begins anew, another `--state` keeps it";
 
 #[expect(clippy::cast_precision_loss, reason = "no count is that large")]
 fn count(number: usize) -> f64 {
@@ -206,34 +274,58 @@ mod tests {
 
     use super::*;
 
-    /// A soak test of a plugin that is never called, in a directory.
+    /// A soak test of two plugins that are never called, in a directory.
     fn soak(dir: &Path) -> Soak {
         fs::write(dir.join("plugin"), "one build").unwrap();
-        let subject = Subject::new(dir, "plugin", json!({}));
-        Soak { subjects: vec![(subject, 1)], operations: 1, time_limit: Duration::ZERO, state: dir.join("soak.json") }
+        let subject = |title| Subject::new(dir, "plugin", json!({})).called(title);
+        let subjects = vec![(subject("light"), 1), (subject("heavy"), 3)];
+        let state = dir.join("soak.json");
+        Soak { subjects, operations: 1, time_limit: Duration::ZERO, state, label: "today".to_owned() }
     }
 
     #[test]
     fn plugins_that_were_exchanged_meanwhile_are_found() {
         let dir = tempfile::tempdir().unwrap();
         let soak = soak(dir.path());
-        let state = soak.load_state().unwrap();
-        soak.check_build(&state.build).unwrap();
+        let hash = soak.hash().unwrap();
+        soak.check_build(&hash).unwrap();
         fs::write(dir.path().join("plugin"), "another one").unwrap();
-        let refused = soak.check_build(&state.build).unwrap_err().to_string();
+        let refused = soak.check_build(&hash).unwrap_err().to_string();
         assert!(refused.contains("exchanged"), "{refused}");
-        state.write(&soak.state).unwrap();
-        let refused = soak.load_state().unwrap_err().to_string();
-        assert!(refused.contains("another build") && refused.contains("--anew"), "{refused}");
+    }
+
+    #[test]
+    fn a_build_is_known_again() {
+        let mut state = State::default();
+        for (label, hash) in [("monday", "a"), ("tuesday", "b"), ("wednesday", "a")] {
+            state.begin(label, hash);
+            state.build().batches += 1;
+        }
+        let builds: Vec<_> = state.builds.iter().map(|build| (build.label.as_str(), build.batches)).collect();
+        assert_eq!(builds, [("tuesday", 1), ("monday", 2)]);
+    }
+
+    #[test]
+    fn the_subject_with_the_least_of_its_share_is_next() {
+        let dir = tempfile::tempdir().unwrap();
+        let soak = soak(dir.path());
+        let mut state = State::default();
+        let mut order = Vec::new();
+        for _ in 0..8 {
+            let (subject, _) = soak.next(&state);
+            order.push(subject.title.clone());
+            state.tallies.entry(subject.title.clone()).or_default().operations += BATCH;
+        }
+        assert_eq!(order, ["light", "heavy", "heavy", "heavy", "light", "heavy", "heavy", "heavy"]);
     }
 
     #[test]
     fn a_damaged_file_is_refused_with_a_hint() {
         let dir = tempfile::tempdir().unwrap();
         let soak = soak(dir.path());
-        for damaged in ["", "{\"seed\":", "[]"] {
+        for damaged in ["", "{\"builds\":", "[]", "{\"seed\":1}"] {
             fs::write(&soak.state, damaged).unwrap();
-            let refused = soak.load_state().unwrap_err().to_string();
+            let refused = soak.run().unwrap_err().to_string();
             assert!(refused.contains("damaged") && refused.contains("--anew"), "{refused}");
         }
     }
