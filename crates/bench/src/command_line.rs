@@ -11,7 +11,7 @@ cnikit-bench measures plugins side by side. scripts/bench and scripts/profile st
 
 Usage:
   cnikit-bench measure --ours DIR [--tool FILE] [--peer NAME=DIR [--tool FILE] [--only PLUGIN]]... [--floor DIR] [--out DIR] [--rows WORDS] [--short] [--assert] [--guard] [--publish]
-  cnikit-bench profile --ours DIR [--peer NAME=DIR]... [--rows WORDS]
+  cnikit-bench profile --ours DIR [--tool FILE] [--rows WORDS]
   cnikit-bench paths --ours DIR
   cnikit-bench scenarios
 

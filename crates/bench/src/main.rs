@@ -65,7 +65,9 @@ fn rounds(asked: &Asked, scenario: &Scenario) -> usize {
 }
 
 fn profile(asked: &Asked, scenario: &Scenario) -> Result<()> {
-    asked.sides.iter().take(1).try_for_each(|side| say(&profile::profile(scenario, side, rounds(asked, scenario))?))
+    let Some(side) = asked.sides.first() else { return Ok(()) };
+    let profiled = profile::profile(scenario, side, rounds(asked, scenario));
+    say(&profiled.map_err(|why| table::sentence(&why, &side.name))?)
 }
 
 fn measure(asked: &Asked) -> Result<bool> {
