@@ -184,7 +184,9 @@ impl Soak {
 
     /// Prints a line for each build, and one for each subject with its share of all operations.
     fn end(&self, state: &State) -> Tally {
-        for Build { label, seed, batches, operations, seconds, .. } in &state.builds {
+        for Build { label, seed, batches, operations, seconds, .. } in
+            state.builds.iter().filter(|build| build.batches > 0)
+        {
             let time = hours(Duration::from_secs_f64(*seconds));
             print_evidence(&format!(
                 "build: {label}: {operations} operations, {batches} batches from seed {seed} in {time}"
