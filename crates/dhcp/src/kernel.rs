@@ -13,6 +13,7 @@ use libc::{
     BPF_MSH, BPF_RET, BPF_W,
 };
 use nix::sys::socket::{LinkAddr, SockaddrLike};
+use socket2::SockFilter;
 
 /// A statement of a filter: what it does, with which number, and how many statements it skips if the comparison holds and if not.
 type Statement = (u32, u32, u8, u8);
@@ -25,7 +26,7 @@ const DROP: Statement = (BPF_RET | BPF_K, 0, 0, 0);
 /// Accepts whole UDP datagrams to port 68 with a reply to this client (`op`, `hlen`, `chaddr`) and, if it is given, to the request
 /// with this number (`xid`). Replies to other clients of the link, which servers may broadcast, wake no process, and neither do
 /// those of a host that has not seen the request.
-pub(crate) fn reply_filter(mac: Mac, xid: Option<u32>) -> Vec<libc::sock_filter> {
+pub(crate) fn reply_filter(mac: Mac, xid: Option<u32>) -> Vec<SockFilter> {
     let [first @ .., fifth, sixth] = mac.0;
     let compare = BPF_JMP | BPF_JEQ | BPF_K;
     let xid = match xid {
@@ -56,7 +57,7 @@ pub(crate) fn reply_filter(mac: Mac, xid: Option<u32>) -> Vec<libc::sock_filter>
 }
 
 /// Accepts the datagrams of `DHCPv6` in the exchange with this number. The filter of a UDP socket reads from the UDP header on.
-pub(crate) fn answer_filter(xid: u32) -> Vec<libc::sock_filter> {
+pub(crate) fn answer_filter(xid: u32) -> Vec<SockFilter> {
     statements(&[
         (BPF_LD | BPF_W | BPF_ABS, 8, 0, 0),
         (BPF_ALU | BPF_AND | BPF_K, 0x00ff_ffff, 0, 0), // without the type of the message
@@ -67,7 +68,7 @@ pub(crate) fn answer_filter(xid: u32) -> Vec<libc::sock_filter> {
 }
 
 /// Accepts ARP packets of Ethernet and IPv4 that name this address as their sender's or target's.
-pub(crate) fn arp_filter(address: Ipv4Addr) -> Vec<libc::sock_filter> {
+pub(crate) fn arp_filter(address: Ipv4Addr) -> Vec<SockFilter> {
     let compare = BPF_JMP | BPF_JEQ | BPF_K;
     statements(&[
         (BPF_LD | BPF_W | BPF_ABS, 14, 0, 0),
@@ -80,7 +81,7 @@ pub(crate) fn arp_filter(address: Ipv4Addr) -> Vec<libc::sock_filter> {
 }
 
 /// Accepts neighbour solicitations and advertisements for these addresses, of which there are at most thirty.
-pub(crate) fn neighbor_filter(addresses: &[Ipv6Addr]) -> Vec<libc::sock_filter> {
+pub(crate) fn neighbor_filter(addresses: &[Ipv6Addr]) -> Vec<SockFilter> {
     let compare = BPF_JMP | BPF_JEQ | BPF_K;
     let word = BPF_LD | BPF_W | BPF_ABS;
     let mut program = vec![
@@ -106,11 +107,11 @@ pub(crate) fn neighbor_filter(addresses: &[Ipv6Addr]) -> Vec<libc::sock_filter> 
     statements(&program)
 }
 
-fn statements(statements: &[Statement]) -> Vec<libc::sock_filter> {
+fn statements(statements: &[Statement]) -> Vec<SockFilter> {
     let mut filter = Vec::new();
     for (code, k, jt, jf) in statements {
         let code = u16::try_from(*code).unwrap_or_default(); // each is smaller than 256
-        filter.push(libc::sock_filter { code, jt: *jt, jf: *jf, k: *k });
+        filter.push(SockFilter::new(code, *jt, *jf, *k));
     }
     filter
 }
@@ -133,25 +134,6 @@ fn set_number(socket: impl AsFd, level: i32, option: i32, value: i32) -> io::Res
     // SAFETY: the socket is open, and the pointer is to a live number of this size, which the kernel copies.
     let result =
         unsafe { libc::setsockopt(socket.as_fd().as_raw_fd(), level, option, ptr::from_ref(&value).cast(), size) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Has the kernel drop what the filter does not accept; see socket(7).
-#[doc(alias = "SO_ATTACH_FILTER")]
-pub(crate) fn attach_filter(socket: impl AsFd, filter: &mut [libc::sock_filter]) -> io::Result<()> {
-    let length = u16::try_from(filter.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-    let program = libc::sock_fprog { len: length, filter: filter.as_mut_ptr() };
-    let size = u32::try_from(size_of::<libc::sock_fprog>()).map_err(io::Error::other)?;
-    // SAFETY: the socket is open, `program` has this size, and the filter that it points to is live; the kernel copies it.
-    let result = unsafe {
-        libc::setsockopt(
-            socket.as_fd().as_raw_fd(),
-            libc::SOL_SOCKET,
-            libc::SO_ATTACH_FILTER,
-            ptr::from_ref(&program).cast(),
-            size,
-        )
-    };
     if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 

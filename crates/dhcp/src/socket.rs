@@ -13,8 +13,8 @@ use nix::sys::socket::{
     AddressFamily, LinkAddr, MsgFlags, SockFlag, SockType, SockaddrIn, SockaddrIn6, bind, recvfrom, sendto, setsockopt,
     socket,
 };
-
 use serde::{Deserialize, Serialize};
+use socket2::{SockFilter, SockRef};
 
 use crate::v6::ALL_SERVERS;
 use crate::{Error, Result, kernel, v6};
@@ -104,7 +104,7 @@ impl LinkSocket {
     /// The namespace cannot be entered, the link does not exist, or the kernel refuses the socket (it needs `CAP_NET_RAW`).
     pub fn open(netns: &Netns, link: &str, index: u32, mac: Mac) -> Result<Self> {
         let filter = kernel::reply_filter(mac, None);
-        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IP, filter)?, mac, xid: None })
+        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IP, &filter)?, mac, xid: None })
     }
 
     /// From now on it receives the replies to the exchange with this number only: the kernel drops what another host sends without
@@ -114,9 +114,9 @@ impl LinkSocket {
     /// The kernel refuses the filter.
     pub fn expect(&mut self, xid: u32) -> Result<()> {
         if self.xid != Some(xid) {
-            let mut filter = kernel::reply_filter(self.mac, Some(xid));
+            let filter = kernel::reply_filter(self.mac, Some(xid));
             let failed = |source| Error::new(format!("filter the packets of {}", self.packets.link), source);
-            kernel::attach_filter(&self.packets.socket, &mut filter).map_err(failed)?;
+            SockRef::from(&self.packets.socket).attach_filter(&filter).map_err(failed)?;
             self.xid = Some(xid);
         }
         Ok(())
@@ -146,7 +146,7 @@ impl ArpSocket {
     /// As [`LinkSocket::open`].
     pub fn open(netns: &Netns, link: &str, index: u32, address: Ipv4Addr) -> Result<Self> {
         let filter = kernel::arp_filter(address);
-        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_ARP, filter)? })
+        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_ARP, &filter)? })
     }
 
     /// Sends an ARP packet to every host of the link.
@@ -173,7 +173,7 @@ impl NeighborSocket {
     /// As [`LinkSocket::open`].
     pub fn open(netns: &Netns, link: &str, index: u32, own: Mac, addresses: Vec<Ipv6Addr>) -> Result<Self> {
         let filter = kernel::neighbor_filter(&addresses);
-        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IPV6, filter)?, own, addresses })
+        Ok(Self { packets: PacketSocket::open(netns, link, index, libc::ETH_P_IPV6, &filter)?, own, addresses })
     }
 
     /// The addresses whose packets it receives.
@@ -244,7 +244,7 @@ impl MulticastSocket {
     pub fn expect(&mut self, xid: u32) -> Result<()> {
         if self.xid != Some(xid) {
             let failed = |source| Error::new(format!("filter the datagrams of {}", self.link), source);
-            kernel::attach_filter(&self.socket, &mut kernel::answer_filter(xid)).map_err(failed)?;
+            SockRef::from(&self.socket).attach_filter(&kernel::answer_filter(xid)).map_err(failed)?;
             self.xid = Some(xid);
         }
         Ok(())
@@ -317,18 +317,12 @@ impl UplinkSocket {
 }
 
 impl PacketSocket {
-    fn open(
-        netns: &Netns,
-        link: &str,
-        index: u32,
-        protocol: i32,
-        mut filter: Vec<libc::sock_filter>,
-    ) -> Result<PacketSocket> {
+    fn open(netns: &Netns, link: &str, index: u32, protocol: i32, filter: &[SockFilter]) -> Result<PacketSocket> {
         let work = || -> io::Result<OwnedFd> {
             // Without a protocol it receives nothing: no packet comes in before there is a filter, and a link.
             let flags = SockFlag::SOCK_CLOEXEC | SockFlag::SOCK_NONBLOCK;
             let socket = socket(AddressFamily::Packet, SockType::Datagram, flags, None)?;
-            kernel::attach_filter(&socket, &mut filter)?;
+            SockRef::from(&socket).attach_filter(filter)?;
             kernel::ignore_outgoing(&socket)?;
             bind(socket.as_raw_fd(), &kernel::link_address(index, protocol, EVERYONE)?)?;
             Ok(socket)

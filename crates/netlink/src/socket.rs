@@ -10,6 +10,7 @@ use netlink_sys::SocketAddr;
 use nix::errno::Errno;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::sys::socket::{getsockopt, setsockopt, sockopt};
+use socket2::{SockFilter, SockRef};
 
 use crate::deferred_close::DeferredClose;
 use crate::frame::frames;
@@ -42,6 +43,8 @@ pub struct Socket {
     pub(crate) buffer: Vec<u8>,
     /// Whether closing the socket takes so long that no caller should wait for it.
     ends_slowly: bool,
+    /// Whether it has a filter.
+    filtered: bool,
     /// Set on drop if the kernel is to close the socket. It must be dropped after `inner`, so it is declared after it.
     last: Option<DeferredClose>,
 }
@@ -96,6 +99,24 @@ impl Socket {
     pub fn next_sequence(&mut self) -> u32 {
         self.sequence = self.sequence.wrapping_add(1).max(1);
         self.sequence
+    }
+
+    /// From now on the kernel drops the messages to this socket that the filter does not accept; without one, none.
+    ///
+    /// # Errors
+    /// An earlier filter cannot be removed. It is no error if there can be no filter.
+    #[doc(alias = "SO_ATTACH_FILTER")]
+    pub(crate) fn filter(&mut self, filter: Option<&[SockFilter]>) -> io::Result<()> {
+        let socket = SockRef::from(&self.inner);
+        match filter {
+            Some(filter) => self.filtered |= socket.attach_filter(filter).is_ok(),
+            None if self.filtered => {
+                socket.detach_filter()?;
+                self.filtered = false;
+            }
+            None => {}
+        }
+        Ok(())
     }
 
     /// Subscribes to the events of a multicast group.
@@ -246,6 +267,7 @@ fn open(protocol: isize) -> io::Result<Socket> {
         missed: false,
         buffer: room(LONGEST)?,
         ends_slowly: false,
+        filtered: false,
         last: None,
     })
 }

@@ -1,6 +1,7 @@
 //! Waiting for a state of a link or of its addresses, by the kernel's events.
 
 use nix::errno::Errno;
+use socket2::SockFilter;
 
 use crate::frame::HEADER;
 use crate::socket::Heard;
@@ -15,6 +16,9 @@ const IPV6_ADDRESS_EVENTS: u32 = 9;
 const ANY: u32 = 0;
 /// The position of the link's index in an event; it is the same in `ifinfomsg` and `ifaddrmsg`.
 const INDEX: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
+/// The same for a filter, and the position of the receiver's port in the header of an answer.
+const INDEX_AT: u32 = 20;
+const PORT_AT: u32 = 12;
 
 /// The link that is waited for, the multicast groups of its events, and the operation for errors.
 pub(crate) struct Subject {
@@ -27,6 +31,27 @@ impl Subject {
     /// The end of a link.
     pub(crate) fn deletion(index: u32) -> Self {
         Self { operation: "delete link", groups: &[LINK_EVENTS], index }
+    }
+
+    /// Accepts the answers to the socket with this port, and the events about the link; `None` if it is any link. Without it, each
+    /// of several hundred calls that wait for a link of their own would be woken by the events of all.
+    ///
+    /// See `Documentation/networking/filter.rst` of the kernel. A filter reads numbers as big-endian ones.
+    fn filter(&self, port: u32) -> Option<[SockFilter; 6]> {
+        const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
+        const COMPARE: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
+        const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+        let as_read = |number: u32| u32::from_be_bytes(number.to_ne_bytes());
+        (self.index != ANY).then(|| {
+            [
+                SockFilter::new(LOAD, 0, 0, PORT_AT),
+                SockFilter::new(COMPARE, 2, 0, as_read(port)),
+                SockFilter::new(LOAD, 0, 0, INDEX_AT),
+                SockFilter::new(COMPARE, 0, 1, as_read(self.index)),
+                SockFilter::new(RETURN, 0, 0, u32::MAX), // the whole message
+                SockFilter::new(RETURN, 0, 0, 0),
+            ]
+        })
     }
 
     /// Whether one of the events is about the link.
@@ -137,6 +162,9 @@ impl<'a> Subscription<'a> {
     pub(crate) fn new(netlink: &'a Netlink, subject: &Subject) -> Result<Self> {
         let failed = |source| Error::new(subject.operation, format!("number {}", subject.index), source);
         let subscription = Self { netlink, groups: subject.groups };
+        let set_filter =
+            |socket: &mut Socket| socket.filter(subject.filter(socket.port).as_ref().map(<[_; 6]>::as_slice));
+        netlink.with_socket(set_filter).map_err(failed)?;
         subject
             .groups
             .iter()

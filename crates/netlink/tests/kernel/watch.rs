@@ -3,7 +3,7 @@
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-use cnikit_netlink::{Address, Batch, LinkChange, Netlink};
+use cnikit_netlink::{Address, Batch, Link, LinkChange, Netlink};
 use cnikit_process::Deadline;
 
 use crate::scene::{address, inside, net, pair, pair_up, up};
@@ -120,25 +120,54 @@ fn drops(netns: &cnikit_netns::Netns) -> u32 {
     table.lines().skip(1).map(drops).sum()
 }
 
-#[test]
-fn more_events_than_the_queue_holds_have_the_state_read_anew() {
+/// Waits for a change of `near` that comes after 8,000 changes of the link that is chosen, and returns how many events of them the
+/// socket had no room for.
+#[expect(clippy::unwrap_used, reason = "a witness that cannot see has failed")]
+fn drops_of_many_changes(choose: impl Fn(&Link, &Link) -> u32) -> u32 {
     let (netns, netlink) = inside();
     let (near, far) = pair(&netns, &netlink);
     let other = Netlink::inside(&netns).unwrap();
     let calls = std::cell::Cell::new(0);
-    let ready = |link: &cnikit_netlink::Link| {
+    let ready = |link: &Link| {
         // The first reading happens before the subscription.
         if calls.replace(calls.get() + 1) == 1 {
             for number in 0..8000 {
-                other.change(far.index, &LinkChange::default().mtu(1300 + number % 100)).unwrap();
+                other.change(choose(&near, &far), &LinkChange::default().mtu(1300 + number % 100)).unwrap();
             }
             other.change(near.index, &LinkChange::default().mtu(1234)).unwrap();
         }
         link.mtu == 1234
     };
     assert_eq!(netlink.wait_link(near.index, soon(), ready).unwrap().mtu, 1234);
-    assert!(drops(&netns) > 0, "the queue held it all, so nothing was tested");
     assert_eq!(netlink.links_of_kind("veth").unwrap().len(), 2);
+    drops(&netns)
+}
+
+#[test]
+fn more_events_than_the_queue_holds_have_the_state_read_anew() {
+    let drops = drops_of_many_changes(|near, _| near.index);
+    assert!(drops > 0, "the queue held it all, so nothing was tested");
+}
+
+#[test]
+fn events_about_other_links_are_not_received() {
+    assert_eq!(drops_of_many_changes(|_, far| far.index), 0);
+}
+
+#[test]
+fn any_link_is_waited_for_after_a_certain_one() {
+    let (netns, netlink) = inside();
+    let (near, far) = pair(&netns, &netlink);
+    netlink.wait_link(near.index, Deadline::after(Duration::ZERO), |link| link.running).unwrap_err();
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let deadline = Deadline::after(Duration::from_millis(50));
+            deadline.pause(Duration::from_secs(1));
+            Netlink::inside(&netns).unwrap().change(far.index, &LinkChange::default().mtu(1234)).unwrap();
+        });
+        let look = || Ok(Some(netlink.link_at(far.index)?.mtu).filter(|mtu| *mtu == 1234));
+        assert_eq!(netlink.wait_for(soon(), look).unwrap(), Some(1234));
+    });
 }
 
 /// Many addresses make the reading long, so that some changes happen during it.
