@@ -3,7 +3,6 @@
 use nix::errno::Errno;
 use socket2::SockFilter;
 
-use crate::frame::HEADER;
 use crate::socket::Heard;
 use crate::{Address, Error, Link, Netlink, Result, Socket};
 use cnikit_process::Deadline;
@@ -14,51 +13,88 @@ const IPV6_ADDRESS_EVENTS: u32 = 9;
 
 /// The index that no link has, for events about any link.
 const ANY: u32 = 0;
-/// The position of the link's index in an event; it is the same in `ifinfomsg` and `ifaddrmsg`.
-const INDEX: std::ops::Range<usize> = HEADER + 4..HEADER + 8;
-/// The same for a filter, and the position of the receiver's port in the header of an answer.
-const INDEX_AT: u32 = 20;
-const PORT_AT: u32 = 12;
+/// The positions in an event of its type (`nlmsg_type`), of the family and of the link's index; the last two are the same in
+/// `ifinfomsg` and `ifaddrmsg`. And that of the receiver's port in an answer (`nlmsg_pid`).
+const KIND: u8 = 4;
+const FAMILY: u8 = 16;
+const INDEX: u8 = 20;
+const PORT: u8 = 12;
+
+/// What the kernel does with a message to a socket; see `Documentation/networking/filter.rst` of the kernel.
+const ACCEPT: SockFilter = SockFilter::new(RETURN, 0, 0, u32::MAX);
+const DROP: SockFilter = SockFilter::new(RETURN, 0, 0, 0);
+const RETURN: u16 = 0x06; // BPF_RET | BPF_K
+const COMPARE: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
 
 /// The link that is waited for, the multicast groups of its events, and the operation for errors.
 pub(crate) struct Subject {
     operation: &'static str,
     groups: &'static [u32],
     index: u32,
+    /// Whether only the event that the link is gone is of interest.
+    is_deletion: bool,
 }
 
 impl Subject {
+    fn new(operation: &'static str, groups: &'static [u32], index: u32) -> Self {
+        Self { operation, groups, index, is_deletion: false }
+    }
+
     /// The end of a link.
     pub(crate) fn deletion(index: u32) -> Self {
-        Self { operation: "delete link", groups: &[LINK_EVENTS], index }
+        Self { is_deletion: true, ..Self::new("delete link", &[LINK_EVENTS], index) }
     }
 
-    /// Accepts the answers to the socket with this port, and the events about the link; `None` if it is any link. Without it, each
-    /// of several hundred calls that wait for a link of their own would be woken by the events of all.
-    ///
-    /// See `Documentation/networking/filter.rst` of the kernel. A filter reads numbers as big-endian ones.
-    fn filter(&self, port: u32) -> Option<[SockFilter; 6]> {
-        const LOAD: u16 = 0x20; // BPF_LD | BPF_W | BPF_ABS
-        const COMPARE: u16 = 0x15; // BPF_JMP | BPF_JEQ | BPF_K
-        const RETURN: u16 = 0x06; // BPF_RET | BPF_K
-        let as_read = |number: u32| u32::from_be_bytes(number.to_ne_bytes());
-        (self.index != ANY).then(|| {
-            [
-                SockFilter::new(LOAD, 0, 0, PORT_AT),
-                SockFilter::new(COMPARE, 2, 0, as_read(port)),
-                SockFilter::new(LOAD, 0, 0, INDEX_AT),
-                SockFilter::new(COMPARE, 0, 1, as_read(self.index)),
-                SockFilter::new(RETURN, 0, 0, u32::MAX), // the whole message
-                SockFilter::new(RETURN, 0, 0, 0),
-            ]
-        })
+    /// The bytes by which an event that is waited for is known, and their positions.
+    fn signs(&self) -> Vec<(u8, Vec<u8>)> {
+        let mut signs = Vec::new();
+        if self.is_deletion {
+            // Of another family is the event that the link is no port of a bridge any more. It comes earlier.
+            signs.push((KIND, libc::RTM_DELLINK.to_ne_bytes().to_vec()));
+            signs.push((FAMILY, vec![0])); // AF_UNSPEC
+        }
+        if self.index != ANY {
+            signs.push((INDEX, self.index.to_ne_bytes().to_vec()));
+        }
+        signs
     }
 
-    /// Whether one of the events is about the link.
+    /// Whether one of the events is waited for.
     pub(crate) fn is_meant(&self, events: &[Vec<u8>]) -> bool {
-        let wanted = self.index.to_ne_bytes();
-        self.index == ANY || events.iter().any(|event| event.get(INDEX) == Some(&wanted))
+        let signs = self.signs();
+        let has = |event: &[u8], (at, sign): &(u8, Vec<u8>)| {
+            event.get(usize::from(*at)..).is_some_and(|rest| rest.starts_with(sign))
+        };
+        events.iter().any(|event| signs.iter().all(|sign| has(event, sign)))
     }
+
+    /// Accepts the answers to the socket with this port, and the events that are waited for; `None` if all are. Without it, each of
+    /// several hundred calls that wait for a link of their own would be woken by the events of all.
+    fn filter(&self, port: u32) -> Option<Vec<SockFilter>> {
+        let signs = self.signs();
+        if signs.is_empty() {
+            return None;
+        }
+        let mut filter = Vec::from(comparison(PORT, &port.to_ne_bytes(), true, ACCEPT));
+        for (at, sign) in signs {
+            filter.extend(comparison(at, &sign, false, DROP));
+        }
+        filter.push(ACCEPT);
+        Some(filter)
+    }
+}
+
+/// Compares the bytes of a message at this position with the sign, and does `then` if they are equal or, with `equal` false, if they
+/// are not. A filter reads a number as a big-endian one.
+fn comparison(at: u8, sign: &[u8], equal: bool, then: SockFilter) -> [SockFilter; 3] {
+    let load = match sign.len() {
+        1 => 0x30, // BPF_LD | BPF_B | BPF_ABS
+        2 => 0x28, // BPF_LD | BPF_H | BPF_ABS
+        _ => 0x20, // BPF_LD | BPF_W | BPF_ABS
+    };
+    let number = sign.iter().fold(0, |number, byte| number << 8 | u32::from(*byte));
+    let (if_equal, if_not) = if equal { (0, 1) } else { (1, 0) };
+    [SockFilter::new(load, 0, 0, at.into()), SockFilter::new(COMPARE, if_equal, if_not, number), then]
 }
 
 impl Netlink {
@@ -71,7 +107,7 @@ impl Netlink {
     /// once if the link is deleted ([`Error::is_absent`](crate::Error::is_absent)) or its socket fails.
     #[doc(alias = "RTNLGRP_LINK")]
     pub fn wait_link(&self, index: u32, deadline: Deadline, ready: impl Fn(&Link) -> bool) -> Result<Link> {
-        let subject = Subject { operation: "wait for link", groups: &[LINK_EVENTS], index };
+        let subject = Subject::new("wait for link", &[LINK_EVENTS], index);
         self.watch(&subject, deadline, || self.link_at(index), ready, describe_link)
     }
 
@@ -81,7 +117,7 @@ impl Netlink {
     /// That of `look`, or the socket fails.
     #[doc(alias = "RTNLGRP_LINK")]
     pub fn wait_for<T>(&self, deadline: Deadline, look: impl Fn() -> Result<Option<T>>) -> Result<Option<T>> {
-        let subject = Subject { operation: "wait for a link", groups: &[LINK_EVENTS], index: ANY };
+        let subject = Subject::new("wait for a link", &[LINK_EVENTS], ANY);
         match self.watch(&subject, deadline, look, Option::is_some, |_| String::new()) {
             Err(error) if error.timed_out() => Ok(None),
             found => found,
@@ -103,8 +139,7 @@ impl Netlink {
         deadline: Deadline,
         ready: impl Fn(&[Address]) -> bool,
     ) -> Result<Vec<Address>> {
-        let groups = &[IPV6_ADDRESS_EVENTS, LINK_EVENTS];
-        let subject = Subject { operation: "wait for addresses of link", groups, index };
+        let subject = Subject::new("wait for addresses of link", &[IPV6_ADDRESS_EVENTS, LINK_EVENTS], index);
         let describe = |addresses: &Vec<Address>| describe_addresses(index, addresses);
         self.watch(&subject, deadline, || self.addresses(index), |addresses: &Vec<Address>| ready(addresses), describe)
     }
@@ -162,8 +197,7 @@ impl<'a> Subscription<'a> {
     pub(crate) fn new(netlink: &'a Netlink, subject: &Subject) -> Result<Self> {
         let failed = |source| Error::new(subject.operation, format!("number {}", subject.index), source);
         let subscription = Self { netlink, groups: subject.groups };
-        let set_filter =
-            |socket: &mut Socket| socket.filter(subject.filter(socket.port).as_ref().map(<[_; 6]>::as_slice));
+        let set_filter = |socket: &mut Socket| socket.filter(subject.filter(socket.port).as_deref());
         netlink.with_socket(set_filter).map_err(failed)?;
         subject
             .groups

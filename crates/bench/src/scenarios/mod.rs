@@ -264,6 +264,19 @@ const IPTABLES: Scenario = Scenario {
 };
 const ALL_AT_ONCE: Scenario = Scenario { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
 
+/// A bridge with so many ports, to each of which the kernel sends a copy of a broadcast. Their other ends are without IPv6, which would
+/// send for seconds.
+macro_rules! ports {
+    ($count:literal) => {
+        concat!(
+            "sysctl -qw net.ipv6.conf.default.disable_ipv6=1 && ip link add bench0 up type bridge && for n in $(seq ",
+            $count,
+            "); do echo link add p$n master bench0 up type veth peer name q$n; echo link set q$n up; done | ip -batch - && ",
+            "sysctl -qw net.ipv6.conf.default.disable_ipv6=0"
+        )
+    };
+}
+
 /// The text in an error of `before` if this kernel has no such links. The scenario is then skipped.
 pub(crate) const LACKING: &str = "this kernel lacks";
 
@@ -651,6 +664,8 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "bridge, 16 at once", at_once: 16, short: 0, ..ALL_AT_ONCE },
     Scenario { name: "bridge, 64 at once", at_once: 64, short: 2, has_floor: true, ..ALL_AT_ONCE },
     Scenario { name: "bridge, burst of 250", at_once: 250, rounds: 5, short: 0, has_floor: true, ..ALL_AT_ONCE },
+    Scenario { name: "bridge with 300 ports", before: ports!("300"), conf: BRIDGE, short: 0, ..ONE },
+    Scenario { name: "bridge with 1,000 ports", before: ports!("1000"), conf: BRIDGE, short: 0, ..ONE },
     Scenario { name: "bridge", conf: BRIDGE, steps: &[Status], rows: &[Status], pause: BRIEF, ..ONE },
     Scenario {
         name: "bridge, 1,000 valid, 100 stale",

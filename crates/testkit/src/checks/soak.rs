@@ -73,44 +73,41 @@ impl Soak {
         } else {
             let hash = self.hash()?;
             state.begin(&self.label, &hash);
-            let limits = Limits { begin: Instant::now(), earlier: state.sum().operations, hash };
-            while !self.is_over(&state, &limits) {
-                self.flood_next(&mut state, &limits)?;
+            let start = RunStart { begin: Instant::now(), earlier: state.sum().operations, hash };
+            while !self.is_over(&state, &start) {
+                self.flood_next(&mut state, &start)?;
             }
         }
         Ok(self.end(&state))
     }
 
-    /// Floods the next subject on a host of its own.
-    fn flood_next(&self, state: &mut State, limits: &Limits) -> io::Result<()> {
+    /// Floods the next subject on a host of its own, with one batch at least: to make the host may take longer than the time limit.
+    fn flood_next(&self, state: &mut State, start: &RunStart) -> io::Result<()> {
         let (subject, weight) = self.next(state);
+        let begin = Instant::now();
         let node = Node::new(&Workload::of(subject));
-        let before = Instant::now();
         let earlier_seconds = state.build().seconds;
         for _ in 0..*weight {
-            if self.is_over(state, limits) {
-                break;
-            }
             let mut chance = Rng::with_seed(state.build().seed.wrapping_add(state.build().batches));
             let batch = node.batch(&mut chance, BATCH.min(self.operations - state.sum().operations));
             batch.found.iter().for_each(|found| print_text(&format!("\n{found}\n")));
-            self.check_build(&limits.hash)?;
+            self.check_build(&start.hash)?;
             let is_damaged = !batch.found.is_empty();
             state.build().batches += 1;
             state.build().operations += batch.operations;
-            state.build().seconds = earlier_seconds + before.elapsed().as_secs_f64();
+            state.build().seconds = earlier_seconds + begin.elapsed().as_secs_f64();
             state.tallies.entry(subject.title.clone()).or_default().add(batch);
             state.write(&self.state)?;
-            self.progress(state, limits);
-            if is_damaged {
+            self.progress(state, start);
+            if is_damaged || self.is_over(state, start) {
                 break;
             }
         }
         Ok(())
     }
 
-    fn is_over(&self, state: &State, limits: &Limits) -> bool {
-        state.sum().operations >= self.operations || limits.begin.elapsed() >= self.time_limit
+    fn is_over(&self, state: &State, start: &RunStart) -> bool {
+        state.sum().operations >= self.operations || start.begin.elapsed() >= self.time_limit
     }
 
     /// The subject that has made the least of its share.
@@ -166,15 +163,15 @@ impl Soak {
     }
 
     /// Prints the progress: on a terminal over the last line, otherwise as a new line.
-    fn progress(&self, state: &State, limits: &Limits) {
+    fn progress(&self, state: &State, start: &RunStart) {
         let Tally { operations, kills, audits, found, .. } = state.sum();
-        let made = operations.saturating_sub(limits.earlier).max(1);
-        let each = limits.begin.elapsed().as_secs_f64() / count(made);
+        let made = operations.saturating_sub(start.earlier).max(1);
+        let each = start.begin.elapsed().as_secs_f64() / count(made);
         let left = Duration::from_secs_f64(each * count(self.operations.saturating_sub(operations)));
         let percent = operations * 100 / self.operations.max(1);
-        let (start, end) = if io::stderr().is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
+        let (erase, end) = if io::stderr().is_terminal() { ("\r\x1b[K", "") } else { ("", "\n") };
         print_text(&format!(
-            "{start}soak: {operations} of {} operations ({percent} %), {kills} killed, {audits} audits, {} found; {:.0} a second, {} left{end}",
+            "{erase}soak: {operations} of {} operations ({percent} %), {kills} killed, {audits} audits, {} found; {:.0} a second, {} left{end}",
             self.operations,
             found.len(),
             1.0 / each,
@@ -203,7 +200,7 @@ impl Soak {
 }
 
 /// What a run began with.
-struct Limits {
+struct RunStart {
     begin: Instant,
     /// The operations of earlier runs.
     earlier: usize,
