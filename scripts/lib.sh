@@ -61,6 +61,16 @@ need_linker() {
     [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
 }
 
+# need_protoc: the compiler of protocol buffers, and the definitions that come with it, which Debian has in a package of their own.
+need_protoc() {
+    local protoc
+    if ! protoc=$(command -v protoc); then
+        missing+=(protobuf-compiler libprotobuf-dev)
+    elif [ ! -e "${protoc%/bin/protoc}/include/google/protobuf/descriptor.proto" ]; then
+        missing+=(libprotobuf-dev)
+    fi
+}
+
 install_missing() {
     [ ${#missing[@]} -eq 0 ] && return
     say "installing: ${missing[*]}"
