@@ -87,6 +87,7 @@ impl Store {
         let unread = ledger.unread()?;
         self.record_release(&held);
         let freed = free(&mut ledger, &held)?;
+        files.discard_uncreated()?;
         match unread {
             None => Ok(freed),
             Some(error) => Err(Error::from(error)
@@ -152,6 +153,7 @@ impl Store {
         }
         self.record_release(&stale);
         let freed = free(&mut ledger, &stale)?;
+        files.discard_uncreated()?;
         match unread {
             None => Ok(freed),
             Some(error) => Err(error.into()),

@@ -83,6 +83,11 @@ impl Files {
         self.directory.renew(&address.to_string(), owner.content().as_bytes(), 0o600)
     }
 
+    /// Removes what killed calls of [`Files::create`] and [`Files::renew`] left.
+    pub(crate) fn discard_uncreated(&self) -> Result<(), StoreError> {
+        self.directory.discard_uncreated()
+    }
+
     /// Frees an address.
     pub(crate) fn remove(&self, address: IpAddr) -> Result<bool, StoreError> {
         self.directory.remove(&address.to_string())

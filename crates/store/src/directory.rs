@@ -27,6 +27,10 @@ const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 const LOCAL: [FsType; 6] =
     [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC];
 
+/// File systems on which all supported kernels can create a file without a name (`O_TMPFILE`). Others may, as overlayfs of newer kernels.
+const WITH_UNNAMED_FILES: [FsType; 5] =
+    [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC];
+
 /// A directory of small files, resolved when it was opened.
 ///
 /// File names are single components: one with a slash, `.` or `..` is an error (EINVAL), so no name from a caller leads out of it.
@@ -168,6 +172,11 @@ impl Directory {
     #[doc(alias = "statfs")]
     pub fn is_local(&self) -> bool {
         fstatfs(self).is_ok_and(|found| LOCAL.contains(&found.filesystem_type()))
+    }
+
+    /// Whether a file without a name can be created in it; `false` if that is not certain.
+    pub(crate) fn has_unnamed_files(&self) -> bool {
+        fstatfs(self).is_ok_and(|found| WITH_UNNAMED_FILES.contains(&found.filesystem_type()))
     }
 
     /// The metadata of a file, without following a symbolic link; `None` if there is no such file.

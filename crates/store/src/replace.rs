@@ -81,14 +81,21 @@ impl Directory {
         Ok(was_there)
     }
 
-    /// Removes temporary files whose writers were killed. Those that are being written are left alone.
+    /// Removes temporary files whose writers were killed, also those of [`Directory::discard_uncreated`]. Those that are being written
+    /// are left alone.
     ///
     /// # Errors
     /// The directory cannot be listed, or a temporary file cannot be opened or removed. It stops at the first error.
     pub fn discard_unfinished(&self) -> Result<(), Error> {
+        self.discard_all(|_| true)?;
+        self.discard_uncreated()
+    }
+
+    /// Removes the temporary files of killed writers whose names are chosen.
+    pub(crate) fn discard_all(&self, choose: impl Fn(&str) -> bool) -> Result<(), Error> {
         let names = self.list()?;
-        let mut unfinished = names.iter().filter_map(|name| name.to_str()).filter(|name| is_unfinished(name));
-        unfinished.try_for_each(|name| self.discard(name))
+        let unfinished = names.iter().filter_map(|name| name.to_str()).filter(|name| is_unfinished(name));
+        unfinished.filter(|name| choose(name)).try_for_each(|name| self.discard(name))
     }
 
     /// Removes the temporary file of `name` if its writer was killed, as [`Directory::discard_unfinished`] does.

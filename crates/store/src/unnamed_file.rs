@@ -67,6 +67,27 @@ impl Directory {
         }
     }
 
+    /// Removes the temporary files that killed calls of [`Directory::create`] and [`Directory::renew`] left beside this directory,
+    /// on a file system that needs them. Those that are being written are left alone.
+    ///
+    /// # Errors
+    /// The parent directory cannot be opened or listed, or a temporary file cannot be opened or removed.
+    pub fn discard_uncreated(&self) -> Result<(), Error> {
+        if self.has_unnamed_files() { Ok(()) } else { self.discard_temporary_names() }
+    }
+
+    fn discard_temporary_names(&self) -> Result<(), Error> {
+        let place = self.place_of_temporary_names()?;
+        let prefix = format!(".{}.", self.identity().1);
+        place.discard_all(|name| name.starts_with(&prefix))
+    }
+
+    /// The parent directory. That of a mount's root is on another file system: then this directory itself.
+    fn place_of_temporary_names(&self) -> Result<Directory, Error> {
+        let above = self.parent()?;
+        if above.identity().0 == self.identity().0 { Ok(above) } else { self.try_clone() }
+    }
+
     /// Checks that a small file could be created here, without creating one that is visible.
     ///
     /// # Errors
@@ -95,14 +116,10 @@ impl<'a> UnnamedFile<'a> {
         }
     }
 
-    /// For a file system without unnamed files. The parent of a mount's root is on another file system: then the temporary file is
-    /// in the directory itself.
+    /// For a file system without unnamed files.
     fn with_temporary_name(directory: &'a Directory, name: &str, mode: u32) -> Result<UnnamedFile<'a>, Error> {
-        let above = directory.parent()?;
-        let own = directory.identity();
-        let parent = above.identity();
-        let place = if own.0 == parent.0 { above } else { directory.try_clone()? };
-        let staged = place.stage(&format!("{}.{name}", own.1), mode)?;
+        let place = directory.place_of_temporary_names()?;
+        let staged = place.stage(&format!("{}.{name}", directory.identity().1), mode)?;
         Ok(UnnamedFile { directory, file: staged.file, temporary: Some((place, staged.name)) })
     }
 
@@ -205,6 +222,27 @@ mod tests {
         unnamed.link("a").unwrap();
         assert_eq!(fs::read(directory.path().join("a")).unwrap(), b"short");
         assert_eq!(names(above.path()), ["d"]);
+    }
+
+    #[test]
+    fn a_temporary_file_of_a_killed_writer_is_removed_and_that_of_another_directory_is_not() {
+        let above = tempfile::tempdir().unwrap();
+        let directory = Directory::make(above.path().join("d"), 0o755).unwrap();
+        let other = Directory::make(above.path().join("e"), 0o755).unwrap();
+        for directory in [&directory, &other] {
+            drop(UnnamedFile::with_temporary_name(directory, "a", 0o600).unwrap());
+        }
+        let written = UnnamedFile::with_temporary_name(&directory, "b", 0o600).unwrap();
+        directory.discard_temporary_names().unwrap();
+        let left = [format!(".{}.b.new", directory.identity().1), format!(".{}.a.new", other.identity().1)];
+        let mut left = Vec::from(left.map(String::from));
+        left.extend(["d".to_owned(), "e".to_owned()]);
+        left.sort();
+        assert_eq!(names(above.path()), left);
+        drop(written);
+        directory.discard_temporary_names().unwrap();
+        directory.discard_uncreated().unwrap();
+        assert_eq!(names(above.path()).len(), 3, "the other directory's is left");
     }
 
     #[test]
