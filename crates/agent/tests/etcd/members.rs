@@ -73,13 +73,11 @@ fn many_blocks_are_claimed_many_at_once() {
         // Without the daemon, which renews it, the session ends when claims take longer than five seconds, as on a busy machine:
         // then it is opened again, and the last claim is made anew, in about 20 transactions more.
         let _kept = node.keep();
-        let began = Instant::now();
         node.want("pods", 1_024 * 64 - 3).unwrap();
         let (transactions, ranges) = (requests("Txn") - before, requests("Range") - ranges);
         assert_eq!(node.owners().len(), 1_024);
         // On a busy machine a claim is asked about that was not answered in time.
         assert!((64..=128).contains(&transactions), "{transactions} transactions");
         assert!(ranges <= 64, "{ranges} other reads");
-        assert!(began.elapsed() < Duration::from_secs(30), "{:?}", began.elapsed());
     });
 }

@@ -46,6 +46,20 @@ impl<'a> Operated<'a> {
         Operated { host: &cluster.host, name: name.into() }
     }
 
+    /// Sets a key of the configuration.
+    pub(crate) fn configure(&self, key: &str, value: Value) {
+        let file = self.dir().with_extension("json");
+        let mut config: Value = serde_json::from_slice(&fs::read(&file).unwrap()).unwrap();
+        config[key] = value;
+        fs::write(&file, config.to_string()).unwrap();
+    }
+
+    /// From now on unused blocks stay. Otherwise the daemon gives all but one back after five seconds in which nothing happens, to
+    /// which a test comes on a busy machine.
+    fn keep_unused_blocks(&self) {
+        self.configure("grace", json!(86_400));
+    }
+
     pub(crate) fn host(&self) -> &Host {
         self.host
     }
@@ -158,6 +172,7 @@ pub(crate) fn etcdctl(host: &Host, words: &str) -> String {
 fn the_addresses_of_host_local_become_the_pools_and_overlaps_are_refused_before() {
     let cluster = Cluster::start();
     let (a, b) = (Operated::new(&cluster, "a"), Operated::new(&cluster, "b"));
+    [&a, &b].into_iter().for_each(Operated::keep_unused_blocks);
     define(&a);
     for (address, container) in [("10.8.0.5", "c1"), ("10.8.0.37", "c2"), ("10.8.0.38", "c3"), ("10.8.0.245", "c4")] {
         a.hold("pods", address, container);
@@ -368,6 +383,7 @@ fn what_differs_is_found_with_what_to_do_and_nothing_is_while_nodes_claim() {
 fn pools_blocks_and_use_are_shown_and_a_node_is_fenced() {
     let cluster = Cluster::start();
     let (a, b) = (Operated::new(&cluster, "a"), Operated::new(&cluster, "b"));
+    [&a, &b].into_iter().for_each(Operated::keep_unused_blocks);
     define(&a);
     let (daemon, other) = (a.start(), b.start());
     assert!(a.claim("pods", 1) && b.claim("pods", 20));

@@ -4,7 +4,7 @@ use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use cnikit_pool::{NodeFiles, NodeState};
-use serde_json::{Value, json};
+use serde_json::json;
 
 use crate::cluster::Cluster;
 use crate::node::Node;
@@ -17,14 +17,6 @@ const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
 /// The network `pods` of a node, whose agent's program is run with the node's configuration.
 fn pods(node: &Operated<'_>) -> Network {
     Network::new(&node.dir(), &json!({"agent": AGENT, "agentConfig": node.dir().with_extension("json"), "timeout": 40}))
-}
-
-/// Sets a key of a node's configuration.
-fn configure(node: &Operated<'_>, key: &str, value: Value) {
-    let file = node.dir().with_extension("json");
-    let mut config: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
-    config[key] = value;
-    std::fs::write(&file, config.to_string()).unwrap();
 }
 
 fn add_all(pods: &Network, count: usize) {
@@ -76,8 +68,8 @@ fn a_process_that_is_killed_costs_no_grace_and_del_succeeds_at_once_while_etcd_i
     let netns = cluster.host.netns().clone();
     let node = Operated::new(&cluster, "a");
     define(&node);
-    configure(&node, "grace", json!(4));
-    configure(&node, "timeout", json!(500));
+    node.configure("grace", json!(4));
+    node.configure("timeout", json!(500));
     let (dir, config) = (node.dir(), node.dir().with_extension("json"));
     // Nothing is started by the plugin, so that each process is one of this test.
     let pods = Network::new(&dir, &json!({"agent": AGENT, "agentConfig": config, "timeout": 40}));
