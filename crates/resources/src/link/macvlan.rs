@@ -4,7 +4,7 @@ use std::fmt;
 
 use cnikit_netlink::{Mac, MacvlanMode, UpperKind};
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
-use cnikit_skel::{Journal, Result};
+use cnikit_skel::{Error, Journal, Result, code};
 
 use crate::link::container_link::{release, sweep};
 use crate::link::stacked::StackedLink;
@@ -41,7 +41,11 @@ impl Resource for Macvlan {
     }
 
     fn ensure(&self, context: &ApplyContext, journal: &mut Journal) -> Result<Made> {
-        self.link.make(self.upper_kind(), self.mac, context, journal)
+        let made = self.link.make(self.upper_kind(), self.mac, context, journal)?;
+        if self.bcqueuelen.is_some() {
+            self.check_queue(context)?;
+        }
+        Ok(made)
     }
 
     fn verify(&self, context: &ApplyContext, drifts: &mut Drifts) -> Result<()> {
@@ -57,6 +61,16 @@ impl Resource for Macvlan {
 }
 
 impl Macvlan {
+    /// A kernel that has no queue of this length ignores the request, and reports none.
+    fn check_queue(&self, context: &ApplyContext) -> Result<()> {
+        let ifname = &self.link.ifname;
+        if let Some(UpperKind::Macvlan { queue: None, .. }) = context.container()?.link(ifname)?.upper {
+            let text = format!("{ifname} cannot have `bcqueuelen`, which Linux has since 5.11");
+            return Err(Error::new(code::SYSTEM, text).hint("remove the key, or use a newer kernel"));
+        }
+        Ok(())
+    }
+
     /// The kind of link, as netlink takes it.
     pub fn upper_kind(&self) -> UpperKind {
         UpperKind::Macvlan { mode: self.mode, queue: self.bcqueuelen }
