@@ -84,8 +84,8 @@ impl Subject {
     }
 }
 
-/// Compares the bytes of a message at this position with the sign, and does `then` if they are equal or, with `equal` false, if they
-/// are not. A filter reads a number as a big-endian one.
+/// Compares the bytes of a message at this position with the sign, and does `then` if they are equal or, with `equal` false, if
+/// they are not. A filter reads a number as a big-endian one.
 fn comparison(at: u8, sign: &[u8], equal: bool, then: SockFilter) -> [SockFilter; 3] {
     let load = match sign.len() {
         1 => 0x30, // BPF_LD | BPF_B | BPF_ABS

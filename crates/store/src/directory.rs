@@ -27,7 +27,8 @@ const XFS_SUPER_MAGIC: FsType = FsType(0x5846_5342);
 const LOCAL: [FsType; 6] =
     [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC, OVERLAYFS_SUPER_MAGIC];
 
-/// File systems on which all supported kernels can create a file without a name (`O_TMPFILE`). Others may, as overlayfs of newer kernels.
+/// File systems on which all supported kernels can create a file without a name (`O_TMPFILE`). Others may, as overlayfs of newer
+/// kernels.
 const WITH_UNNAMED_FILES: [FsType; 5] =
     [EXT4_SUPER_MAGIC, XFS_SUPER_MAGIC, BTRFS_SUPER_MAGIC, F2FS_SUPER_MAGIC, TMPFS_MAGIC];
 

@@ -81,8 +81,8 @@ impl Directory {
         Ok(was_there)
     }
 
-    /// Removes temporary files whose writers were killed, also those of [`Directory::discard_uncreated`]. Those that are being written
-    /// are left alone.
+    /// Removes temporary files whose writers were killed, also those of [`Directory::discard_uncreated`]. Those that are being
+    /// written are left alone.
     ///
     /// # Errors
     /// The directory cannot be listed, or a temporary file cannot be opened or removed. It stops at the first error.

@@ -264,8 +264,8 @@ const IPTABLES: Scenario = Scenario {
 };
 const ALL_AT_ONCE: Scenario = Scenario { conf: BRIDGE, rounds: 12, short: 3, ..ONE };
 
-/// A bridge with so many ports, to each of which the kernel sends a copy of a broadcast. Their other ends are without IPv6, which would
-/// send for seconds.
+/// A bridge with so many ports, to each of which the kernel sends a copy of a broadcast. Their other ends are without IPv6, which
+/// would send for seconds.
 macro_rules! ports {
     ($count:literal) => {
         concat!(
