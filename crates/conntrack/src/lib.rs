@@ -144,9 +144,7 @@ impl Conntrack {
             dumped => dumped,
         };
         match dumped {
-            Err(error) if is_lacking(&error) && Path::new(TRACKING).try_exists().is_ok_and(|exists| !exists) => {
-                return Ok(0);
-            }
+            Err(error) if is_lacking(&error) && matches!(Path::new(TRACKING).try_exists(), Ok(false)) => return Ok(0),
             Err(error) if is_lacking(&error) => return Err(cannot_delete()),
             dumped => dumped.map_err(|error| error.during("list", "tracked flows"))?,
         }

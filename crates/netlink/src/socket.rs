@@ -104,7 +104,7 @@ impl Socket {
     /// From now on the kernel drops the messages to this socket that the filter does not accept; without one, none.
     ///
     /// # Errors
-    /// An earlier filter cannot be removed. It is no error if there can be no filter.
+    /// An earlier filter cannot be removed. If the kernel refuses the new one, the socket works without it.
     #[doc(alias = "SO_ATTACH_FILTER")]
     pub(crate) fn filter(&mut self, filter: Option<&[SockFilter]>) -> io::Result<()> {
         let socket = SockRef::from(&self.inner);

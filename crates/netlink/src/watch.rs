@@ -20,7 +20,7 @@ const FAMILY: u8 = 16;
 const INDEX: u8 = 20;
 const PORT: u8 = 12;
 
-/// What the kernel does with a message to a socket; see `Documentation/networking/filter.rst` of the kernel.
+/// The results of a filter: the socket gets the message, or not. See `Documentation/networking/filter.rst` of the kernel.
 const ACCEPT: SockFilter = SockFilter::new(RETURN, 0, 0, u32::MAX);
 const DROP: SockFilter = SockFilter::new(RETURN, 0, 0, 0);
 const RETURN: u16 = 0x06; // BPF_RET | BPF_K
@@ -49,7 +49,7 @@ impl Subject {
     fn signs(&self) -> Vec<(u8, Vec<u8>)> {
         let mut signs = Vec::new();
         if self.is_deletion {
-            // Of another family is the event that the link is no port of a bridge any more. It comes earlier.
+            // A bridge reports earlier, with its own family, that the link has left it.
             signs.push((KIND, libc::RTM_DELLINK.to_ne_bytes().to_vec()));
             signs.push((FAMILY, vec![0])); // AF_UNSPEC
         }

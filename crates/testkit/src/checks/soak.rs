@@ -28,7 +28,7 @@ pub struct Soak {
     pub time_limit: Duration,
     /// A file that is written after each batch. A later run continues from it.
     pub state: PathBuf,
-    /// What the state file says about these plugins: when they were built, from which commit.
+    /// The name of these plugins in the state file: the date and the commit of their build.
     pub label: String,
 }
 
@@ -38,7 +38,7 @@ pub struct Soak {
 struct State {
     /// One per build of the plugins, in the order of their first runs.
     builds: Vec<Build>,
-    /// What was counted, by the titles of the subjects.
+    /// The counts of each subject, by its title.
     tallies: BTreeMap<String, Tally>,
 }
 
@@ -199,7 +199,7 @@ impl Soak {
     }
 }
 
-/// What a run began with.
+/// The time, the earlier operations and the plugins at the begin of a run.
 struct RunStart {
     begin: Instant,
     /// The operations of earlier runs.
@@ -209,7 +209,7 @@ struct RunStart {
 }
 
 impl State {
-    /// The state of earlier runs; an empty one if there is no file.
+    /// Reads the state of earlier runs. Without a file, it is empty.
     fn read(path: &Path) -> io::Result<State> {
         match fs::read(path) {
             Ok(text) => serde_json::from_slice(&text).map_err(|error| {
