@@ -19,7 +19,7 @@ const ALL: [Scene; 6] = [
     scene("two pods talk", two_pods_talk),
     scene("containerd is killed", containerd_is_killed),
     Scene {
-        // Its DEL returns before it removes the rules.
+        // Its DEL returns before it removes the rules. The link, too, it leaves to the kernel, which the scene waits for.
         theirs_leaves: &["nft: ", "iptables: ", "ip6tables: "],
         ..scene("the namespace is gone", the_namespace_is_gone)
     },
@@ -76,6 +76,9 @@ fn the_namespace_is_gone(stage: &mut Stage) {
     let one = stage.run("one", 8080);
     stage.node.sh(&format!("umount --lazy {0} && rm {0}", one.netns));
     stage.leave(&one);
+    if !stage.node.maker.is_ours() {
+        stage.wait_until_no_veth();
+    }
 }
 
 /// All addresses are different, every pod answers, and all are removed at once.

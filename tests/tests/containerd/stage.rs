@@ -99,6 +99,13 @@ impl Stage<'_> {
         container
     }
 
+    /// Waits until the host has no veth: the kernel removes the links of a namespace some time after the last reference to it.
+    pub(crate) fn wait_until_no_veth(&self) {
+        let until = "until [ -z \"$(ip -o link show type veth)\" ]; do sleep 0.02; done";
+        let (gone, output) = self.node.try_sh(&format!("timeout 60 sh -c '{until}'"));
+        assert!(gone, "the namespace is gone, its link is not: {output}");
+    }
+
     /// A container reaches all addresses of a pod.
     pub(crate) fn assert_reaches(&self, container: &str, to: &Sandbox) {
         for address in &to.addresses {
