@@ -120,6 +120,33 @@ fn await_one_socket(daemon: &LeaseDaemon) {
     }
 }
 
+/// The kernel closes a packet socket after a grace period: with 16 callers at once, the last one would wait for 16 of them.
+#[test]
+fn a_caller_does_not_wait_until_a_packet_socket_is_closed() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let trace = host.dir().join("trace").display().to_string();
+    let starter = ["strace", "-D", "-o", &trace, "-e", "trace=socket,close,sendto"].map(str::to_owned);
+    let daemon = LeaseDaemon::begin_by(&host, &starter, &[]).serving();
+    let container = container(&host, 1);
+    configure(&container, &daemon.add(&container, "one"));
+    await_one_socket(&daemon);
+    daemon.del("one");
+    await_one_socket(&daemon);
+    daemon.stop();
+    let trace = std::fs::read_to_string(&trace).unwrap();
+    let calls: Vec<&str> = trace.lines().collect();
+    let last = |kind: &str| calls.iter().rposition(|call| call.starts_with("sendto(") && call.contains(kind)).unwrap();
+    for reply in [last(r#"{\"lease\""#), last(r#"\"done\""#)] {
+        // That of the probes of ADD, and the one of DEL.
+        let opened = calls[..reply].iter().rposition(|call| call.starts_with("socket(AF_PACKET")).unwrap();
+        let (_, number) = calls[opened].rsplit_once("= ").unwrap();
+        let close = format!("close({number})");
+        let is_closed = |range: &[&str]| range.iter().any(|call| call.starts_with(&close));
+        assert!(!is_closed(&calls[opened..reply]) && is_closed(&calls[reply..]), "{number} of {trace}");
+    }
+}
+
 #[test]
 fn a_lease_is_got_checked_and_given_back() {
     let host = host();

@@ -12,6 +12,7 @@ use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
+use crate::closing::{Closing, SocketSlot};
 use crate::held::{HeldLease, LISTENING, STEPS, Step};
 use crate::interface::Revisited;
 use crate::log::log;
@@ -58,9 +59,10 @@ pub(crate) struct Attachment {
     lease: Option<Lease>,
     /// What a lease has done to the MTU of the interface.
     lowered_mtu: Option<LoweredMtu>,
-    link: Option<LinkSocket>,
-    arp: Option<ArpSocket>,
+    link: SocketSlot<LinkSocket>,
+    arp: SocketSlot<ArpSocket>,
     routed: Option<RoutedSocket>,
+    closing: Closing,
     /// Until when the sockets are open.
     listening: Duration,
     /// Until when an order waits for its first lease; `None` once that was reported.
@@ -74,10 +76,12 @@ impl Attachment {
         (place, uplink): (Place, Option<Uplink>),
         former: Option<FormerLease>,
         behaviour: Behaviour,
+        closing: &Closing,
         until: Duration,
     ) -> Attachment {
         let LeaseOrder { owner, options, mtu, priority, .. } = order;
-        let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
+        let terms = Terms { options, mtu, priority };
+        let mut attachment = Attachment::new(owner, (place, uplink), terms, behaviour, closing);
         let now = clock::now();
         match former {
             None => attachment.client.start(now, None),
@@ -89,9 +93,10 @@ impl Attachment {
     }
 
     /// Goes on with a lease of the disk, about which no server is asked yet. `has_address`: the interface has its address.
-    pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour) -> Attachment {
+    pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour, closing: &Closing) -> Attachment {
         let Record { owner, place, uplink, options, mtu, lowered_mtu, priority, lease, .. } = record;
-        let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
+        let terms = Terms { options, mtu, priority };
+        let mut attachment = Attachment::new(owner, (place, uplink), terms, behaviour, closing);
         attachment.client.restore(clock::now(), lease.clone(), has_address);
         attachment.lowered_mtu = lowered_mtu;
         attachment.lease = Some(lease);
@@ -99,9 +104,9 @@ impl Attachment {
     }
 
     /// Gives back a lease of the disk whose interface is gone. It may be of an earlier boot, whose clock tells nothing now.
-    pub(crate) fn release_record(mut record: Record, behaviour: Behaviour) {
+    pub(crate) fn release_record(mut record: Record, behaviour: Behaviour, closing: &Closing) {
         record.lease = endless(record.lease);
-        Attachment::resume(record, false, behaviour).release(clock::now());
+        Attachment::resume(record, false, behaviour, closing).release(clock::now());
     }
 
     fn new(
@@ -109,6 +114,7 @@ impl Attachment {
         (place, uplink): (Place, Option<Uplink>),
         terms: Terms,
         behaviour: Behaviour,
+        closing: &Closing,
     ) -> Attachment {
         let Behaviour { timing, broadcast } = behaviour;
         let broadcast = broadcast || uplink.as_ref().is_some_and(|uplink| uplink.is_ipvlan);
@@ -122,9 +128,10 @@ impl Attachment {
             client: Client::new(settings, || getrandom::u32().unwrap_or_default()),
             lease: None,
             lowered_mtu: None,
-            link: None,
-            arp: None,
+            link: SocketSlot::new(closing),
+            arp: SocketSlot::new(closing),
             routed: None,
+            closing: closing.clone(),
             listening: Duration::ZERO,
             ordered: None,
         }
@@ -234,7 +241,7 @@ impl Attachment {
         let found = interface::revisit(&self.owner, &mut self.place, &leased);
         if found == Revisited::OtherMac {
             self.client.set_mac(self.place.mac);
-            self.link = None;
+            self.link.clear();
         }
         found != Revisited::Gone
     }
@@ -333,29 +340,29 @@ impl Attachment {
     /// Closes the sockets that the client does not need any more.
     fn close_idle(&mut self, now: Duration) {
         if !self.client.is_listening() || self.listening <= now && self.lease.is_some() {
-            self.link = None;
+            self.link.clear();
             self.routed = None;
         }
         if self.client.probed().is_none() {
-            self.arp = None;
+            self.arp.clear();
         }
     }
 
     fn send_one(&mut self, netns: &Netns, packet: &Transmit) -> cnikit_dhcp::Result<()> {
         let Place { link: name, index, mac, .. } = &self.place;
         match (packet, self.client.probed()) {
-            (Transmit::Arp(_), Some(address)) if self.arp.is_none() => {
-                self.arp = Some(ArpSocket::open(netns, name, *index, address)?);
+            (Transmit::Arp(_), Some(address)) if self.arp.is_empty() => {
+                self.arp.set(ArpSocket::open(netns, name, *index, address)?);
             }
-            (Transmit::Packet { .. } | Transmit::Datagram { .. }, _) if self.link.is_none() => {
-                self.link = Some(LinkSocket::open(netns, name, *index, *mac)?);
+            (Transmit::Packet { .. } | Transmit::Datagram { .. }, _) if self.link.is_empty() => {
+                self.link.set(LinkSocket::open(netns, name, *index, *mac)?);
             }
             _ => {}
         }
-        if let (Transmit::Packet { .. } | Transmit::Datagram { .. }, Some(link)) = (packet, &mut self.link) {
+        if let (Transmit::Packet { .. } | Transmit::Datagram { .. }, Some(link)) = (packet, self.link.get_mut()) {
             link.expect(self.client.xid())?;
         }
-        match (packet, &self.link, &self.arp) {
+        match (packet, self.link.get(), self.arp.get()) {
             (Transmit::Packet { to, packet }, Some(link), _) => link.send(*to, packet),
             (Transmit::Datagram { from, to, payload }, _, _) => {
                 let routed = RoutedSocket::open(netns, name, *index, *from)?;
@@ -440,10 +447,10 @@ impl HeldLease for Attachment {
             }
         };
         sooner(self.ordered);
-        if self.link.is_some() {
+        if !self.link.is_empty() {
             sooner(Some(self.listening));
         }
-        if self.link.is_some() || self.arp.is_some() {
+        if !self.link.is_empty() || !self.arp.is_empty() {
             sooner(self.client.closed_until(now));
         }
         deadline
@@ -454,10 +461,10 @@ impl HeldLease for Attachment {
             return Vec::new();
         }
         let mut sockets = Vec::new();
-        if let Some(link) = &self.link {
+        if let Some(link) = self.link.get() {
             sockets.push(link.as_fd());
         }
-        if let Some(arp) = &self.arp {
+        if let Some(arp) = self.arp.get() {
             sockets.push(arp.as_fd());
         }
         sockets
@@ -465,16 +472,16 @@ impl HeldLease for Attachment {
 
     fn receive(&mut self, now: Duration) {
         while self.client.closed_until(now).is_none() {
-            match self.link.as_ref().map(LinkSocket::receive) {
+            match self.link.get().map(LinkSocket::receive) {
                 Some(Ok(Some((from, packet)))) => self.client.receive(now, from, &packet),
-                Some(Err(_)) => self.link = None, // the link went down: the next request opens a new one
+                Some(Err(_)) => self.link.clear(), // the link went down: the next request opens a new one
                 Some(Ok(None)) | None => break,
             }
         }
         while self.client.closed_until(now).is_none() {
-            match self.arp.as_ref().map(ArpSocket::receive) {
+            match self.arp.get().map(ArpSocket::receive) {
                 Some(Ok(Some(packet))) => self.client.receive_arp(now, &packet),
-                Some(Err(_)) => self.arp = None,
+                Some(Err(_)) => self.arp.clear(),
                 Some(Ok(None)) | None => break,
             }
         }
@@ -522,7 +529,7 @@ impl HeldLease for Attachment {
         let gone = "its network namespace or interface is gone";
         match &self.uplink {
             None => log(&self.owner, format!("{gone}: the lease is not given back, and ends by itself")),
-            Some(uplink) => match uplink.send(&frames(packets)) {
+            Some(uplink) => match uplink.send(&frames(packets), &self.closing) {
                 Ok(()) => log(&self.owner, format!("{gone}: the lease is given back by {}", uplink.link)),
                 Err(why) => log(&self.owner, format!("{gone}, and the lease ends by itself: {why}")),
             },

@@ -12,6 +12,7 @@ use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
+use crate::closing::{Closing, SocketSlot};
 use crate::held::{HeldLease, LISTENING, STEPS, Step};
 use crate::interface::{LinkLocal, Revisited};
 use crate::log::log;
@@ -33,7 +34,8 @@ pub(crate) struct Attachment6 {
     /// The last lease that the client had.
     lease: Option<Lease6>,
     socket: Option<MulticastSocket>,
-    neighbors: Option<NeighborSocket>,
+    neighbors: SocketSlot<NeighborSocket>,
+    closing: Closing,
     /// Until when the socket is open.
     listening: Duration,
     ordered: Option<Duration>,
@@ -43,35 +45,46 @@ pub(crate) struct Attachment6 {
 
 impl Attachment6 {
     /// Begins to get a lease, until this time.
-    pub(crate) fn order(order: Lease6Order, (place, uplink): (Place, Option<Uplink>), until: Duration) -> Attachment6 {
+    pub(crate) fn order(
+        order: Lease6Order,
+        (place, uplink): (Place, Option<Uplink>),
+        closing: &Closing,
+        until: Duration,
+    ) -> Attachment6 {
         let settings = Client6Settings::of(&order.owner.id());
-        let mut attachment = Attachment6::new(order.owner, place, uplink, settings);
+        let mut attachment = Attachment6::new(order.owner, place, uplink, settings, closing);
         attachment.ordered = Some(until);
         attachment.before = Some((clock::now(), LinkLocal::Absent));
         attachment
     }
 
     /// Goes on with a lease of the disk, about which no server is asked yet.
-    pub(crate) fn resume(record: Record6) -> Attachment6 {
+    pub(crate) fn resume(record: Record6, closing: &Closing) -> Attachment6 {
         let Record6 { owner, place, uplink, settings, lease, .. } = record;
-        let mut attachment = Attachment6::new(owner, place, uplink, settings);
+        let mut attachment = Attachment6::new(owner, place, uplink, settings, closing);
         attachment.client.restore(clock::now(), lease.clone());
         attachment.lease = Some(lease);
         attachment
     }
 
     /// Gives back a lease of the disk whose interface is gone. It may be of an earlier boot, whose clock tells nothing now.
-    pub(crate) fn release_record(mut record: Record6) {
+    pub(crate) fn release_record(mut record: Record6, closing: &Closing) {
         let now = clock::now();
         record.lease.since = now;
         (record.lease.renewal, record.lease.rebinding) = (Duration::MAX, Duration::MAX);
         for address in &mut record.lease.addresses {
             address.valid = Duration::MAX;
         }
-        Attachment6::resume(record).release(now);
+        Attachment6::resume(record, closing).release(now);
     }
 
-    fn new(owner: LeaseOwner, place: Place, uplink: Option<Uplink>, settings: Client6Settings) -> Attachment6 {
+    fn new(
+        owner: LeaseOwner,
+        place: Place,
+        uplink: Option<Uplink>,
+        settings: Client6Settings,
+        closing: &Closing,
+    ) -> Attachment6 {
         // Where the kernel has no random numbers, nothing works.
         let client = Client6::new(settings.clone(), || getrandom::u32().unwrap_or_default());
         Attachment6 {
@@ -82,7 +95,8 @@ impl Attachment6 {
             client,
             lease: None,
             socket: None,
-            neighbors: None,
+            neighbors: SocketSlot::new(closing),
+            closing: closing.clone(),
             listening: Duration::ZERO,
             ordered: None,
             before: None,
@@ -130,7 +144,7 @@ impl Attachment6 {
         let leased = self.leased();
         let found = interface::revisit(&self.owner, &mut self.place, &leased);
         if found == Revisited::OtherMac {
-            self.neighbors = None;
+            self.neighbors.clear();
         }
         found != Revisited::Gone
     }
@@ -254,7 +268,7 @@ impl Attachment6 {
                     continue;
                 }
             }
-            let sent = match (packet, &mut self.socket, &self.neighbors) {
+            let sent = match (packet, &mut self.socket, self.neighbors.get()) {
                 (Transmit6::Message(payload), Some(socket), _) => {
                     socket.expect(self.client.xid()).and_then(|()| socket.send(payload))
                 }
@@ -288,11 +302,11 @@ impl Attachment6 {
                 }
             }
             Transmit6::Packet { .. } | Transmit6::Advertisement(_) => {
-                if self.neighbors.as_ref().is_none_or(|socket| socket.addresses() != probed) {
+                if self.neighbors.get().is_none_or(|socket| socket.addresses() != probed) {
                     let Some(netns) = interface::reopen(&self.place)? else { return Ok(false) };
                     let Place { link, index, mac, .. } = &self.place;
                     let socket = NeighborSocket::open(&netns, link, *index, *mac, probed);
-                    self.neighbors = Some(socket.map_err(|error| error.to_string())?);
+                    self.neighbors.set(socket.map_err(|error| error.to_string())?);
                 }
             }
         }
@@ -376,7 +390,7 @@ impl HeldLease for Attachment6 {
         if self.socket.is_some() {
             times.push(Some(self.listening));
         }
-        if self.socket.is_some() || self.neighbors.is_some() {
+        if self.socket.is_some() || !self.neighbors.is_empty() {
             times.push(self.client.closed_until(now));
         }
         times.into_iter().flatten().min()
@@ -386,7 +400,7 @@ impl HeldLease for Attachment6 {
         if self.client.closed_until(now).is_some() {
             return Vec::new();
         }
-        let sockets = [self.socket.as_ref().map(AsFd::as_fd), self.neighbors.as_ref().map(AsFd::as_fd)];
+        let sockets = [self.socket.as_ref().map(AsFd::as_fd), self.neighbors.get().map(AsFd::as_fd)];
         sockets.into_iter().flatten().collect()
     }
 
@@ -399,9 +413,9 @@ impl HeldLease for Attachment6 {
             }
         }
         while self.client.closed_until(now).is_none() {
-            match self.neighbors.as_ref().map(NeighborSocket::receive) {
+            match self.neighbors.get().map(NeighborSocket::receive) {
                 Some(Ok(Some((from, packet)))) => self.client.receive_neighbor(now, from, &packet),
-                Some(Err(_)) => self.neighbors = None,
+                Some(Err(_)) => self.neighbors.clear(),
                 Some(Ok(None)) | None => break,
             }
         }
@@ -446,7 +460,7 @@ impl HeldLease for Attachment6 {
             self.socket = None;
         }
         if self.client.probed().is_none() {
-            self.neighbors = None;
+            self.neighbors.clear();
         }
         step
     }
@@ -464,7 +478,7 @@ impl HeldLease for Attachment6 {
         let gone = "its network namespace or interface is gone";
         match &self.uplink {
             None => log(&self.owner, format!("{gone}: the lease of IPv6 is not given back, and ends by itself")),
-            Some(uplink) => match uplink.send(&frames(packets, self.place.mac)) {
+            Some(uplink) => match uplink.send(&frames(packets, self.place.mac), &self.closing) {
                 Ok(()) => log(&self.owner, format!("{gone}: the lease of IPv6 is given back by {}", uplink.link)),
                 Err(why) => log(&self.owner, format!("{gone}, and the lease of IPv6 ends by itself: {why}")),
             },

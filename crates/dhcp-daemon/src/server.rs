@@ -16,6 +16,7 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::attachment::{Attachment, Behaviour, FormerLease};
 use crate::attachment6::Attachment6;
+use crate::closing::Closing;
 use crate::confirmations::Confirmations;
 use crate::held::HeldLease;
 use crate::interface;
@@ -113,6 +114,7 @@ pub(crate) struct Server {
     patience: Duration,
     attachments: BTreeMap<LeaseKey, Box<dyn HeldLease>>,
     releases: Vec<Release>,
+    closing: Closing,
     confirmations: Confirmations<LeaseKey>,
     /// Leases of an earlier boot, until their containers come back or are deleted.
     former: BTreeMap<LeaseKey, StoredRecord>,
@@ -141,6 +143,7 @@ impl Server {
             patience: settings.patience,
             attachments: BTreeMap::new(),
             releases: Vec::new(),
+            closing: Closing::default(),
             confirmations: Confirmations::new(Duration::ZERO, Vec::new(), 0.0),
             deaf_until: Duration::ZERO,
             former: BTreeMap::new(),
@@ -208,8 +211,10 @@ impl Server {
             }
         };
         let held: Box<dyn HeldLease> = match record {
-            StoredRecord::V4(record) => Box::new(Attachment::resume(record, has_address, self.behaviour)),
-            StoredRecord::V6(record) => Box::new(Attachment6::resume(record)),
+            StoredRecord::V4(record) => {
+                Box::new(Attachment::resume(record, has_address, self.behaviour, &self.closing))
+            }
+            StoredRecord::V6(record) => Box::new(Attachment6::resume(record, &self.closing)),
         };
         if is_released {
             log(&owner, "its DEL came while no daemon ran: the lease is given back now");
@@ -224,8 +229,8 @@ impl Server {
     fn release_record(&self, record: StoredRecord) {
         let (owner, family) = (record.owner().clone(), record.family());
         match record {
-            StoredRecord::V4(record) => Attachment::release_record(record, self.behaviour),
-            StoredRecord::V6(record) => Attachment6::release_record(record),
+            StoredRecord::V4(record) => Attachment::release_record(record, self.behaviour, &self.closing),
+            StoredRecord::V6(record) => Attachment6::release_record(record, &self.closing),
         }
         self.forget(&owner, family);
     }
@@ -252,7 +257,11 @@ impl Server {
             if let Some(end) = self.hand_over() {
                 return end;
             }
-            for ready in self.wait(now)? {
+            let ready = self.wait(now)?;
+            if ready.is_empty() {
+                self.closing.close_one();
+            }
+            for ready in ready {
                 match ready {
                     Ready::Signal => {
                         self.listener.close();
@@ -339,8 +348,12 @@ impl Server {
             }
         }
         let left = self.next_deadline(now).saturating_sub(now).min(NAP);
-        let timeout = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
-        match poll(&mut descriptors, PollTimeout::from(timeout)) {
+        let timeout = if self.closing.is_empty() {
+            PollTimeout::from(u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX))
+        } else {
+            PollTimeout::ZERO
+        };
+        match poll(&mut descriptors, timeout) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(Errno::ENOMEM) => {
                 // It may pass, and a daemon that has ended renews no lease.
@@ -575,7 +588,7 @@ impl Server {
             Joined::New(Some(address)) => former = Some(FormerLease::Released(address)),
             Joined::New(None) => {}
         }
-        let attachment = Attachment::order(order, (place, uplink), former, self.behaviour, until);
+        let attachment = Attachment::order(order, (place, uplink), former, self.behaviour, &self.closing, until);
         self.attachments.insert(key.clone(), Box::new(attachment));
         self.await_lease(number, key);
         Ok(None)
@@ -592,7 +605,7 @@ impl Server {
             Joined::Waits => return Ok(None),
             Joined::New(_) => {}
         }
-        let attachment = Attachment6::order(order, (place, uplink), until);
+        let attachment = Attachment6::order(order, (place, uplink), &self.closing, until);
         self.attachments.insert(key.clone(), Box::new(attachment));
         self.await_lease(number, key);
         Ok(None)

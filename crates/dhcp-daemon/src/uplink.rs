@@ -6,6 +6,8 @@ use cnikit_netlink::{Link, Mac, Netlink, UpperKind, VlanProtocol};
 use cnikit_netns::Netns;
 use serde::{Deserialize, Serialize};
 
+use crate::closing::Closing;
+
 /// `ETH_P_8021Q` and `ETH_P_8021AD` of `linux/if_ether.h`.
 const ETHERTYPE_8021Q: u16 = 0x8100;
 const ETHERTYPE_8021AD: u16 = 0x88a8;
@@ -65,19 +67,25 @@ impl Uplink {
     }
 
     /// Sends the packets, each in a frame to this hardware address.
-    pub(crate) fn send(&self, packets: &[(Mac, Vec<u8>)]) -> Result<(), String> {
+    pub(crate) fn send(&self, packets: &[(Mac, Vec<u8>)], closing: &Closing) -> Result<(), String> {
         let host = Netlink::here().map_err(|error| error.to_string())?;
         let link = host.link(&self.link).map_err(|error| error.to_string())?;
         if let (Some(vlan), Some(true)) = (self.vlan, link.vlan_filtering) {
-            return send_in_vlan(&host, &link, vlan, packets);
+            return send_in_vlan(&host, &link, vlan, packets, closing);
         }
-        send_by(&link, self.tag, packets)
+        send_by(&link, self.tag, packets, closing)
     }
 }
 
 /// Sends by each port of a bridge that is in this VLAN, as the bridge does with a frame for everyone. What is sent by the bridge
 /// itself is in a VLAN of its own.
-fn send_in_vlan(host: &Netlink, bridge: &Link, vlan: u16, packets: &[(Mac, Vec<u8>)]) -> Result<(), String> {
+fn send_in_vlan(
+    host: &Netlink,
+    bridge: &Link,
+    vlan: u16,
+    packets: &[(Mac, Vec<u8>)],
+    closing: &Closing,
+) -> Result<(), String> {
     let mut failure = Some(format!("{} has no port in VLAN {vlan}", bridge.name));
     for port in host.links_of_master(bridge.index).map_err(|error| error.to_string())? {
         if port.port.is_none_or(|settings| settings.state != FORWARDING) {
@@ -86,7 +94,7 @@ fn send_in_vlan(host: &Netlink, bridge: &Link, vlan: u16, packets: &[(Mac, Vec<u
         let ranges = host.vlans(port.index).map_err(|error| error.to_string())?;
         let Some(range) = ranges.iter().find(|range| (range.first..=range.last).contains(&vlan)) else { continue };
         let tag = VlanTag { ethertype: ETHERTYPE_8021Q, id: vlan };
-        match send_by(&port, if range.untagged { None } else { Some(tag) }, packets) {
+        match send_by(&port, if range.untagged { None } else { Some(tag) }, packets, closing) {
             Ok(()) => failure = None,
             Err(why) => failure = failure.map(|_| why),
         }
@@ -97,10 +105,9 @@ fn send_in_vlan(host: &Netlink, bridge: &Link, vlan: u16, packets: &[(Mac, Vec<u
     }
 }
 
-fn send_by(link: &Link, tag: Option<VlanTag>, packets: &[(Mac, Vec<u8>)]) -> Result<(), String> {
+fn send_by(link: &Link, tag: Option<VlanTag>, packets: &[(Mac, Vec<u8>)], closing: &Closing) -> Result<(), String> {
     let socket = UplinkSocket::open(&link.name, link.index, tag).map_err(|error| error.to_string())?;
-    for (to, packet) in packets {
-        socket.send(*to, packet).map_err(|error| error.to_string())?;
-    }
-    Ok(())
+    let sent = packets.iter().try_for_each(|(to, packet)| socket.send(*to, packet));
+    closing.add(socket);
+    sent.map_err(|error| error.to_string())
 }

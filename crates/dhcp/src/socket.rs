@@ -355,6 +355,30 @@ impl PacketSocket {
     }
 }
 
+impl From<LinkSocket> for OwnedFd {
+    fn from(socket: LinkSocket) -> OwnedFd {
+        socket.packets.socket
+    }
+}
+
+impl From<ArpSocket> for OwnedFd {
+    fn from(socket: ArpSocket) -> OwnedFd {
+        socket.packets.socket
+    }
+}
+
+impl From<NeighborSocket> for OwnedFd {
+    fn from(socket: NeighborSocket) -> OwnedFd {
+        socket.packets.socket
+    }
+}
+
+impl From<UplinkSocket> for OwnedFd {
+    fn from(socket: UplinkSocket) -> OwnedFd {
+        socket.socket
+    }
+}
+
 impl AsFd for LinkSocket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.packets.socket.as_fd()
