@@ -28,8 +28,8 @@ scenarios lists the scenarios.
   --short        few rounds, and nothing huge
   --assert       exit status 1 if a target is missed, by more than the noise, or was not measured, or a call of ours fails
   --guard        exit status 1 if something is surely only half as good as it usually is, was not measured, or fails
-  --publish      for readers: waits before each scenario until the machine is quiet, writes no targets, and writes nothing if more than a
-                 tenth of the rows are too noisy
+  --publish      for readers: waits before each scenario until the machine is quiet, repeats those whose rows are too noisy up to twice,
+                 writes no targets, and writes nothing if more than a tenth of the rows are still too noisy
   --rounds N     at most so many of each scenario
 ";
 

@@ -73,19 +73,18 @@ fn profile(asked: &Asked, scenario: &Scenario) -> Result<()> {
 fn measure(asked: &Asked) -> Result<bool> {
     let sides = &asked.sides;
     has_plugins(asked)?;
-    let mut rows: Vec<Row> = Vec::new();
+    let mut played = Vec::new();
     for scenario in wanted(asked) {
-        if asked.publish {
-            idle::wait_for_quiet()?;
-        }
-        let played = measure::play(scenario, sides, asked.floor.as_ref(), rounds(asked, scenario));
-        played.iter().try_for_each(|row| say(&table::plain(row, sides)))?;
-        rows.extend(played);
+        played.push((scenario, play(asked, scenario)?));
     }
+    if asked.publish {
+        repeat_noisy(asked, &mut played)?;
+    }
+    let rows: Vec<Row> = played.into_iter().flat_map(|(_, rows)| rows).collect();
     if rows.is_empty() {
         return Err("no scenario has that name; cnikit-bench scenarios lists them".to_owned());
     }
-    let noisy = rows.iter().filter(|row| row.is_noisy()).count();
+    let noisy = count_noisy(&rows);
     if asked.publish && noisy * 10 > rows.len() {
         return Err(format!("the machine was too noisy to judge {noisy} of {} rows: nothing is written", rows.len()));
     }
@@ -104,6 +103,32 @@ fn measure(asked: &Asked) -> Result<bool> {
     let missed = asked.assert && results.iter().any(TargetResult::is_missed);
     let broken = asked.guard && results.iter().any(|one| one.broken);
     Ok(!missed && !broken)
+}
+
+fn play(asked: &Asked, scenario: &Scenario) -> Result<Vec<Row>> {
+    if asked.publish {
+        idle::wait_for_quiet()?;
+    }
+    let rows = measure::play(scenario, &asked.sides, asked.floor.as_ref(), rounds(asked, scenario));
+    rows.iter().try_for_each(|row| say(&table::plain(row, &asked.sides)))?;
+    Ok(rows)
+}
+
+/// Measures again where the machine was too noisy, at most twice; what was less noisy counts, whatever its times are.
+fn repeat_noisy(asked: &Asked, played: &mut [(&Scenario, Vec<Row>)]) -> Result<()> {
+    for _ in 0..2 {
+        for (scenario, rows) in played.iter_mut().filter(|(_, rows)| count_noisy(rows) > 0) {
+            let again = play(asked, scenario)?;
+            if count_noisy(&again) < count_noisy(rows) {
+                *rows = again;
+            }
+        }
+    }
+    Ok(())
+}
+
+fn count_noisy(rows: &[Row]) -> usize {
+    rows.iter().filter(|row| row.is_noisy()).count()
 }
 
 /// Each side is to have something that some scenario calls: a directory without was misspelt.
@@ -125,7 +150,7 @@ fn machine(rows: &[Row]) -> String {
     let model = first("/proc/cpuinfo");
     let model = model.lines().find_map(|line| line.strip_prefix("model name")).unwrap_or("of an unknown model");
     let processors = std::thread::available_parallelism().map_or(0, usize::from);
-    let noisy = rows.iter().filter(|row| row.is_noisy()).count();
+    let noisy = count_noisy(rows);
     format!(
         "Linux {}, {processors} processors ({}), load {}. A sleeping process runs {} µs \
          after it is woken. A fixed piece of work took the same time, within {:.0} %, and \

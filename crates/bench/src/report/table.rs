@@ -9,7 +9,9 @@ use crate::scenarios::stage::{BINARY, SIDE, Side};
 
 /// The whole document. `machine` is a paragraph. Without results it is for readers, whom no target concerns.
 pub(crate) fn document(rows: &[Row], sides: &[Side], results: Option<&[TargetResult]>, machine: &str) -> String {
-    let mut text = format!("# Side by side\n\n{machine}\n\n{LEGEND}\n\n{}", heading(sides, results.is_some()));
+    let repeated = if results.is_none() { REPEATED } else { "" };
+    let mut text =
+        format!("# Side by side\n\n{machine}{repeated}\n\n{LEGEND}\n\n{}", heading(sides, results.is_some()));
     let mut notes = Notes::default();
     for row in rows {
         let _ = writeln!(text, "{}", line(row, sides, &mut notes, results.is_some()));
@@ -92,6 +94,9 @@ pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
     }
     text
 }
+
+/// What is done to publish a run.
+const REPEATED: &str = " Rows that were too noisy were measured again, at most twice.";
 
 const LEGEND: &str = "Times are from the start of the process to its end, in milliseconds: median (95th percentile). \
     *Faster by* is against the faster of the other sides, with the span in which 95 of 100 such measurements would lie; `~` where \

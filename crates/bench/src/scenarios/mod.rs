@@ -364,8 +364,8 @@ const DHCP: Scenario = Scenario {
             $(BIN/dhcp daemon -help 2>&1 | grep -q -e -datadir && echo -datadir DIR/dhcp) >/dev/null 2>&1 & } && \
         timeout 20 sh -c 'until test -S DIR/dhcp.sock -a -s DIR/daemon.pid; do sleep 0.05; done'",
     after: "for name in daemon dnsmasq; do kill $(cat DIR/$name.pid); done",
-    inside: "ip link add eth0 type veth peer name bench0 netns HOST && ip link set eth0 up && \
-        nsenter --net=HOST ip link set bench0 master dhcp0 up",
+    inside: "ip link add eth0 type veth peer name b$$ netns HOST && ip link set eth0 up && \
+        nsenter --net=HOST ip link set b$$ master dhcp0 up",
     proof: (
         Add,
         "grep -q 10.97. DIR/leases.dnsmasq && test $(awk '/VmRSS/ {print $2}' /proc/$(cat DIR/daemon.pid)/status) -gt 0",
@@ -639,6 +639,7 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     Scenario { name: "tap", ..TAP },
     Scenario { name: "host-device", ..HOST_DEVICE },
     Scenario { name: "dhcp", ..DHCP },
+    Scenario { name: "dhcp, 16 at once", at_once: 16, short: 0, ..DHCP },
     Scenario { name: "host-local, empty", has_floor: true, ..HOST_LOCAL },
     Scenario { name: "host-local, 1,000 taken", reserved: 1_000, rounds: 30, ..HOST_LOCAL },
     Scenario { name: "host-local, 10,000 taken", reserved: 10_000, rounds: 15, short: 0, ..HOST_LOCAL },
