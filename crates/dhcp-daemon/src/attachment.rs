@@ -12,7 +12,7 @@ use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
-use crate::closing::{Closing, SocketSlot};
+use crate::closing::SocketSlot;
 use crate::held::{HeldLease, LISTENING, STEPS, Step};
 use crate::interface::Revisited;
 use crate::log::log;
@@ -62,7 +62,6 @@ pub(crate) struct Attachment {
     link: SocketSlot<LinkSocket>,
     arp: SocketSlot<ArpSocket>,
     routed: Option<RoutedSocket>,
-    closing: Closing,
     /// Until when the sockets are open.
     listening: Duration,
     /// Until when an order waits for its first lease; `None` once that was reported.
@@ -76,12 +75,10 @@ impl Attachment {
         (place, uplink): (Place, Option<Uplink>),
         former: Option<FormerLease>,
         behaviour: Behaviour,
-        closing: &Closing,
         until: Duration,
     ) -> Attachment {
         let LeaseOrder { owner, options, mtu, priority, .. } = order;
-        let terms = Terms { options, mtu, priority };
-        let mut attachment = Attachment::new(owner, (place, uplink), terms, behaviour, closing);
+        let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
         let now = clock::now();
         match former {
             None => attachment.client.start(now, None),
@@ -93,10 +90,9 @@ impl Attachment {
     }
 
     /// Goes on with a lease of the disk, about which no server is asked yet. `has_address`: the interface has its address.
-    pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour, closing: &Closing) -> Attachment {
+    pub(crate) fn resume(record: Record, has_address: bool, behaviour: Behaviour) -> Attachment {
         let Record { owner, place, uplink, options, mtu, lowered_mtu, priority, lease, .. } = record;
-        let terms = Terms { options, mtu, priority };
-        let mut attachment = Attachment::new(owner, (place, uplink), terms, behaviour, closing);
+        let mut attachment = Attachment::new(owner, (place, uplink), Terms { options, mtu, priority }, behaviour);
         attachment.client.restore(clock::now(), lease.clone(), has_address);
         attachment.lowered_mtu = lowered_mtu;
         attachment.lease = Some(lease);
@@ -104,9 +100,9 @@ impl Attachment {
     }
 
     /// Gives back a lease of the disk whose interface is gone. It may be of an earlier boot, whose clock tells nothing now.
-    pub(crate) fn release_record(mut record: Record, behaviour: Behaviour, closing: &Closing) {
+    pub(crate) fn release_record(mut record: Record, behaviour: Behaviour) {
         record.lease = endless(record.lease);
-        Attachment::resume(record, false, behaviour, closing).release(clock::now());
+        Attachment::resume(record, false, behaviour).release(clock::now());
     }
 
     fn new(
@@ -114,7 +110,6 @@ impl Attachment {
         (place, uplink): (Place, Option<Uplink>),
         terms: Terms,
         behaviour: Behaviour,
-        closing: &Closing,
     ) -> Attachment {
         let Behaviour { timing, broadcast } = behaviour;
         let broadcast = broadcast || uplink.as_ref().is_some_and(|uplink| uplink.is_ipvlan);
@@ -128,10 +123,9 @@ impl Attachment {
             client: Client::new(settings, || getrandom::u32().unwrap_or_default()),
             lease: None,
             lowered_mtu: None,
-            link: SocketSlot::new(closing),
-            arp: SocketSlot::new(closing),
+            link: SocketSlot::EMPTY,
+            arp: SocketSlot::EMPTY,
             routed: None,
-            closing: closing.clone(),
             listening: Duration::ZERO,
             ordered: None,
         }
@@ -529,7 +523,7 @@ impl HeldLease for Attachment {
         let gone = "its network namespace or interface is gone";
         match &self.uplink {
             None => log(&self.owner, format!("{gone}: the lease is not given back, and ends by itself")),
-            Some(uplink) => match uplink.send(&frames(packets), &self.closing) {
+            Some(uplink) => match uplink.send(&frames(packets)) {
                 Ok(()) => log(&self.owner, format!("{gone}: the lease is given back by {}", uplink.link)),
                 Err(why) => log(&self.owner, format!("{gone}, and the lease ends by itself: {why}")),
             },

@@ -12,7 +12,7 @@ use cnikit_netlink::Mac;
 use cnikit_netns::Netns;
 use ipnetwork::IpNetwork;
 
-use crate::closing::{Closing, SocketSlot};
+use crate::closing::SocketSlot;
 use crate::held::{HeldLease, LISTENING, STEPS, Step};
 use crate::interface::{LinkLocal, Revisited};
 use crate::log::log;
@@ -35,7 +35,6 @@ pub(crate) struct Attachment6 {
     lease: Option<Lease6>,
     socket: Option<MulticastSocket>,
     neighbors: SocketSlot<NeighborSocket>,
-    closing: Closing,
     /// Until when the socket is open.
     listening: Duration,
     ordered: Option<Duration>,
@@ -45,46 +44,35 @@ pub(crate) struct Attachment6 {
 
 impl Attachment6 {
     /// Begins to get a lease, until this time.
-    pub(crate) fn order(
-        order: Lease6Order,
-        (place, uplink): (Place, Option<Uplink>),
-        closing: &Closing,
-        until: Duration,
-    ) -> Attachment6 {
+    pub(crate) fn order(order: Lease6Order, (place, uplink): (Place, Option<Uplink>), until: Duration) -> Attachment6 {
         let settings = Client6Settings::of(&order.owner.id());
-        let mut attachment = Attachment6::new(order.owner, place, uplink, settings, closing);
+        let mut attachment = Attachment6::new(order.owner, place, uplink, settings);
         attachment.ordered = Some(until);
         attachment.before = Some((clock::now(), LinkLocal::Absent));
         attachment
     }
 
     /// Goes on with a lease of the disk, about which no server is asked yet.
-    pub(crate) fn resume(record: Record6, closing: &Closing) -> Attachment6 {
+    pub(crate) fn resume(record: Record6) -> Attachment6 {
         let Record6 { owner, place, uplink, settings, lease, .. } = record;
-        let mut attachment = Attachment6::new(owner, place, uplink, settings, closing);
+        let mut attachment = Attachment6::new(owner, place, uplink, settings);
         attachment.client.restore(clock::now(), lease.clone());
         attachment.lease = Some(lease);
         attachment
     }
 
     /// Gives back a lease of the disk whose interface is gone. It may be of an earlier boot, whose clock tells nothing now.
-    pub(crate) fn release_record(mut record: Record6, closing: &Closing) {
+    pub(crate) fn release_record(mut record: Record6) {
         let now = clock::now();
         record.lease.since = now;
         (record.lease.renewal, record.lease.rebinding) = (Duration::MAX, Duration::MAX);
         for address in &mut record.lease.addresses {
             address.valid = Duration::MAX;
         }
-        Attachment6::resume(record, closing).release(now);
+        Attachment6::resume(record).release(now);
     }
 
-    fn new(
-        owner: LeaseOwner,
-        place: Place,
-        uplink: Option<Uplink>,
-        settings: Client6Settings,
-        closing: &Closing,
-    ) -> Attachment6 {
+    fn new(owner: LeaseOwner, place: Place, uplink: Option<Uplink>, settings: Client6Settings) -> Attachment6 {
         // Where the kernel has no random numbers, nothing works.
         let client = Client6::new(settings.clone(), || getrandom::u32().unwrap_or_default());
         Attachment6 {
@@ -95,8 +83,7 @@ impl Attachment6 {
             client,
             lease: None,
             socket: None,
-            neighbors: SocketSlot::new(closing),
-            closing: closing.clone(),
+            neighbors: SocketSlot::EMPTY,
             listening: Duration::ZERO,
             ordered: None,
             before: None,
@@ -478,7 +465,7 @@ impl HeldLease for Attachment6 {
         let gone = "its network namespace or interface is gone";
         match &self.uplink {
             None => log(&self.owner, format!("{gone}: the lease of IPv6 is not given back, and ends by itself")),
-            Some(uplink) => match uplink.send(&frames(packets, self.place.mac), &self.closing) {
+            Some(uplink) => match uplink.send(&frames(packets, self.place.mac)) {
                 Ok(()) => log(&self.owner, format!("{gone}: the lease of IPv6 is given back by {}", uplink.link)),
                 Err(why) => log(&self.owner, format!("{gone}, and the lease of IPv6 ends by itself: {why}")),
             },

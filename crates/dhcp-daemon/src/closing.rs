@@ -1,73 +1,62 @@
-//! Sockets that are closed when the daemon has nothing else to do. close(2) of a packet socket waits for a grace period of the
-//! kernel, about 20 ms (`packet_release()`, which calls `synchronize_net()`), and every caller would wait with it.
+//! Packet sockets are closed by short-lived threads: close(2) of one waits for a grace period of the kernel, about 20 ms
+//! (`packet_release()`, which calls `synchronize_net()`). In the event loop every caller would wait for all of them, one after the
+//! other; what several threads wait for is the same grace period.
 
-use std::cell::RefCell;
 use std::os::fd::OwnedFd;
-use std::rc::Rc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
 
-/// The most sockets that wait. Each keeps a namespace alive, and a daemon that takes over waits until they are closed.
-const MOST: usize = 128;
+/// The most threads at a time; beyond that, a socket is closed at once.
+const MOST: usize = 64;
+/// The stack of a thread, in bytes: it calls close(2).
+const STACK: usize = 65_536;
 
-/// The sockets that are to be closed. Each clone is the same list.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Closing(Rc<RefCell<Vec<OwnedFd>>>);
+/// The threads that there are.
+static CLOSING: AtomicUsize = AtomicUsize::new(0);
 
-impl Closing {
-    pub(crate) fn is_empty(&self) -> bool {
-        self.0.borrow().is_empty()
-    }
-
-    /// Has a socket closed later; at once, if too many wait.
-    pub(crate) fn add(&self, socket: impl Into<OwnedFd>) {
-        let socket = socket.into();
-        if self.0.borrow().len() < MOST {
-            self.0.borrow_mut().push(socket);
-        } else {
+/// Closes a socket without waiting until that is done.
+pub(crate) fn close(socket: impl Into<OwnedFd>) {
+    let socket = socket.into();
+    if CLOSING.fetch_add(1, Ordering::Relaxed) < MOST {
+        let close = move || {
             drop(socket);
+            CLOSING.fetch_sub(1, Ordering::Relaxed);
+        };
+        if thread::Builder::new().stack_size(STACK).spawn(close).is_ok() {
+            return;
         }
     }
-
-    /// Closes one of them, which takes about 20 ms.
-    pub(crate) fn close_one(&self) {
-        let socket = self.0.borrow_mut().pop();
-        drop(socket);
-    }
+    // The socket is closed already: what was not started was dropped.
+    CLOSING.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// A packet socket, while one is open.
 #[derive(Debug)]
-pub(crate) struct SocketSlot<S: Into<OwnedFd>> {
-    socket: Option<S>,
-    closing: Closing,
-}
+pub(crate) struct SocketSlot<S: Into<OwnedFd>>(Option<S>);
 
 impl<S: Into<OwnedFd>> SocketSlot<S> {
-    /// An empty one, whose sockets are closed by way of this list.
-    pub(crate) fn new(closing: &Closing) -> SocketSlot<S> {
-        SocketSlot { socket: None, closing: closing.clone() }
-    }
+    pub(crate) const EMPTY: SocketSlot<S> = SocketSlot(None);
 
     pub(crate) fn get(&self) -> Option<&S> {
-        self.socket.as_ref()
+        self.0.as_ref()
     }
 
     pub(crate) fn get_mut(&mut self) -> Option<&mut S> {
-        self.socket.as_mut()
+        self.0.as_mut()
     }
 
     pub(crate) fn is_empty(&self) -> bool {
-        self.socket.is_none()
+        self.0.is_none()
     }
 
     pub(crate) fn set(&mut self, socket: S) {
         self.clear();
-        self.socket = Some(socket);
+        self.0 = Some(socket);
     }
 
-    /// Has the socket closed later.
     pub(crate) fn clear(&mut self) {
-        if let Some(socket) = self.socket.take() {
-            self.closing.add(socket);
+        if let Some(socket) = self.0.take() {
+            close(socket);
         }
     }
 }
@@ -85,32 +74,20 @@ mod tests {
 
     use super::*;
 
-    /// Whether the other end of this socket is open.
-    fn is_open(mut socket: &UnixStream) -> bool {
-        socket.read(&mut [0]).is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
-    }
-
     #[test]
-    fn a_socket_of_a_slot_stays_open_until_its_turn_has_come() {
-        let closing = Closing::default();
-        let mut slot = SocketSlot::new(&closing);
-        let others: Vec<UnixStream> = (0..MOST + 2)
+    fn every_socket_of_a_slot_is_closed() {
+        let mut slot = SocketSlot::EMPTY;
+        let others: Vec<UnixStream> = (0..3 * MOST)
             .map(|_| {
                 let (one, other) = UnixStream::pair().unwrap();
-                other.set_nonblocking(true).unwrap();
                 slot.set(one);
                 other
             })
             .collect();
-        let open = || others.iter().filter(|other| is_open(other)).count();
-        assert_eq!(open(), MOST + 1, "one is in use, and one was too many");
+        assert!(!slot.is_empty() && slot.get().is_some() && slot.get_mut().is_some());
         drop(slot);
-        assert_eq!(open(), MOST);
-        for left in (0..MOST).rev() {
-            assert!(!closing.is_empty());
-            closing.close_one();
-            assert_eq!(open(), left);
+        for mut other in others {
+            assert_eq!(other.read(&mut [0]).unwrap(), 0, "the end of the stream");
         }
-        assert!(closing.is_empty());
     }
 }

@@ -20,8 +20,8 @@ const KEPT: [Capability; 5] = [
 /// How long another thread may take to end.
 const ENDING: Duration = Duration::from_secs(10);
 
-/// Waits until this thread is the only one. The one that has waited for the lock of the daemon before may be about to end. A
-/// process with two threads enters a namespace by a third one, and the filter of system calls allows none.
+/// Waits until this thread is the only one: capabilities and calls are given up by one thread. The one that has waited for the lock
+/// of the daemon before may be about to end.
 pub(crate) fn await_other_threads() -> Result<(), String> {
     let deadline = Deadline::after(ENDING);
     loop {
@@ -83,6 +83,7 @@ mod tests {
 
     /// What is given up is given up by this thread alone.
     #[test]
+    #[expect(clippy::disallowed_methods, reason = "no program is started")]
     fn what_the_daemon_does_not_do_is_refused() {
         let confined = std::thread::spawn(|| {
             confine().unwrap();
@@ -96,7 +97,9 @@ mod tests {
             assert_eq!(chroot("/"), Err(Errno::EPERM));
             assert_eq!(kill(getpid(), None), Err(Errno::EPERM));
             assert_eq!(access("/", AccessFlags::R_OK), Ok(()));
-            assert!(std::thread::Builder::new().spawn(|| ()).is_err(), "a thread or a process");
+            let spawned = std::process::Command::new("/bin/true").spawn();
+            assert!(spawned.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)), "a process");
+            std::thread::spawn(|| assert_eq!(kill(getpid(), None), Err(Errno::EPERM))).join().unwrap();
             std::fs::read_to_string("/proc/thread-self/status").unwrap()
         });
         let status = confined.join().unwrap();

@@ -16,7 +16,6 @@ use nix::sys::socket::{getsockopt, sockopt::PeerCredentials};
 
 use crate::attachment::{Attachment, Behaviour, FormerLease};
 use crate::attachment6::Attachment6;
-use crate::closing::Closing;
 use crate::confirmations::Confirmations;
 use crate::held::HeldLease;
 use crate::interface;
@@ -114,7 +113,6 @@ pub(crate) struct Server {
     patience: Duration,
     attachments: BTreeMap<LeaseKey, Box<dyn HeldLease>>,
     releases: Vec<Release>,
-    closing: Closing,
     confirmations: Confirmations<LeaseKey>,
     /// Leases of an earlier boot, until their containers come back or are deleted.
     former: BTreeMap<LeaseKey, StoredRecord>,
@@ -143,7 +141,6 @@ impl Server {
             patience: settings.patience,
             attachments: BTreeMap::new(),
             releases: Vec::new(),
-            closing: Closing::default(),
             confirmations: Confirmations::new(Duration::ZERO, Vec::new(), 0.0),
             deaf_until: Duration::ZERO,
             former: BTreeMap::new(),
@@ -211,10 +208,8 @@ impl Server {
             }
         };
         let held: Box<dyn HeldLease> = match record {
-            StoredRecord::V4(record) => {
-                Box::new(Attachment::resume(record, has_address, self.behaviour, &self.closing))
-            }
-            StoredRecord::V6(record) => Box::new(Attachment6::resume(record, &self.closing)),
+            StoredRecord::V4(record) => Box::new(Attachment::resume(record, has_address, self.behaviour)),
+            StoredRecord::V6(record) => Box::new(Attachment6::resume(record)),
         };
         if is_released {
             log(&owner, "its DEL came while no daemon ran: the lease is given back now");
@@ -229,8 +224,8 @@ impl Server {
     fn release_record(&self, record: StoredRecord) {
         let (owner, family) = (record.owner().clone(), record.family());
         match record {
-            StoredRecord::V4(record) => Attachment::release_record(record, self.behaviour, &self.closing),
-            StoredRecord::V6(record) => Attachment6::release_record(record, &self.closing),
+            StoredRecord::V4(record) => Attachment::release_record(record, self.behaviour),
+            StoredRecord::V6(record) => Attachment6::release_record(record),
         }
         self.forget(&owner, family);
     }
@@ -257,11 +252,7 @@ impl Server {
             if let Some(end) = self.hand_over() {
                 return end;
             }
-            let ready = self.wait(now)?;
-            if ready.is_empty() {
-                self.closing.close_one();
-            }
-            for ready in ready {
+            for ready in self.wait(now)? {
                 match ready {
                     Ready::Signal => {
                         self.listener.close();
@@ -348,12 +339,8 @@ impl Server {
             }
         }
         let left = self.next_deadline(now).saturating_sub(now).min(NAP);
-        let timeout = if self.closing.is_empty() {
-            PollTimeout::from(u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX))
-        } else {
-            PollTimeout::ZERO
-        };
-        match poll(&mut descriptors, timeout) {
+        let timeout = u16::try_from(left.as_millis() + 1).unwrap_or(u16::MAX);
+        match poll(&mut descriptors, PollTimeout::from(timeout)) {
             Ok(_) | Err(Errno::EINTR) => {}
             Err(Errno::ENOMEM) => {
                 // It may pass, and a daemon that has ended renews no lease.
@@ -588,7 +575,7 @@ impl Server {
             Joined::New(Some(address)) => former = Some(FormerLease::Released(address)),
             Joined::New(None) => {}
         }
-        let attachment = Attachment::order(order, (place, uplink), former, self.behaviour, &self.closing, until);
+        let attachment = Attachment::order(order, (place, uplink), former, self.behaviour, until);
         self.attachments.insert(key.clone(), Box::new(attachment));
         self.await_lease(number, key);
         Ok(None)
@@ -605,7 +592,7 @@ impl Server {
             Joined::Waits => return Ok(None),
             Joined::New(_) => {}
         }
-        let attachment = Attachment6::order(order, (place, uplink), &self.closing, until);
+        let attachment = Attachment6::order(order, (place, uplink), until);
         self.attachments.insert(key.clone(), Box::new(attachment));
         self.await_lease(number, key);
         Ok(None)

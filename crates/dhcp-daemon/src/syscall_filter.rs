@@ -76,11 +76,13 @@ const CALLS: &[i64] = &[
     libc::SYS_getuid,
     libc::SYS_nanosleep,
     libc::SYS_restart_syscall,
+    libc::SYS_rseq,
     libc::SYS_rt_sigaction,
     libc::SYS_rt_sigprocmask,
     libc::SYS_rt_sigreturn,
     libc::SYS_sched_getaffinity,
     libc::SYS_sched_yield,
+    libc::SYS_set_robust_list,
     libc::SYS_sigaltstack,
     libc::SYS_tgkill,
 ];
@@ -107,10 +109,34 @@ const FAMILIES: [i32; 5] = [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET, li
 /// `FIONBIO` and `NS_GET_NSTYPE` of `ioctl(2)`.
 const REQUESTS: [u64; 2] = [0x5421, 0xb703];
 
+/// The flags of `clone(2)` that decide what is made.
+const CLONE_FLAGS: i32 = libc::CLONE_THREAD
+    | libc::CLONE_VM
+    | libc::CLONE_NEWCGROUP
+    | libc::CLONE_NEWIPC
+    | libc::CLONE_NEWNET
+    | libc::CLONE_NEWNS
+    | libc::CLONE_NEWPID
+    | libc::CLONE_NEWUSER
+    | libc::CLONE_NEWUTS;
+/// Those of a thread in the namespaces of this one.
+const CLONE_THREAD: i32 = libc::CLONE_THREAD | libc::CLONE_VM;
+
 /// Refuses every other call from now on, for this thread and those that it starts.
 pub(crate) fn install() -> Result<(), String> {
-    let filter = filter().map_err(|error| format!("make the filter of system calls: {error}"))?;
-    apply_filter(&filter).map_err(|error| format!("install the filter of system calls: {error}"))
+    for filter in [without_clone3(), filter()] {
+        let filter = filter.map_err(|error| format!("make the filter of system calls: {error}"))?;
+        apply_filter(&filter).map_err(|error| format!("install the filter of system calls: {error}"))?;
+    }
+    Ok(())
+}
+
+/// Has `clone3(2)` fail as on an old kernel. A filter does not see its flags; a C library then calls `clone(2)`.
+fn without_clone3() -> Result<BpfProgram, Box<dyn std::error::Error>> {
+    let rules = BTreeMap::from([(libc::SYS_clone3, Vec::new())]);
+    let unknown = SeccompAction::Errno(u32::try_from(libc::ENOSYS)?);
+    let filter = SeccompFilter::new(rules, SeccompAction::Allow, unknown, std::env::consts::ARCH.try_into()?)?;
+    Ok(filter.try_into()?)
 }
 
 fn filter() -> Result<BpfProgram, Box<dyn std::error::Error>> {
@@ -118,6 +144,10 @@ fn filter() -> Result<BpfProgram, Box<dyn std::error::Error>> {
     for call in CALLS.iter().chain(OLDER) {
         rules.insert(*call, Vec::new());
     }
+    rules.insert(libc::SYS_clone3, Vec::new()); // the other filter decides
+    let made = SeccompCmpOp::MaskedEq(u64::try_from(CLONE_FLAGS)?);
+    let is_thread = SeccompCondition::new(0, SeccompCmpArgLen::Qword, made, u64::try_from(CLONE_THREAD)?)?;
+    rules.insert(libc::SYS_clone, vec![SeccompRule::new(vec![is_thread])?]);
     rules.insert(libc::SYS_socket, any_of(0, FAMILIES.map(u64::try_from))?);
     rules.insert(libc::SYS_ioctl, any_of(1, REQUESTS.map(Ok))?);
     rules.insert(libc::SYS_setns, any_of(1, [u64::try_from(libc::CLONE_NEWNET)])?);

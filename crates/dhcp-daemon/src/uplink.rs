@@ -6,7 +6,7 @@ use cnikit_netlink::{Link, Mac, Netlink, UpperKind, VlanProtocol};
 use cnikit_netns::Netns;
 use serde::{Deserialize, Serialize};
 
-use crate::closing::Closing;
+use crate::closing;
 
 /// `ETH_P_8021Q` and `ETH_P_8021AD` of `linux/if_ether.h`.
 const ETHERTYPE_8021Q: u16 = 0x8100;
@@ -67,25 +67,19 @@ impl Uplink {
     }
 
     /// Sends the packets, each in a frame to this hardware address.
-    pub(crate) fn send(&self, packets: &[(Mac, Vec<u8>)], closing: &Closing) -> Result<(), String> {
+    pub(crate) fn send(&self, packets: &[(Mac, Vec<u8>)]) -> Result<(), String> {
         let host = Netlink::here().map_err(|error| error.to_string())?;
         let link = host.link(&self.link).map_err(|error| error.to_string())?;
         if let (Some(vlan), Some(true)) = (self.vlan, link.vlan_filtering) {
-            return send_in_vlan(&host, &link, vlan, packets, closing);
+            return send_in_vlan(&host, &link, vlan, packets);
         }
-        send_by(&link, self.tag, packets, closing)
+        send_by(&link, self.tag, packets)
     }
 }
 
 /// Sends by each port of a bridge that is in this VLAN, as the bridge does with a frame for everyone. What is sent by the bridge
 /// itself is in a VLAN of its own.
-fn send_in_vlan(
-    host: &Netlink,
-    bridge: &Link,
-    vlan: u16,
-    packets: &[(Mac, Vec<u8>)],
-    closing: &Closing,
-) -> Result<(), String> {
+fn send_in_vlan(host: &Netlink, bridge: &Link, vlan: u16, packets: &[(Mac, Vec<u8>)]) -> Result<(), String> {
     let mut failure = Some(format!("{} has no port in VLAN {vlan}", bridge.name));
     for port in host.links_of_master(bridge.index).map_err(|error| error.to_string())? {
         if port.port.is_none_or(|settings| settings.state != FORWARDING) {
@@ -94,7 +88,7 @@ fn send_in_vlan(
         let ranges = host.vlans(port.index).map_err(|error| error.to_string())?;
         let Some(range) = ranges.iter().find(|range| (range.first..=range.last).contains(&vlan)) else { continue };
         let tag = VlanTag { ethertype: ETHERTYPE_8021Q, id: vlan };
-        match send_by(&port, if range.untagged { None } else { Some(tag) }, packets, closing) {
+        match send_by(&port, if range.untagged { None } else { Some(tag) }, packets) {
             Ok(()) => failure = None,
             Err(why) => failure = failure.map(|_| why),
         }
@@ -105,9 +99,9 @@ fn send_in_vlan(
     }
 }
 
-fn send_by(link: &Link, tag: Option<VlanTag>, packets: &[(Mac, Vec<u8>)], closing: &Closing) -> Result<(), String> {
+fn send_by(link: &Link, tag: Option<VlanTag>, packets: &[(Mac, Vec<u8>)]) -> Result<(), String> {
     let socket = UplinkSocket::open(&link.name, link.index, tag).map_err(|error| error.to_string())?;
     let sent = packets.iter().try_for_each(|(to, packet)| socket.send(*to, packet));
-    closing.add(socket);
+    closing::close(socket);
     sent.map_err(|error| error.to_string())
 }

@@ -9,11 +9,14 @@ use cnikit::{AttachmentId, Error, Gc, Journal, NetConf, Result, code, log};
 use cnikit_dhcp_daemon::{
     CallError, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, PendingCall, RECORDS, SOCKET, call, start_own_daemon,
 };
+use cnikit_process::Deadline;
 
 use crate::addresses::AnyLease;
 
 /// How long the daemon may take for anything but a lease: it answers at once.
 const AT_ONCE: Duration = Duration::from_secs(20);
+/// How long a daemon that was killed may still have its socket: the kernel waits for the end of each of its threads.
+const ENDING: Duration = Duration::from_secs(1);
 
 /// Where the daemon is.
 #[derive(Clone, Debug)]
@@ -46,14 +49,15 @@ impl Daemon {
         journal: &mut Journal,
     ) -> Result<Vec<AnyLease>> {
         // The daemon works on all at once. If one fails, the journal gives the others back.
+        let begin = |order| self.begin(order, timeout + AT_ONCE, starts);
         let mut pending = Vec::new();
         for order in orders {
-            pending.push(self.begin(order, timeout + AT_ONCE, starts)?);
+            pending.push((order, begin(order)));
         }
         let mut leases = Vec::new();
         let mut first_error = None;
-        for call in pending {
-            match self.finish(call) {
+        for (order, begun) in pending {
+            match self.finish(begun, || begin(order)) {
                 Ok((lease, is_new)) => {
                     if is_new {
                         let lease = OwnedLease { daemon: self.clone(), owner: owner.clone() };
@@ -70,19 +74,38 @@ impl Daemon {
         }
     }
 
-    fn begin(&self, request: &LeaseRequest, timeout: Duration, starts: bool) -> Result<PendingCall> {
+    fn begin(&self, request: &LeaseRequest, timeout: Duration, starts: bool) -> Result<PendingCall, Unserved> {
         let mut begun = PendingCall::begin(&self.socket, request, timeout);
         if starts && matches!(begun, Err(CallError::NotRunning { .. })) {
-            start_own_daemon(&self.socket, &self.records)
-                .map_err(|why| Error::new(code::SYSTEM, format!("the DHCP daemon is not started: {why}")))?;
+            start_own_daemon(&self.socket, &self.records).map_err(Unserved::NotStarted)?;
             begun = PendingCall::begin(&self.socket, request, timeout);
         }
-        begun.map_err(|error| self.explained(&error))
+        begun.map_err(Unserved::Failed)
     }
 
-    /// The lease that the daemon replies with, and whether there was none before.
-    fn finish(&self, call: PendingCall) -> Result<(AnyLease, bool)> {
-        match self.succeeded(call.finish())? {
+    /// The lease that the daemon replies with, and whether there was none before. If the daemon has just been killed, the order is
+    /// begun `again`.
+    fn finish(
+        &self,
+        begun: Result<PendingCall, Unserved>,
+        again: impl Fn() -> Result<PendingCall, Unserved>,
+    ) -> Result<(AnyLease, bool)> {
+        let finish = |begun: Result<PendingCall, Unserved>| begun?.finish().map_err(Unserved::Failed);
+        let deadline = Deadline::after(ENDING);
+        let mut answered = finish(begun);
+        while matches!(answered, Err(Unserved::Failed(CallError::Broken(_))))
+            && deadline.pause(Duration::from_millis(20))
+        {
+            answered = finish(again());
+        }
+        let answered = match answered {
+            Ok(reply) => Ok(reply),
+            Err(Unserved::Failed(error)) => Err(error),
+            Err(Unserved::NotStarted(why)) => {
+                return Err(Error::new(code::SYSTEM, format!("the DHCP daemon is not started: {why}")));
+            }
+        };
+        match self.succeeded(answered)? {
             LeaseReply::Lease { lease, is_new } => {
                 for option in &lease.parameters.ignored {
                     let server = lease.server;
@@ -173,6 +196,13 @@ impl Daemon {
         };
         Error::new(code::SYSTEM, error.to_string()).hint(hint)
     }
+}
+
+/// Why there is no reply to an order.
+enum Unserved {
+    /// No daemon runs, and none can be started.
+    NotStarted(String),
+    Failed(CallError),
 }
 
 /// Whether no daemon of ours has done what was requested, or not all of it.
