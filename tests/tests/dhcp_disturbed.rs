@@ -170,6 +170,8 @@ fn usual_calls() -> BTreeMap<String, usize> {
         if let Some((process, call)) = line.split_once(' ')
             && process == first
             && let Some((name, _)) = call.trim_start().split_once('(')
+            && !name.starts_with('<')
+        // the end of a call, after one of another thread
         {
             *counts.entry(name.to_owned()).or_insert(0) += 1;
         }

@@ -65,7 +65,7 @@ use nix::sys::signalfd::{SfdFlags, SignalFd};
 
 pub use protocol::{
     CallError, Lease6Order, LeaseFamily, LeaseOrder, LeaseOwner, LeaseReply, LeaseReport, LeaseRequest,
-    PROTOCOL_VERSION, PendingCall, SOCKET, call,
+    PROTOCOL_VERSION, PendingCall, SOCKET, again_while, call,
 };
 pub use record::{LeaseRecords, RECORDS};
 pub use server::DaemonEnd;

@@ -315,7 +315,25 @@ pub(crate) fn connect(socket: &Path) -> Result<UnixStream, CallError> {
 /// # Errors
 /// There is no daemon, it is not ours, or it does not answer in time.
 pub fn call(socket: &Path, request: &LeaseRequest, timeout: Duration) -> Result<LeaseReply, CallError> {
-    PendingCall::begin(socket, request, timeout)?.finish()
+    again_while(
+        |error| matches!(error, CallError::Broken(_)),
+        || PendingCall::begin(socket, request, timeout)?.finish(),
+    )
+}
+
+/// Calls again, for a second, while the connection breaks: the socket of a daemon that was killed stays open until the last of its
+/// threads has ended.
+///
+/// # Errors
+/// The last one of the calls.
+pub fn again_while<T, E>(is_broken: impl Fn(&E) -> bool, mut call: impl FnMut() -> Result<T, E>) -> Result<T, E> {
+    let deadline = Deadline::after(Duration::from_secs(1));
+    loop {
+        match call() {
+            Err(error) if is_broken(&error) && deadline.pause(Duration::from_millis(20)) => {}
+            done => return done,
+        }
+    }
 }
 
 /// A request that the daemon has, and whose reply is not read yet. Dropping it gives an order up.

@@ -7,16 +7,14 @@ use std::time::Duration;
 use cnikit::types::Value;
 use cnikit::{AttachmentId, Error, Gc, Journal, NetConf, Result, code, log};
 use cnikit_dhcp_daemon::{
-    CallError, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, PendingCall, RECORDS, SOCKET, call, start_own_daemon,
+    CallError, LeaseOwner, LeaseRecords, LeaseReply, LeaseRequest, PendingCall, RECORDS, SOCKET, again_while, call,
+    start_own_daemon,
 };
-use cnikit_process::Deadline;
 
 use crate::addresses::AnyLease;
 
 /// How long the daemon may take for anything but a lease: it answers at once.
 const AT_ONCE: Duration = Duration::from_secs(20);
-/// How long a daemon that was killed may still have its socket: the kernel waits for the end of each of its threads.
-const ENDING: Duration = Duration::from_secs(1);
 
 /// Where the daemon is.
 #[derive(Clone, Debug)]
@@ -90,15 +88,10 @@ impl Daemon {
         begun: Result<PendingCall, Unserved>,
         again: impl Fn() -> Result<PendingCall, Unserved>,
     ) -> Result<(AnyLease, bool)> {
-        let finish = |begun: Result<PendingCall, Unserved>| begun?.finish().map_err(Unserved::Failed);
-        let deadline = Deadline::after(ENDING);
-        let mut answered = finish(begun);
-        while matches!(answered, Err(Unserved::Failed(CallError::Broken(_))))
-            && deadline.pause(Duration::from_millis(20))
-        {
-            answered = finish(again());
-        }
-        let answered = match answered {
+        let mut begun = Some(begun);
+        let finish = || begun.take().unwrap_or_else(&again)?.finish().map_err(Unserved::Failed);
+        let is_broken = |error: &Unserved| matches!(error, Unserved::Failed(CallError::Broken(_)));
+        let answered = match again_while(is_broken, finish) {
             Ok(reply) => Ok(reply),
             Err(Unserved::Failed(error)) => Err(error),
             Err(Unserved::NotStarted(why)) => {

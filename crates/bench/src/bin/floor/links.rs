@@ -1,7 +1,7 @@
 //! Links, addresses and routes.
 
 use std::fs::File;
-use std::io;
+use std::io::{self, ErrorKind};
 use std::net::Ipv4Addr;
 use std::os::fd::AsRawFd;
 
@@ -45,7 +45,8 @@ impl Host {
         link(&self.0, name).map(|answer| index(&answer))
     }
 
-    /// The bridge of this name, with the gateway's address; it is made if it does not exist.
+    /// The bridge of this name, with the gateway's address; it is made if it does not exist. Of several calls at once another one
+    /// may make it, or give it the address, in the meantime.
     pub(crate) fn bridge(&self, name: &str) -> Result<u32> {
         match self.index(name) {
             Err(error) if error.raw_os_error() == Some(libc::ENODEV) => {}
@@ -54,9 +55,9 @@ impl Host {
         let make = Message::new(RTM_NEWLINK, CREATE, &link_header(0, IFF_UP))
             .text(IFLA_IFNAME, name)
             .nest(libc::IFLA_LINKINFO, |info| info.text(libc::IFLA_INFO_KIND, "bridge"));
-        self.0.ask(&[make])?;
+        there_is(self.0.ask(&[make]))?;
         let made = self.index(name)?;
-        self.0.ask(&[address(made, Ipv4Addr::new(10, 97, 0, 1), PREFIX)])?;
+        there_is(self.0.ask(&[address(made, Ipv4Addr::new(10, 97, 0, 1), PREFIX)]))?;
         Ok(made)
     }
 
@@ -160,6 +161,14 @@ pub(crate) fn link(socket: &Socket, name: &str) -> Result<Vec<u8>> {
 
 pub(crate) fn index(answer: &[u8]) -> u32 {
     answer.get(4..8).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
+}
+
+/// What was to be made was made, now or before.
+fn there_is<T>(made: Result<T>) -> Result<()> {
+    match made {
+        Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
+        made => made.map(drop),
+    }
 }
 
 /// `struct ifaddrmsg`: family, prefix, flags, scope, index.
