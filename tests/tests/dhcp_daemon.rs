@@ -112,12 +112,22 @@ fn sockets(pid: i32) -> usize {
     links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
 }
 
+/// Waits until the daemon has one of these.
+fn await_one(daemon: &LeaseDaemon, what: &str, count: impl Fn(i32) -> usize) {
+    let deadline = Deadline::after(Duration::from_secs(30));
+    while count(daemon.pid().unwrap()) != 1 {
+        assert!(deadline.pause(Duration::from_millis(10)), "{} {what}", count(daemon.pid().unwrap()));
+    }
+}
+
 /// Waits until the daemon has its own socket only: no caller any more, and none in a namespace.
 fn await_one_socket(daemon: &LeaseDaemon) {
-    let deadline = Deadline::after(Duration::from_secs(30));
-    while sockets(daemon.pid().unwrap()) != 1 {
-        assert!(deadline.pause(Duration::from_millis(10)), "{} sockets", sockets(daemon.pid().unwrap()));
-    }
+    await_one(daemon, "sockets", sockets);
+}
+
+/// Waits until the daemon has one thread: those that close sockets live for some milliseconds.
+fn await_one_thread(daemon: &LeaseDaemon) {
+    await_one(daemon, "threads", |pid| memory(pid).1);
 }
 
 /// The kernel closes a packet socket after a grace period: in the event loop, the last of 16 callers would wait for 16 of them.
@@ -402,14 +412,6 @@ fn a_lost_address_is_replaced_on_the_interface() {
     assert!(log.contains(&format!("one/net/eth0: {} is lost: 10.99.0.1 refused to renew it", lease.address)), "{log}");
 }
 
-/// Waits until the daemon has one thread: those that close sockets live for some milliseconds.
-fn await_one_thread(daemon: &LeaseDaemon) {
-    let deadline = Deadline::after(Duration::from_secs(30));
-    while memory(daemon.pid().unwrap()).1 != 1 {
-        assert!(deadline.pause(Duration::from_millis(10)), "{} threads", memory(daemon.pid().unwrap()).1);
-    }
-}
-
 #[test]
 fn a_hundred_orders_at_once_get_a_hundred_addresses_from_one_thread() {
     let host = host();
@@ -428,9 +430,9 @@ fn a_hundred_orders_at_once_get_a_hundred_addresses_from_one_thread() {
 }
 
 /// What a process has in memory, in kilobytes (`VmRSS`), and how many threads.
-fn memory(pid: i32) -> (u32, u32) {
+fn memory(pid: i32) -> (usize, usize) {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let number = |key: &str| -> u32 {
+    let number = |key: &str| -> usize {
         let value = status.lines().find_map(|line| line.strip_prefix(key)).unwrap();
         value.split_whitespace().next().unwrap().parse().unwrap()
     };
@@ -438,7 +440,7 @@ fn memory(pid: i32) -> (u32, u32) {
 }
 
 /// The most memory of the daemon with a thousand leases, in kilobytes.
-const MOST_MEMORY: u32 = 10_000;
+const MOST_MEMORY: usize = 10_000;
 
 /// A host whose bridge has room for many leases. Several owners on one interface are several clients, by their identifiers.
 fn large_host() -> Host {

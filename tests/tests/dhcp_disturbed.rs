@@ -167,11 +167,11 @@ fn usual_calls() -> BTreeMap<String, usize> {
     let first = text.split_whitespace().next().unwrap();
     let mut counts = BTreeMap::new();
     for line in text.lines() {
+        // `<... poll resumed>`: the end of a call, after one of another thread.
         if let Some((process, call)) = line.split_once(' ')
             && process == first
             && let Some((name, _)) = call.trim_start().split_once('(')
             && !name.starts_with('<')
-        // the end of a call, after one of another thread
         {
             *counts.entry(name.to_owned()).or_insert(0) += 1;
         }

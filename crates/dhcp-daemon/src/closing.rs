@@ -1,6 +1,6 @@
 //! Packet sockets are closed by short-lived threads: close(2) of one waits for a grace period of the kernel, about 20 ms
 //! (`packet_release()`, which calls `synchronize_net()`). In the event loop every caller would wait for all of them, one after the
-//! other; what several threads wait for is the same grace period.
+//! other. Several threads wait for the same grace period.
 
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -11,23 +11,27 @@ const MOST: usize = 64;
 /// The stack of a thread, in bytes: it calls close(2).
 const STACK: usize = 65_536;
 
-/// The threads that there are.
+/// The number of sockets that are being closed.
 static CLOSING: AtomicUsize = AtomicUsize::new(0);
+
+/// A socket that is closed when this is dropped.
+struct Closing(Option<OwnedFd>);
+
+impl Drop for Closing {
+    fn drop(&mut self) {
+        self.0.take();
+        CLOSING.fetch_sub(1, Ordering::Relaxed);
+    }
+}
 
 /// Closes a socket without waiting until that is done.
 pub(crate) fn close(socket: impl Into<OwnedFd>) {
-    let socket = socket.into();
-    if CLOSING.fetch_add(1, Ordering::Relaxed) < MOST {
-        let close = move || {
-            drop(socket);
-            CLOSING.fetch_sub(1, Ordering::Relaxed);
-        };
-        if thread::Builder::new().stack_size(STACK).spawn(close).is_ok() {
-            return;
-        }
+    let before = CLOSING.fetch_add(1, Ordering::Relaxed);
+    let closing = Closing(Some(socket.into()));
+    if before < MOST {
+        // If no thread can be started, the socket is closed here.
+        let _ = thread::Builder::new().stack_size(STACK).spawn(move || drop(closing));
     }
-    // The socket is closed already: what was not started was dropped.
-    CLOSING.fetch_sub(1, Ordering::Relaxed);
 }
 
 /// A packet socket, while one is open.

@@ -191,7 +191,7 @@ impl Daemon {
     }
 }
 
-/// Why there is no reply to an order.
+/// Why an order has no reply.
 enum Unserved {
     /// No daemon runs, and none can be started.
     NotStarted(String),

@@ -95,7 +95,7 @@ pub(crate) fn samples(rows: &[Row], sides: &[Side]) -> String {
     text
 }
 
-/// What is done to publish a run.
+/// How a run that is published treats noise.
 const REPEATED: &str = " Rows that were too noisy were measured again, at most twice.";
 
 const LEGEND: &str = "Times are from the start of the process to its end, in milliseconds: median (95th percentile). \

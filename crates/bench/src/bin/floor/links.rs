@@ -163,7 +163,7 @@ pub(crate) fn index(answer: &[u8]) -> u32 {
     answer.get(4..8).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }
 
-/// What was to be made was made, now or before.
+/// Success if the kernel has made the object, or it existed already.
 fn there_is<T>(made: Result<T>) -> Result<()> {
     match made {
         Err(error) if error.kind() == ErrorKind::AlreadyExists => Ok(()),
