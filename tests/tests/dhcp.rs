@@ -396,11 +396,42 @@ fn of_many_adds_at_once_one_starts_the_daemon_which_outlives_it() {
     bridge.add(&host, "c-0", &containers[0]);
     let [other] = daemons(&host)[..] else { panic!("{:?}", daemons(&host)) };
     bridge.call(&host, "DEL", "c-0", &containers[0].path(), &[]).ok();
-    kill(Pid::from_raw(other), Signal::SIGTERM).unwrap();
-    while !daemons(&host).is_empty() {
+    end(&host, other);
+}
+
+/// Ends the only daemon of the host, which a plugin has started.
+fn end(host: &Host, pid: i32) {
+    kill(Pid::from_raw(pid), Signal::SIGTERM).unwrap();
+    let deadline = Deadline::after(Duration::from_secs(20));
+    while !daemons(host).is_empty() {
         assert!(deadline.pause(Duration::from_millis(20)), "it does not end");
     }
     assert!(!host.dir().join("dhcp.sock").exists());
+}
+
+#[test]
+fn an_add_whose_daemon_is_killed_meanwhile_starts_another_one() {
+    let host = host();
+    let server = Dnsmasq::start(&host, RANGE, &[]);
+    let bridge = with_dhcp(&host, "bridge", &json!({"bridge": DHCP_BRIDGE}), &json!({"daemon": "auto"}));
+    let container = host.container();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    // It has the request, and does not get to it.
+    kill(Pid::from_raw(daemon.pid().unwrap()), Signal::SIGSTOP).unwrap();
+    let result = std::thread::scope(|scope| {
+        let add = scope.spawn(|| bridge.add(&host, "c-one", &container));
+        let deadline = Deadline::after(Duration::from_millis(500));
+        while deadline.pause(Duration::from_millis(50)) {
+            assert!(!add.is_finished());
+        }
+        daemon.kill();
+        add.join().unwrap()
+    });
+    let [other] = daemons(&host)[..] else { panic!("{:?}", daemons(&host)) };
+    bridge.check(&host, "c-one", &container, &result).ok();
+    bridge.del(&host, "c-one", &container, &result);
+    server.await_leases("it is given back", <[String]>::is_empty);
+    end(&host, other);
 }
 
 /// An argument that the runtime does not send has no value, and one identifier for all containers would be that of one client.

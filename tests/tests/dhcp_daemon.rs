@@ -608,11 +608,33 @@ fn upstreams_daemon_on_the_socket_is_named_by_plugin_and_daemon() {
         let ended = LeaseDaemon::begin(&host, &[]).finish();
         let log = String::from_utf8_lossy(&ended.stderr).into_owned();
         assert_eq!(ended.how, How::Exit(1));
-        assert!(log.contains("it speaks HTTP, as upstream's does; hint: stop it (`systemctl disable --now"), "{log}");
+        let wanted = "a daemon that speaks HTTP, as upstream's does; hint: stop it (`systemctl disable --now";
+        assert!(log.contains(wanted), "{log}");
         assert!(UnixStream::connect(&socket).is_ok(), "upstream's serves on");
         theirs.stop();
         let _ = std::fs::remove_file(&socket); // which that of Debian leaves there
     }
+}
+
+/// One that is killed and started again at once finds the socket of the process that has not ended yet.
+#[test]
+fn a_daemon_whose_takeover_is_cut_off_by_a_kill_binds_the_socket() {
+    let host = host();
+    let _server = Dnsmasq::start(&host, RANGE, &[]);
+    let container = container(&host, 1);
+    let first = LeaseDaemon::start(&host, &[]);
+    let lease = first.add(&container, "c-one");
+    kill(Pid::from_raw(first.pid().unwrap()), Signal::SIGSTOP).unwrap();
+    let next = LeaseDaemon::begin(&host, &[]);
+    // It has asked for the socket, and waits for the reply.
+    let deadline = Deadline::after(Duration::from_millis(500));
+    while deadline.pause(Duration::from_millis(50)) {
+        assert!(!next.has_ended());
+    }
+    first.kill();
+    let next = next.serving();
+    assert_eq!(next.add(&container, "c-one").address, lease.address);
+    next.del("c-one");
 }
 
 /// A daemon that has the request and does not get to it.

@@ -81,6 +81,13 @@ mod tests {
     use nix::sys::socket::{AddressFamily, SockFlag, SockType, socket};
     use nix::unistd::{AccessFlags, access, chroot, getpid};
 
+    /// The error of `clone(2)` or `clone3(2)` with flags that the kernel itself refuses, with `EINVAL`.
+    #[expect(unsafe_code, reason = "no library has the bare call")]
+    fn refused(call: libc::c_long, flags: libc::c_int) -> Errno {
+        // SAFETY: no memory is passed, and the caller's flags make no process and no thread.
+        Errno::result(unsafe { libc::syscall(call, libc::c_long::from(flags), 0, 0, 0, 0) }).unwrap_err()
+    }
+
     /// What is given up is given up by this thread alone.
     #[test]
     #[expect(clippy::disallowed_methods, reason = "no program is started")]
@@ -99,6 +106,25 @@ mod tests {
             assert_eq!(access("/", AccessFlags::R_OK), Ok(()));
             let spawned = std::process::Command::new("/bin/true").spawn();
             assert!(spawned.is_err_and(|error| error.raw_os_error() == Some(libc::EPERM)), "a process");
+            let clone = |flags| refused(libc::SYS_clone, flags);
+            // A thread without CLONE_SIGHAND, and signal handlers without CLONE_VM, are what the kernel does not make.
+            let thread = libc::CLONE_THREAD | libc::CLONE_VM;
+            assert_eq!(clone(thread), Errno::EINVAL, "by the kernel alone");
+            for flags in [libc::CLONE_THREAD, libc::CLONE_SIGHAND] {
+                assert_eq!(clone(flags), Errno::EPERM, "{flags:x}");
+            }
+            for namespace in [
+                libc::CLONE_NEWCGROUP,
+                libc::CLONE_NEWIPC,
+                libc::CLONE_NEWNET,
+                libc::CLONE_NEWNS,
+                libc::CLONE_NEWPID,
+                libc::CLONE_NEWUSER,
+                libc::CLONE_NEWUTS,
+            ] {
+                assert_eq!(clone(thread | namespace), Errno::EPERM, "{namespace:x}");
+            }
+            assert_eq!(refused(libc::SYS_clone3, 0), Errno::ENOSYS);
             std::thread::spawn(|| assert_eq!(kill(getpid(), None), Err(Errno::EPERM))).join().unwrap();
             std::fs::read_to_string("/proc/thread-self/status").unwrap()
         });

@@ -17,7 +17,7 @@ use nix::sys::stat::{Mode, fchmod};
 
 use crate::kernel;
 use crate::log::log;
-use crate::protocol::{self, CallError, LeaseReply, LeaseRequest};
+use crate::protocol::{self, CallError, LeaseReply, LeaseRequest, again_while};
 
 /// The longest time until the daemon before has ended: it finishes the requests that it has.
 const TAKEOVER: Duration = Duration::from_mins(4);
@@ -86,31 +86,28 @@ impl Listener {
         let (directory, name) = open_directory(path)?;
         // Two daemons that start at once: one binds, the other takes over.
         let lock = directory.lock(&format!("{name}.lock"), 0o600, LOCKED).map_err(|error| failed(&error))?;
-        let mut is_ours = true;
-        let socket = match protocol::connect(path) {
-            Ok(stream) => {
-                let (socket, is_of_systemd) = take_over(stream, path, TAKEOVER)?;
-                is_ours = !is_of_systemd;
-                socket
-            }
-            Err(CallError::NotRunning { source, .. }) if is_stale(&source) => {
-                directory.remove(&name).map_err(|error| failed(&error))?;
-                bound(path).map_err(|error| failed(&error))?
-            }
-            Err(error) => return Err(format!("{error}; hint: {}", advice(path))),
+        let taken = again_while(CallError::is_broken, || match protocol::connect(path) {
+            Ok(stream) => take_over(stream, path, TAKEOVER).map(Some),
+            Err(CallError::NotRunning { source, .. }) if is_stale(&source) => Ok(None),
+            Err(error) => Err(error),
+        });
+        let (socket, is_of_systemd) = if let Some(taken) = taken.map_err(|error| not_taken(path, &error))? {
+            taken
+        } else {
+            directory.remove(&name).map_err(|error| failed(&error))?;
+            (bound(path).map_err(|error| failed(&error))?, false)
         };
         drop(lock);
         socket.set_nonblocking(true).map_err(|error| failed(&error))?;
-        Ok(Listener { socket, path: path.to_owned(), is_ours })
+        Ok(Listener { socket, path: path.to_owned(), is_ours: !is_of_systemd })
     }
 
-    /// Has a daemon end that serves on this socket too. The socket that it passes on is this one.
+    /// Has a daemon end that serves on this socket too. The socket that it passes on is this one. If it was killed meanwhile, it is
+    /// not asked again: this process would be.
     pub(crate) fn end_other(&self) {
-        let ended = protocol::connect(&self.path)
-            .map_err(|error| error.to_string())
-            .and_then(|stream| take_over(stream, &self.path, LOCKED));
-        if let Err(why) = ended {
-            log("socket", why);
+        let ended = protocol::connect(&self.path).and_then(|stream| take_over(stream, &self.path, LOCKED));
+        if let Err(error) = ended {
+            log("socket", not_taken(&self.path, &error));
         }
     }
 
@@ -165,22 +162,22 @@ fn bound(path: &Path) -> io::Result<UnixListener> {
     Ok(socket.into())
 }
 
+/// Why a daemon does not end and pass its socket on.
+fn not_taken(path: &Path, why: &CallError) -> String {
+    format!("take over from the daemon that listens: {why}; hint: {}", advice(path))
+}
+
 /// Asks the daemon that listens to end, and takes its socket. Also returns whether that is systemd's.
-fn take_over(mut stream: UnixStream, path: &Path, timeout: Duration) -> Result<(UnixListener, bool), String> {
-    let failed = |error: &dyn std::fmt::Display| {
-        format!("take {} over from the daemon that listens there: {error}; hint: {}", path.display(), advice(path))
-    };
-    stream.set_read_timeout(Some(timeout)).map_err(|error| failed(&error))?;
-    stream.set_write_timeout(Some(LOCKED)).map_err(|error| failed(&error))?;
-    stream.write_all(&protocol::line(LeaseRequest::End)).map_err(|error| failed(&error))?;
-    let (reply, descriptor) = receive(&stream, Deadline::after(timeout)).map_err(|error| failed(&error))?;
-    if reply.starts_with(b"HTTP/") {
-        return Err(failed(&"it speaks HTTP, as upstream's does"));
-    }
-    match (protocol::parse_reply(&reply), descriptor) {
-        (Ok(LeaseReply::Done), Some(descriptor)) => Ok((descriptor.into(), protocol::is_of_systemd(&reply))),
-        (Ok(reply), _) => Err(failed(&format!("it answers {reply:?}"))),
-        (Err(error), _) => Err(failed(&error)),
+fn take_over(mut stream: UnixStream, path: &Path, timeout: Duration) -> Result<(UnixListener, bool), CallError> {
+    stream.set_read_timeout(Some(timeout)).map_err(CallError::Broken)?;
+    stream.set_write_timeout(Some(LOCKED)).map_err(CallError::Broken)?;
+    stream.write_all(&protocol::line(LeaseRequest::End)).map_err(|error| protocol::broken(error, LOCKED))?;
+    let (reply, descriptor) =
+        receive(&stream, Deadline::after(timeout)).map_err(|error| protocol::broken(error, timeout))?;
+    protocol::refuse_http(&reply, path)?;
+    match (protocol::parse_reply(&reply)?, descriptor) {
+        (LeaseReply::Done, Some(descriptor)) => Ok((descriptor.into(), protocol::is_of_systemd(&reply))),
+        (reply, _) => Err(CallError::Unreadable(format!("it does not pass a socket on: {reply:?}"))),
     }
 }
 

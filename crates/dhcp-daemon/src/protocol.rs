@@ -236,6 +236,13 @@ fn default_timeout() -> u64 {
     LeaseOrder::TIMEOUT_MS
 }
 
+impl CallError {
+    /// Whether the connection failed: the daemon may just have been killed.
+    pub fn is_broken(&self) -> bool {
+        matches!(self, CallError::Broken(_))
+    }
+}
+
 impl LeaseOrder {
     /// How long a caller waits that does not say so, in milliseconds.
     pub const TIMEOUT_MS: u64 = 50_000;
@@ -315,10 +322,7 @@ pub(crate) fn connect(socket: &Path) -> Result<UnixStream, CallError> {
 /// # Errors
 /// There is no daemon, it is not ours, or it does not answer in time.
 pub fn call(socket: &Path, request: &LeaseRequest, timeout: Duration) -> Result<LeaseReply, CallError> {
-    again_while(
-        |error| matches!(error, CallError::Broken(_)),
-        || PendingCall::begin(socket, request, timeout)?.finish(),
-    )
+    again_while(CallError::is_broken, || PendingCall::begin(socket, request, timeout)?.finish())
 }
 
 /// Calls again, for a second, while the connection breaks: the socket of a daemon that was killed stays open until the last of its
@@ -376,10 +380,7 @@ impl PendingCall {
                 Err(error) => return Err(broken(error, self.timeout)),
             };
             reply.extend(&buffer[..length]);
-            if reply.starts_with(HTTP) {
-                let what = "a daemon that speaks HTTP, as upstream's does".to_owned();
-                return Err(CallError::Foreign { socket: self.socket, what });
-            }
+            refuse_http(&reply, &self.socket)?;
             if reply.len() > LONGEST {
                 return Err(CallError::Unreadable(format!("the reply is longer than {LONGEST} bytes")));
             }
@@ -392,6 +393,15 @@ impl PendingCall {
     }
 }
 
+/// An error if the reply is one of HTTP.
+pub(crate) fn refuse_http(reply: &[u8], socket: &Path) -> Result<(), CallError> {
+    if !reply.starts_with(HTTP) {
+        return Ok(());
+    }
+    let what = "a daemon that speaks HTTP, as upstream's does".to_owned();
+    Err(CallError::Foreign { socket: socket.to_owned(), what })
+}
+
 pub(crate) fn parse_reply(reply: &[u8]) -> Result<LeaseReply, CallError> {
     if reply.is_empty() {
         let ended = "the daemon ended the connection without an answer";
@@ -402,7 +412,7 @@ pub(crate) fn parse_reply(reply: &[u8]) -> Result<LeaseReply, CallError> {
     Ok(reply.message)
 }
 
-fn broken(error: io::Error, timeout: Duration) -> CallError {
+pub(crate) fn broken(error: io::Error, timeout: Duration) -> CallError {
     match error.kind() {
         io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => CallError::Late(timeout),
         _ => CallError::Broken(error),

@@ -90,7 +90,7 @@ impl Daemon {
     ) -> Result<(AnyLease, bool)> {
         let mut begun = Some(begun);
         let finish = || begun.take().unwrap_or_else(&again)?.finish().map_err(Unserved::Failed);
-        let is_broken = |error: &Unserved| matches!(error, Unserved::Failed(CallError::Broken(_)));
+        let is_broken = |error: &Unserved| matches!(error, Unserved::Failed(error) if error.is_broken());
         let answered = match again_while(is_broken, finish) {
             Ok(reply) => Ok(reply),
             Err(Unserved::Failed(error)) => Err(error),
