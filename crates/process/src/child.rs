@@ -3,7 +3,6 @@
 use std::io;
 use std::os::fd::OwnedFd;
 use std::os::unix::process::ExitStatusExt;
-use std::process;
 
 use nix::errno::Errno;
 use nix::sys::signal::{Signal, killpg};
@@ -15,15 +14,15 @@ use crate::{How, kernel};
 /// A child of this process. Until it is reaped, its PID and its process group are not reused, so a signal never reaches another
 /// program.
 pub(crate) struct Child {
-    process: process::Child,
     pid: Pid,
+    /// How it ended, once it is reaped.
+    how: Option<How>,
     pub(crate) exit_notice: Option<OwnedFd>,
 }
 
 impl Child {
-    pub(crate) fn new(process: process::Child) -> Child {
-        let pid = Pid::from_raw(process.id().cast_signed());
-        Child { process, pid, exit_notice: kernel::exit_notice(pid) }
+    pub(crate) fn new(pid: Pid) -> Child {
+        Child { pid, how: None, exit_notice: kernel::exit_notice(pid) }
     }
 
     /// Whether it has ended. This does not reap it.
@@ -36,14 +35,19 @@ impl Child {
         }
     }
 
-    /// Waits until it has ended, and reaps it.
+    /// Waits until it has ended, and reaps it if that was not done before.
     pub(crate) fn reap(&mut self) -> io::Result<How> {
-        let status = self.process.wait()?;
-        match (status.signal(), status.code()) {
-            (Some(signal), _) => Ok(How::Signal(signal)),
-            (None, Some(code)) => Ok(How::Exit(code)),
-            (None, None) => Err(io::Error::other(format!("it neither exited nor was killed: {status}"))),
+        if let Some(how) = self.how {
+            return Ok(how);
         }
+        let status = kernel::reap(self.pid)?;
+        let how = match (status.signal(), status.code()) {
+            (Some(signal), _) => How::Signal(signal),
+            (None, Some(code)) => How::Exit(code),
+            (None, None) => return Err(io::Error::other(format!("it neither exited nor was killed: {status}"))),
+        };
+        self.how = Some(how);
+        Ok(how)
     }
 
     /// Kills it and its group, and reaps it.

@@ -1,5 +1,5 @@
-//! The arguments of execve(2), prepared before the fork, because nothing can be allocated after it.
-#![expect(unsafe_code, reason = "raw pointers between fork and exec")]
+//! The arguments of execve(2), prepared before the child is made, in which nothing can be allocated.
+#![expect(unsafe_code, reason = "raw pointers that execve(2) takes")]
 
 use std::ffi::{CString, OsStr, c_char};
 use std::io;

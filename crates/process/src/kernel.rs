@@ -1,35 +1,114 @@
 //! Calls that need unsafe code.
-#![expect(unsafe_code, reason = "code between fork and exec, and a system call without a wrapper")]
+#![expect(unsafe_code, reason = "code between fork and exec, and system calls without a wrapper")]
 
-use std::ffi::{CStr, CString};
+use std::ffi::CStr;
 use std::io;
-use std::os::fd::{FromRawFd, OwnedFd, RawFd};
-use std::os::unix::process::CommandExt;
-use std::process::Command;
+use std::mem::MaybeUninit;
+use std::os::fd::{BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::process::{Command, ExitStatus};
+use std::ptr;
 
+use nix::errno::Errno;
 use nix::fcntl::{OFlag, open};
+use nix::sched::{CloneFlags, clone};
 use nix::sys::prctl;
-use nix::sys::signal::Signal;
+use nix::sys::signal::{SigSet, SigmaskHow, Signal};
 use nix::sys::stat::Mode;
-use nix::unistd::{Pid, getpid, getppid, setsid, write};
+use nix::unistd::{Pid, dup2_stderr, dup2_stdin, dup2_stdout, getpid, getppid, setpgid, setsid, write};
 
 use crate::image::Image;
 
-/// Makes the child execute `image`, and makes the kernel kill it when the thread that starts it ends, for whatever reason.
+/// The stack of a child until it executes its program, in bytes. It needs 1,264 without optimization.
+const STACK: usize = 16 << 10;
+
+/// What a child has when it begins to execute `image`.
+pub(crate) struct Start<'a> {
+    pub(crate) image: &'a Image,
+    /// Its stdin, stdout and stderr: descriptors above these.
+    pub(crate) streams: [BorrowedFd<'a>; 3],
+    /// See [`set_exec_label`].
+    pub(crate) label: Option<&'a CStr>,
+}
+
+/// Starts a child that leads a process group of its own, blocks no signal, and that the kernel kills when this thread ends, for
+/// whatever reason. So this thread must live as long as the program is wanted: the signal is sent at the end of the thread, not of
+/// the process.
 ///
-/// That thread must live as long as the program is wanted: the signal is sent at the end of the thread, not of the process.
+/// The child has the memory of this process until execve(2), as after vfork(2), and this thread sleeps until then. A copy of the
+/// page tables, which fork(2) makes, takes longer than all the rest if the process is large.
 #[doc(alias = "PR_SET_PDEATHSIG")]
-pub(crate) fn become_bound(command: &mut Command, image: Image, label: Option<CString>) {
+#[doc(alias = "vfork")]
+pub(crate) fn spawn(start: &Start<'_>) -> io::Result<Pid> {
     let parent = getpid();
-    let begin = move || {
+    let mut stack = vec![0; STACK];
+    let mut failure = None;
+    // No handler of this process may run in the child, on the memory that both have.
+    let blocked_before = SigSet::all().thread_swap_mask(SigmaskHow::SIG_SETMASK)?;
+    let child = Box::new(|| {
+        failure = Some(start.prepare(parent).map_or_else(|error| error, |()| start.image.exec()));
+        0
+    });
+    // SAFETY: the child makes system calls and allocates nothing. It has a stack of its own, which is there until this thread goes
+    // on: when the child has ended, or executes its program.
+    let spawned =
+        unsafe { clone(child, &mut stack, CloneFlags::CLONE_VM | CloneFlags::CLONE_VFORK, Some(libc::SIGCHLD)) };
+    blocked_before.thread_set_mask()?;
+    let pid = spawned?;
+    match failure {
+        None => Ok(pid),
+        Some(error) => reap(pid).and(Err(error)),
+    }
+}
+
+impl Start<'_> {
+    /// What the child does before execve(2). Allocates nothing.
+    fn prepare(&self, parent: Pid) -> io::Result<()> {
         bind_to(parent)?;
-        if let Some(label) = &label {
+        setpgid(Pid::from_raw(0), Pid::from_raw(0))?;
+        let [stdin, stdout, stderr] = self.streams;
+        dup2_stdin(stdin)?;
+        dup2_stdout(stdout)?;
+        dup2_stderr(stderr)?;
+        if let Some(label) = self.label {
             set_exec_label(label)?;
         }
-        Err(image.exec())
-    };
-    // SAFETY: between fork and exec the closure makes at most six system calls and allocates nothing.
-    unsafe { command.pre_exec(begin) };
+        forget_handlers();
+        Ok(SigSet::empty().thread_set_mask()?)
+    }
+}
+
+/// Gives each signal that has a handler its default action, so that no handler of the parent runs from now on. `SIGPIPE` gets it,
+/// too: Rust's programs ignore that signal. Other ignored signals stay ignored, as after nohup(1).
+fn forget_handlers() {
+    for number in 1..32 {
+        let mut action = MaybeUninit::<libc::sigaction>::uninit();
+        // SAFETY: the kernel writes the action, and the call is made again only with what it wrote.
+        unsafe {
+            if libc::sigaction(number, ptr::null(), action.as_mut_ptr()) != 0 {
+                continue;
+            }
+            let mut action = action.assume_init();
+            if number == libc::SIGPIPE || ![libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction) {
+                action.sa_sigaction = libc::SIG_DFL;
+                libc::sigaction(number, &raw const action, ptr::null_mut());
+            }
+        }
+    }
+}
+
+/// Waits until the child has ended, and returns how.
+pub(crate) fn reap(pid: Pid) -> io::Result<ExitStatus> {
+    let mut status = 0;
+    loop {
+        // SAFETY: the kernel writes one number. `nix` has a call for this that knows no real-time signals.
+        let reaped = unsafe { libc::waitpid(pid.as_raw(), &raw mut status, 0) };
+        match Errno::result(reaped) {
+            Ok(_) => return Ok(ExitStatus::from_raw(status)),
+            Err(Errno::EINTR) => {}
+            Err(errno) => return Err(errno.into()),
+        }
+    }
 }
 
 /// Makes the child fork again, and that child execute `image` in a session of its own. Its parent ends at once, so init adopts it.
@@ -110,5 +189,41 @@ pub(crate) fn exit_notice(pid: Pid) -> Option<OwnedFd> {
     unsafe {
         let number = libc::syscall(libc::SYS_pidfd_open, pid.as_raw(), 0);
         RawFd::try_from(number).ok().filter(|number| *number >= 0).map(|number| OwnedFd::from_raw_fd(number))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::mem::discriminant;
+
+    use nix::sys::signal::{SigHandler, signal};
+
+    use super::*;
+
+    extern "C" fn handler(_: libc::c_int) {}
+
+    /// In a process of its own: these settings are those of all threads.
+    #[test]
+    fn what_has_a_handler_gets_its_default_action_and_what_is_ignored_stays_ignored() {
+        // SAFETY: the child makes system calls, and allocates nothing. The handler does nothing.
+        let pid = unsafe {
+            match libc::fork() {
+                0 => {
+                    let before = [SigHandler::Handler(handler), SigHandler::SigIgn, SigHandler::SigIgn];
+                    let after = [SigHandler::SigDfl, SigHandler::SigIgn, SigHandler::SigDfl];
+                    let signals = [Signal::SIGUSR1, Signal::SIGHUP, Signal::SIGPIPE];
+                    let mut is_right =
+                        signals.iter().zip(before).all(|(number, action)| signal(*number, action).is_ok());
+                    forget_handlers();
+                    for (number, action) in signals.into_iter().zip(after) {
+                        let found = signal(number, SigHandler::SigDfl);
+                        is_right &= found.is_ok_and(|found| discriminant(&found) == discriminant(&action));
+                    }
+                    libc::_exit(i32::from(!is_right))
+                }
+                pid => Pid::from_raw(pid),
+            }
+        };
+        assert_eq!(reap(pid).unwrap().code(), Some(0));
     }
 }

@@ -2,13 +2,13 @@
 
 use std::fs::File;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
-use std::process;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
 use std::time::Duration;
 
 use nix::errno::Errno;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use nix::unistd::pipe2;
 
 use crate::child::Child;
 use crate::{CancellationToken, Deadline, Program, Stream};
@@ -51,15 +51,24 @@ pub(crate) struct Inflow {
 }
 
 impl Pipes {
-    pub(crate) fn new(process: &mut process::Child, program: &Program) -> io::Result<Self> {
-        let stdin = unblocked(process.stdin.take().map(OwnedFd::from))?;
-        let stdout = unblocked(process.stdout.take().map(OwnedFd::from))?;
-        let stderr = unblocked(process.stderr.take().map(OwnedFd::from))?;
-        Ok(Self {
+    /// Makes the pipes, and returns the child's ends too, whose numbers are above those of its streams. `stdin` is a file that the
+    /// child has instead of a pipe.
+    pub(crate) fn new(program: &Program, stdin: Option<OwnedFd>) -> io::Result<(Pipes, [OwnedFd; 3])> {
+        let (their_stdin, our_stdin) = match stdin {
+            Some(file) => (file, None),
+            None => pipe().map(|(reader, writer)| (reader, Some(writer)))?,
+        };
+        let (our_stdout, their_stdout) = pipe()?;
+        let (our_stderr, their_stderr) = pipe()?;
+        let inflow =
+            |end| Ok::<_, io::Error>(Inflow { file: Some(unblocked(end)?), bytes: Vec::new(), limit: program.limit });
+        let stdin = our_stdin.map(unblocked).transpose()?;
+        let pipes = Pipes {
             stdin: Outflow { file: stdin, bytes: program.stdin.clone(), written: 0 },
-            stdout: Inflow { file: stdout, bytes: Vec::new(), limit: program.limit },
-            stderr: Inflow { file: stderr, bytes: Vec::new(), limit: program.limit },
-        })
+            stdout: inflow(our_stdout)?,
+            stderr: inflow(our_stderr)?,
+        };
+        Ok((pipes, [their_stdin, their_stdout, their_stderr]))
     }
 
     /// Writes as much of stdin as fits into the pipe.
@@ -167,11 +176,21 @@ impl Inflow {
     }
 }
 
+/// A pipe, as its reader and its writer.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let (reader, writer) = pipe2(OFlag::O_CLOEXEC)?;
+    Ok((above_streams(reader)?, above_streams(writer)?))
+}
+
+/// The file under a number that the streams of a child do not have: this process may have closed its own.
+fn above_streams(file: OwnedFd) -> io::Result<OwnedFd> {
+    if file.as_raw_fd() > libc::STDERR_FILENO { Ok(file) } else { file.try_clone() }
+}
+
 /// Sets our end of a pipe to `O_NONBLOCK`. The child's end is another file description and is not changed.
-fn unblocked(end: Option<OwnedFd>) -> io::Result<Option<File>> {
-    let Some(end) = end else { return Ok(None) };
+fn unblocked(end: OwnedFd) -> io::Result<File> {
     fcntl(&end, FcntlArg::F_SETFL(OFlag::O_NONBLOCK))?;
-    Ok(Some(File::from(end)))
+    Ok(File::from(end))
 }
 
 #[cfg(test)]

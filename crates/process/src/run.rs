@@ -18,7 +18,7 @@ use crate::{CancellationToken, Deadline, Ended, Error, How, Labelled, Program};
 /// program.
 ///
 /// # Errors
-/// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Deadline`] and [`Error::TooMuch`] if the program was terminated
+/// [`Error::NotStarted`] if execve(2) or clone(2) fails, [`Error::Deadline`] and [`Error::TooMuch`] if the program was terminated
 /// because of the time or the size of its output, and [`Error::Lost`] if the kernel refuses to let us poll or wait for it.
 pub fn run(program: &Program, deadline: Deadline) -> Result<Ended, Error> {
     begin(program, deadline)?.finish()
@@ -48,7 +48,7 @@ pub fn run_labelled(program: &Program, labelled: &Labelled<'_>, deadline: Deadli
 /// writes the rest and waits, as [`run`] does. Meanwhile the caller can do other work; the program may block until then.
 ///
 /// # Errors
-/// [`Error::NotStarted`] if execve(2) or fork(2) fails, [`Error::Lost`] if its stdin cannot be written; the program is killed
+/// [`Error::NotStarted`] if execve(2) or clone(2) fails, [`Error::Lost`] if its stdin cannot be written; the program is killed
 /// then.
 pub fn begin(program: &Program, deadline: Deadline) -> Result<Running, Error> {
     begin_as(program, None, deadline)

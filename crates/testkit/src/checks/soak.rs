@@ -19,14 +19,16 @@ use crate::checks::flood::BATCH;
 use crate::env::subject::Subject;
 use crate::model_node::{Node, Tally, Workload};
 
-/// So many subjects are flooded at once: those with iptables wait for the kernel most of their time, and leave the processors to others.
+/// So many subjects are flooded at once: those with iptables wait for the kernel most of their time, and leave the processors to
+/// others.
 const AT_ONCE: usize = 4;
 
 /// A soak test: its subjects, its length, and the file with its state.
 #[derive(Clone, Debug)]
 pub struct Soak {
     /// Each subject, with its weight: so many batches (of 2,000 operations) run on one host, one after the other, and its share of
-    /// all operations is proportional to it. Each has a title of its own. Four subjects are flooded at once, each on a host of its own.
+    /// all operations is proportional to it. Each has a title of its own. Four subjects are flooded at once, each on a host of its
+    /// own.
     pub subjects: Vec<(Subject, usize)>,
     /// The number of operations, those of earlier runs included.
     pub operations: usize,
@@ -210,7 +212,7 @@ impl<'a> Run<'a> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane: floods one subject after the other, each on a host of its own. It ends when others flood all subjects that there are.
+    /// A lane: floods one subject after the other, each on a host of its own. It ends when others flood all that there are.
     fn flood(&self) -> io::Result<()> {
         while let Some((subject, weight, first)) = self.take_subject() {
             let flooded = self.flood_subject(subject, weight, first);
