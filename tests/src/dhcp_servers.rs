@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use cnikit_process::{Deadline, Env, Error, Program, find_program};
 use cnikit_testkit::Host;
+use nix::unistd::Pid;
 use serde_json::json;
 
 use crate::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER};
@@ -147,6 +148,13 @@ impl DhcpServer {
         while !self.is_free(address) {
             assert!(deadline.pause(PAUSE), "{address} is not free: {}", self.leases());
         }
+    }
+
+    /// The number of Kea's process, from its file.
+    pub fn pid(&self) -> Pid {
+        let files = fs::read_dir(&self.dir).unwrap().map(|file| file.unwrap().path());
+        let file = files.into_iter().find(|path| path.extension().is_some_and(|end| end == "pid"));
+        Pid::from_raw(fs::read_to_string(file.unwrap()).unwrap().trim().parse().unwrap())
     }
 
     /// Ends it, and returns its log.

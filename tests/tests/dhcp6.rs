@@ -12,6 +12,7 @@ use cnikit_tests::lease_daemon::{LeaseDaemon, lease_records};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::subject;
 use cnikit_tests::world::{UNTIL_DETECTED, ping};
+use nix::sys::signal::{Signal, kill};
 use serde_json::{Value, json};
 
 const RANGE: &str = "10.99.0.10,10.99.0.50";
@@ -303,6 +304,29 @@ fn leases_survive_a_kill_and_are_given_back_without_a_daemon_or_an_interface() {
     assert!(daemon.list().is_empty() && has_no_record(&host));
     let log = daemon.stop();
     assert!(log.contains("the lease of IPv6 is given back by br-dhcp"), "{log}");
+}
+
+/// The socket on which the answer is waited for is of an interface that is gone.
+#[test]
+fn a_lease_about_which_a_server_is_asked_is_given_back_by_the_bridge() {
+    let (host, site) = dhcp_site();
+    dhcp6_address(&site);
+    let server = DhcpServer::start6(&site, ServerMaker::Kea, 600, [0x10, 0x20]);
+    let daemon = LeaseDaemon::start(&host, &[]);
+    let bridge = on_bridge(&host, &["v6"]);
+    let container = host.container();
+    let network = addresses(&bridge.add(&host, "c-one", &container)).remove(0);
+    daemon.kill();
+    let kea = server.pid();
+    kill(kea, Signal::SIGSTOP).unwrap();
+    let daemon = LeaseDaemon::start(&host, &[]);
+    // 546, the port of clients.
+    container.sh("timeout 20 sh -c 'until grep -q :0222 /proc/net/udp6; do sleep 0.05; done'");
+    container.sh("ip link del eth0");
+    bridge.call(&host, "GC", "", "", &[("cni.dev/valid-attachments", json!([]))]).ok();
+    kill(kea, Signal::SIGCONT).unwrap();
+    server.await_free(network.strip_suffix("/128").unwrap());
+    assert!(daemon.list().is_empty() && has_no_record(&host));
 }
 
 #[test]

@@ -320,12 +320,11 @@ impl Attachment {
             }
         };
         for packet in packets {
-            match self.send_one(&netns, packet) {
-                Ok(()) => {}
-                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && !self.revisit() => {
+            if let Err(error) = self.send_one(&netns, packet) {
+                log(&self.owner, error);
+                if !self.revisit() {
                     return false;
                 }
-                Err(error) => log(&self.owner, error),
             }
         }
         true

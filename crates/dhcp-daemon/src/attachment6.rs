@@ -266,12 +266,12 @@ impl Attachment6 {
                 }
                 _ => Ok(()),
             };
-            match sent {
-                Err(error) if matches!(error.errno(), Some(libc::ENODEV | libc::ENXIO)) && !self.revisit() => {
+            if let Err(error) = sent {
+                log(&self.owner, error);
+                // Of a socket that is open already, the kernel has many errors for an interface that is gone.
+                if !self.revisit() {
                     return false;
                 }
-                Err(error) => log(&self.owner, error),
-                Ok(()) => {}
             }
         }
         true
