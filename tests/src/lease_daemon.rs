@@ -179,6 +179,14 @@ pub fn lease_records(host: &Host) -> Vec<PathBuf> {
     paths.filter(|path| path.file_name().is_some_and(|name| name != ".lock")).collect()
 }
 
+/// Gives a caller half a second to send its request to a stopped daemon. Panics if `is_ready` says that the caller got a reply.
+pub fn assert_waits(is_ready: impl Fn() -> bool) {
+    let deadline = Deadline::after(Duration::from_millis(500));
+    while deadline.pause(Duration::from_millis(50)) {
+        assert!(!is_ready());
+    }
+}
+
 /// Panics unless the process has five capabilities, can get no other ones, and has a filter of system calls.
 pub fn assert_confined(pid: i32) {
     let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();

@@ -9,7 +9,7 @@ use cnikit_testkit::campaign::{SummaryLine, case_limit, seeded_rng};
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, flood, life};
 use cnikit_tests::campaign_subjects::leased;
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, DHCP6_OPTIONS, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
-use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, lease_records};
+use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, assert_waits, lease_records};
 use cnikit_tests::world::ping;
 use cnikit_tests::{references, subject};
 use nix::sys::signal::{Signal, kill};
@@ -420,10 +420,7 @@ fn an_add_whose_daemon_is_killed_meanwhile_starts_another_one() {
     kill(Pid::from_raw(daemon.pid().unwrap()), Signal::SIGSTOP).unwrap();
     let result = std::thread::scope(|scope| {
         let add = scope.spawn(|| bridge.add(&host, "c-one", &container));
-        let deadline = Deadline::after(Duration::from_millis(500));
-        while deadline.pause(Duration::from_millis(50)) {
-            assert!(!add.is_finished());
-        }
+        assert_waits(|| add.is_finished());
         daemon.kill();
         add.join().unwrap()
     });

@@ -19,7 +19,7 @@ use cnikit_process::{Deadline, Env, How, Program, find_program};
 use cnikit_testkit::{Container, Host};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, connect, dhcp_bridge, dhcp_site};
-use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, configure, lease_records, order, owner};
+use cnikit_tests::lease_daemon::{LeaseDaemon, assert_confined, assert_waits, configure, lease_records, order, owner};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::udhcpd::udhcpd;
 use cnikit_tests::{installed, references, subject};
@@ -628,10 +628,7 @@ fn a_daemon_whose_takeover_is_cut_off_by_a_kill_binds_the_socket() {
     kill(Pid::from_raw(first.pid().unwrap()), Signal::SIGSTOP).unwrap();
     let next = LeaseDaemon::begin(&host, &[]);
     // It has asked for the socket, and waits for the reply.
-    let deadline = Deadline::after(Duration::from_millis(500));
-    while deadline.pause(Duration::from_millis(50)) {
-        assert!(!next.has_ended());
-    }
+    assert_waits(|| next.has_ended());
     first.kill();
     let next = next.serving();
     assert_eq!(next.add(&container, "c-one").address, lease.address);
@@ -657,10 +654,7 @@ fn del_and_gc_succeed_if_the_daemon_is_killed_meanwhile_and_the_next_one_gives_t
                 dhcp.call(&host, verb, "c-one", &container.path(), &valid).ok();
             });
             // The request is in the daemon's socket: the plugin waits for the reply.
-            let deadline = Deadline::after(Duration::from_millis(500));
-            while deadline.pause(Duration::from_millis(50)) {
-                assert!(!call.is_finished());
-            }
+            assert_waits(|| call.is_finished());
             daemon.kill();
             call.join().unwrap();
         });

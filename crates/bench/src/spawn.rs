@@ -19,9 +19,9 @@ const LONG: i32 = 1 << 20;
 
 /// A program with everything made ready, so that nothing is left to do once the clock runs.
 ///
-/// The crate `process` binds a child to its parent, which needs a fork of all our memory. Here the child shares our memory until
-/// execve(2) (`posix_spawn(3)`), so its start costs the same for both sides, and little. Its input waits in a pipe and its output
-/// fits into one, so no thread has to serve the pipes while it runs.
+/// The crate `process` makes arguments and pipes ready when it starts a program, and binds the child to its parent: the clock would
+/// count that. Here `posix_spawn(3)` starts it. Its input waits in a pipe and its output fits into one, so no thread has to serve
+/// the pipes while it runs.
 #[derive(Debug)]
 pub(crate) struct Ready {
     path: CString,

@@ -69,10 +69,8 @@ impl Listener {
         let failed = |error: &dyn std::fmt::Display| format!("listen on {}: {error}", path.display());
         let (directory, name) = open_directory(path)?;
         let _lock = directory.lock(&format!("{name}.lock"), 0o600, LOCKED).map_err(|error| failed(&error))?;
-        match protocol::connect(path) {
-            Ok(_) => return Ok(()),
-            Err(CallError::NotRunning { source, .. }) if is_stale(&source) => {}
-            Err(error) => return Err(error.to_string()),
+        if connect_unless_stale(path).map_err(|error| error.to_string())?.is_some() {
+            return Ok(());
         }
         directory.remove(&name).map_err(|error| failed(&error))?;
         let socket = bound(path).map_err(|error| failed(&error))?;
@@ -86,10 +84,8 @@ impl Listener {
         let (directory, name) = open_directory(path)?;
         // Two daemons that start at once: one binds, the other takes over.
         let lock = directory.lock(&format!("{name}.lock"), 0o600, LOCKED).map_err(|error| failed(&error))?;
-        let taken = again_while(CallError::is_broken, || match protocol::connect(path) {
-            Ok(stream) => take_over(stream, path, TAKEOVER).map(Some),
-            Err(CallError::NotRunning { source, .. }) if is_stale(&source) => Ok(None),
-            Err(error) => Err(error),
+        let taken = again_while(CallError::is_broken, || {
+            connect_unless_stale(path)?.map(|stream| take_over(stream, path, TAKEOVER)).transpose()
         });
         let (socket, is_of_systemd) = if let Some(taken) = taken.map_err(|error| not_taken(path, &error))? {
             taken
@@ -136,6 +132,15 @@ fn open_directory(path: &Path) -> Result<(Directory, String), String> {
     };
     let directory = Directory::make(dir, DIRECTORY_MODE).map_err(|error| failed(&error))?;
     Ok((directory, name.to_owned()))
+}
+
+/// A connection to the daemon; `None` if no process listens on the socket, or it does not exist.
+fn connect_unless_stale(path: &Path) -> Result<Option<UnixStream>, CallError> {
+    match protocol::connect(path) {
+        Ok(stream) => Ok(Some(stream)),
+        Err(CallError::NotRunning { source, .. }) if is_stale(&source) => Ok(None),
+        Err(error) => Err(error),
+    }
 }
 
 fn is_stale(error: &io::Error) -> bool {

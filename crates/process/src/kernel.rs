@@ -22,7 +22,7 @@ use crate::image::Image;
 /// The stack of a child until it executes its program, in bytes. It needs 1,264 without optimization.
 const STACK: usize = 16 << 10;
 
-/// What a child has when it begins to execute `image`.
+/// A program, and the streams and the label that it starts with.
 pub(crate) struct Start<'a> {
     pub(crate) image: &'a Image,
     /// Its stdin, stdout and stderr: descriptors above these.
@@ -62,7 +62,7 @@ pub(crate) fn spawn(start: &Start<'_>) -> io::Result<Pid> {
 }
 
 impl Start<'_> {
-    /// What the child does before execve(2). Allocates nothing.
+    /// Prepares the child for execve(2), in the child. Allocates nothing.
     fn prepare(&self, parent: Pid) -> io::Result<()> {
         bind_to(parent)?;
         setpgid(Pid::from_raw(0), Pid::from_raw(0))?;

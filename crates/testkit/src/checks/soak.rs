@@ -20,7 +20,7 @@ use crate::env::subject::Subject;
 use crate::model_node::{Node, Tally, Workload};
 
 /// So many subjects are flooded at once: those with iptables wait for the kernel most of their time, and leave the processors to
-/// others.
+/// the other subjects.
 const AT_ONCE: usize = 4;
 
 /// A soak test: its subjects, its length, and the file with its state.
@@ -136,11 +136,13 @@ impl Soak {
             (host_setup, background, disk, shared, state, gateways_answer).hash(&mut hash);
             for entry in fs::read_dir(bin).map_err(|error| unread(bin, &error))? {
                 let path = entry.map_err(|error| unread(bin, &error))?.path();
-                files.extend(path.is_file().then_some(path));
+                if path.is_file() {
+                    files.insert(path);
+                }
             }
             files.extend(beside.iter().flat_map(|dir| subject.programs().map(|name| dir.join(name))));
         }
-        // Without the directories, which may be others in each run.
+        // Without the directories: each run may have new ones.
         let mut contents = BTreeSet::new();
         for path in files {
             let mut content = DefaultHasher::new();
@@ -184,7 +186,7 @@ struct Run<'a> {
     shared: Mutex<Shared<'a>>,
 }
 
-/// What the lanes share.
+/// The part of a run that its lanes share.
 struct Shared<'a> {
     state: State,
     /// The titles of the subjects that are flooded now.
@@ -203,7 +205,8 @@ struct Batch {
 
 impl<'a> Run<'a> {
     fn of(soak: &'a Soak, mut state: State, hash: String) -> Run<'a> {
-        let (earlier, earlier_seconds, begun) = (state.sum().operations, state.build().seconds, state.build().batches);
+        let earlier = state.sum().operations;
+        let Build { seconds: earlier_seconds, batches: begun, .. } = *state.build();
         let shared = Mutex::new(Shared { state, busy: BTreeSet::new(), under_way: 0, begun });
         Run { soak, begin: Instant::now(), earlier, earlier_seconds, hash, shared }
     }
@@ -212,7 +215,7 @@ impl<'a> Run<'a> {
         self.shared.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A lane: floods one subject after the other, each on a host of its own. It ends when others flood all that there are.
+    /// A lane: floods one subject after the other, each on a host of its own. It ends when the other lanes have all subjects.
     fn flood(&self) -> io::Result<()> {
         while let Some((subject, weight, first)) = self.take_subject() {
             let flooded = self.flood_subject(subject, weight, first);
@@ -222,7 +225,7 @@ impl<'a> Run<'a> {
         Ok(())
     }
 
-    /// Makes the batches of a subject: one at least, for to make the host may take longer than the time limit.
+    /// Makes the batches of a subject, at least one: making the host may take longer than the time limit.
     fn flood_subject(&self, subject: &Subject, weight: usize, first: Batch) -> io::Result<()> {
         let node = Node::new(&Workload::of(subject));
         let mut batch = first;

@@ -20,9 +20,7 @@ const TIMEOUT: Duration = Duration::from_mins(2);
 pub(super) const KILLED: i32 = -9;
 
 /// Runs a plugin on the calling thread's host. If it has not ended after `kill_after`, it is killed: only that process, while its
-/// children run on.
-///
-/// Crate `process` forks; this function spawns (`posix_spawn(3)`), whose cost does not depend on the size of our process.
+/// children run on. The crate `process` would kill its process group.
 pub(super) fn call(
     program: &Path,
     env: &[(String, String)],
