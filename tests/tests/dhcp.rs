@@ -16,7 +16,8 @@ use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 use serde_json::{Value, json};
 
-const RANGE: &str = "10.99.0.10,10.99.0.50";
+/// Of three digits each, so that none is a part of another address: 10.99.0.25 is one of the broadcast address.
+const RANGE: &str = "10.99.0.100,10.99.0.140";
 /// What the server configures beside addresses.
 const OPTIONS: [&str; 4] = [
     "--dhcp-option=option:dns-server,10.99.0.53",

@@ -112,23 +112,16 @@ fn sockets(pid: i32) -> usize {
     links.filter(|link| link.to_string_lossy().starts_with("socket:")).count()
 }
 
-/// Waits until the daemon has one of these.
-fn await_one(daemon: &LeaseDaemon, what: &str, count: impl Fn(i32) -> usize) {
+/// Waits until the daemon has its own socket only: no caller any more, and none in a namespace.
+fn await_one_socket(daemon: &LeaseDaemon) {
     let deadline = Deadline::after(Duration::from_secs(30));
-    while count(daemon.pid().unwrap()) != 1 {
-        assert!(deadline.pause(Duration::from_millis(10)), "{} {what}", count(daemon.pid().unwrap()));
+    while sockets(daemon.pid().unwrap()) != 1 {
+        assert!(deadline.pause(Duration::from_millis(10)), "{} sockets", sockets(daemon.pid().unwrap()));
     }
 }
 
-/// Waits until the daemon has its own socket only: no caller any more, and none in a namespace.
-fn await_one_socket(daemon: &LeaseDaemon) {
-    await_one(daemon, "sockets", sockets);
-}
-
-/// Waits until the daemon has one thread: those that close sockets live for some milliseconds.
-fn await_one_thread(daemon: &LeaseDaemon) {
-    await_one(daemon, "threads", |pid| memory(pid).1);
-}
+/// The threads of the daemon, however many leases it has: the event loop, and eight that close sockets.
+const THREADS: usize = 9;
 
 /// The kernel closes a packet socket after a grace period: in the event loop, the last of 16 callers would wait for 16 of them.
 #[test]
@@ -413,7 +406,7 @@ fn a_lost_address_is_replaced_on_the_interface() {
 }
 
 #[test]
-fn a_hundred_orders_at_once_get_a_hundred_addresses_from_one_thread() {
+fn a_hundred_orders_at_once_get_a_hundred_addresses_without_a_thread_each() {
     let host = host();
     let server = Dnsmasq::start(&host, RANGE, &[]);
     let daemon = LeaseDaemon::start(&host, &[]);
@@ -426,7 +419,7 @@ fn a_hundred_orders_at_once_get_a_hundred_addresses_from_one_thread() {
     addresses.sort();
     addresses.dedup();
     assert_eq!((addresses.len(), server.leases().len(), daemon.list().len()), (100, 100, 100));
-    await_one_thread(&daemon);
+    assert_eq!(memory(daemon.pid().unwrap()).1, THREADS);
 }
 
 /// What a process has in memory, in kilobytes (`VmRSS`), and how many threads.
@@ -469,7 +462,7 @@ fn add_many(daemon: &LeaseDaemon, container: &Container, numbers: Range<usize>, 
 
 /// The daemon is the one that is installed.
 #[test]
-fn a_thousand_leases_need_ten_megabytes_and_one_thread() {
+fn a_thousand_leases_need_ten_megabytes_and_no_thread_each() {
     const LEASES: usize = 1_000;
     let host = large_host();
     let _server = large_server(&host);
@@ -480,8 +473,8 @@ fn a_thousand_leases_need_ten_megabytes_and_one_thread() {
     daemon.add(&container, "c0");
     let (first, _) = memory(daemon.pid().unwrap());
     add_many(&daemon, &container, 1..LEASES, 50);
-    await_one_thread(&daemon);
-    let (all, _) = memory(daemon.pid().unwrap());
+    let (all, threads) = memory(daemon.pid().unwrap());
+    assert_eq!(threads, THREADS);
     println!("resident: {first} kB with 1 lease, {all} kB with {LEASES} leases");
     assert!(all < MOST_MEMORY, "{first} kB with 1 lease, {all} kB with {LEASES}");
     let leases = daemon.list().into_iter().filter_map(|one| one.lease.map(|lease| lease.address));
@@ -1168,7 +1161,7 @@ fn a_rogue_server_keeps_no_container_from_its_lease() {
     assert!(!rogue_server.has_ended(), "it attacked to the end");
     let received = host.sh("ip -j -s link show rport | python3 -c 'import json, sys; print(json.load(sys.stdin)[0][\"stats64\"][\"rx\"][\"packets\"])'");
     assert!(received.trim().parse::<u32>().unwrap() > 600, "{received}");
-    await_one_thread(&daemon);
+    assert_eq!(memory(daemon.pid().unwrap()).1, THREADS);
 }
 
 #[test]

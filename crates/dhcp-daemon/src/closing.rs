@@ -1,36 +1,58 @@
-//! Packet sockets are closed by short-lived threads: close(2) of one waits for a grace period of the kernel, about 20 ms
+//! Packet sockets are closed by a few threads: close(2) of one waits for a grace period of the kernel, about 20 ms
 //! (`packet_release()`, which calls `synchronize_net()`). In the event loop every caller would wait for all of them, one after the
 //! other. Several threads wait for the same grace period.
+//!
+//! They are started before the daemon serves: a thread of the standard library that gets no memory for its signal stack aborts the
+//! process.
 
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 use std::thread;
 
-/// The most threads at a time; beyond that, a socket is closed at once.
-const MOST: usize = 64;
+use cnikit_netns::disregard_thread;
+
+/// The threads: a hundred sockets are closed in 0.3 s.
+const THREADS: usize = 8;
 /// The stack of a thread, in bytes: it calls close(2).
 const STACK: usize = 65_536;
+/// The most sockets that wait for a thread; beyond that, one is closed at once.
+const MOST: usize = 256;
 
-/// The number of sockets that are being closed.
-static CLOSING: AtomicUsize = AtomicUsize::new(0);
+/// Where the threads get sockets from.
+static QUEUE: OnceLock<SyncSender<OwnedFd>> = OnceLock::new();
 
-/// A socket that is closed when this is dropped.
-struct Closing(Option<OwnedFd>);
+/// Starts as many of the threads as the kernel allows. Without one, sockets are closed at once.
+pub(crate) fn start() {
+    QUEUE.get_or_init(|| {
+        let (sender, sockets) = sync_channel(MOST);
+        let sockets = Arc::new(Mutex::new(sockets));
+        for _ in 0..THREADS {
+            let sockets = Arc::clone(&sockets);
+            if thread::Builder::new().stack_size(STACK).spawn(move || close_all(&sockets)).is_ok() {
+                disregard_thread();
+            }
+        }
+        sender
+    });
+}
 
-impl Drop for Closing {
-    fn drop(&mut self) {
-        self.0.take();
-        CLOSING.fetch_sub(1, Ordering::Relaxed);
+fn close_all(sockets: &Mutex<Receiver<OwnedFd>>) {
+    loop {
+        // In a statement of its own, so that other threads get sockets while this one waits for the kernel.
+        let next = sockets.lock().unwrap_or_else(PoisonError::into_inner).recv();
+        match next {
+            Ok(socket) => drop(socket),
+            Err(_) => return,
+        }
     }
 }
 
-/// Closes a socket without waiting until that is done.
+/// Closes a socket, without waiting until that is done if there are threads.
 pub(crate) fn close(socket: impl Into<OwnedFd>) {
-    let before = CLOSING.fetch_add(1, Ordering::Relaxed);
-    let closing = Closing(Some(socket.into()));
-    if before < MOST {
-        // If no thread can be started, the socket is closed here.
-        let _ = thread::Builder::new().stack_size(STACK).spawn(move || drop(closing));
+    if let Some(queue) = QUEUE.get() {
+        // What the queue does not take comes back with the error, and is closed as that is dropped.
+        drop(queue.try_send(socket.into()));
     }
 }
 
@@ -80,6 +102,7 @@ mod tests {
 
     #[test]
     fn every_socket_of_a_slot_is_closed() {
+        start();
         let mut slot = SocketSlot::EMPTY;
         let others: Vec<UnixStream> = (0..3 * MOST)
             .map(|_| {

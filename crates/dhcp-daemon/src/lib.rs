@@ -246,6 +246,7 @@ pub fn serve(settings: &DaemonSettings) -> Result<DaemonEnd, String> {
 }
 
 fn serve_with(settings: &DaemonSettings, listener: Listener, signals: Option<SignalFd>) -> Result<DaemonEnd, String> {
+    closing::start();
     log("daemon", format!("serves on {}", settings.socket.display()));
     let ended = Server::new(settings, listener, signals)?.serve()?;
     log("daemon", format!("ends: {ended:?}"));

@@ -50,4 +50,4 @@ pub use inside::Inside;
 pub use mounted::{mounted, of_processes};
 pub use netns::Netns;
 pub use scan::{NetnsScan, NetnsStatus, Scope};
-pub use visit::is_only_thread;
+pub use visit::{disregard_thread, is_only_thread};

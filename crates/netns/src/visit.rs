@@ -16,6 +16,7 @@ use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
 use std::panic::{self, AssertUnwindSafe};
 use std::process;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 
 use nix::sched::CloneFlags;
@@ -27,6 +28,8 @@ pub(crate) const HERE: &str = "/proc/thread-self/ns/net";
 /// A directory with one subdirectory for each thread of this process. Each counts as a hard link, in addition to the usual two.
 const THREADS: &str = "/proc/self/task";
 const LINKS_OF_ONE: u64 = 3;
+/// The threads that are disregarded.
+static DISREGARDED: AtomicU64 = AtomicU64::new(0);
 /// How often the return is tried: the kernel may be out of memory for a moment.
 const TRIES: usize = 5;
 
@@ -52,12 +55,18 @@ pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) 
     joined.unwrap_or_else(|panic| panic::resume_unwind(panic))
 }
 
-/// Whether this process has one thread. Otherwise a namespace is entered on a new one.
+/// Whether this process has one thread, beside those that are disregarded. Otherwise a namespace is entered on a new one.
 ///
 /// # Errors
 /// There is no `/proc`.
 pub fn is_only_thread() -> io::Result<bool> {
-    Ok(fs::metadata(THREADS)?.nlink() == LINKS_OF_ONE)
+    Ok(fs::metadata(THREADS)?.nlink() == LINKS_OF_ONE + DISREGARDED.load(Ordering::Relaxed))
+}
+
+/// Says that a thread, which has just been started, does nothing that depends on a namespace (it opens no socket and no file), and
+/// lives as long as the process. So the only other thread still enters a namespace itself.
+pub fn disregard_thread() {
+    DISREGARDED.fetch_add(1, Ordering::Relaxed);
 }
 
 /// The namespace of this thread, if it is the only thread and can return to it.

@@ -5,7 +5,7 @@ use std::fs;
 use std::panic::{self, AssertUnwindSafe};
 use std::thread;
 
-use cnikit_netns::{Netns, make};
+use cnikit_netns::{Netns, disregard_thread, make};
 use nix::unistd::{Pid, gettid};
 
 /// The thread that works inside, and how many threads there are then.
@@ -62,13 +62,29 @@ fn a_failed_enter_leaves_the_thread_in_its_namespace() {
     assert!(own.is_own().unwrap());
 }
 
+/// The last test, as the thread stays.
+fn a_thread_that_is_disregarded_changes_nothing() {
+    let netns = make::anonymous().unwrap();
+    let (running, runs) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        running.send(()).unwrap();
+        loop {
+            thread::park();
+        }
+    });
+    runs.recv().unwrap();
+    disregard_thread();
+    assert_eq!(at_work(&netns), (gettid(), 2));
+}
+
 fn main() {
-    let tests: [(&str, fn()); 5] = [
+    let tests: [(&str, fn()); 6] = [
         ("the_only_thread_enters_itself_and_returns", the_only_thread_enters_itself_and_returns),
         ("with_several_threads_a_new_one_enters", with_several_threads_a_new_one_enters),
         ("a_nested_enter_returns_to_the_outer_namespace", a_nested_enter_returns_to_the_outer_namespace),
         ("a_panic_inside_continues_outside", a_panic_inside_continues_outside),
         ("a_failed_enter_leaves_the_thread_in_its_namespace", a_failed_enter_leaves_the_thread_in_its_namespace),
+        ("a_thread_that_is_disregarded_changes_nothing", a_thread_that_is_disregarded_changes_nothing),
     ];
     // A failure is a panic, which ends the process with its own status.
     for (name, test) in tests {
