@@ -187,16 +187,23 @@ pub fn assert_waits(is_ready: impl Fn() -> bool) {
     }
 }
 
-/// Panics unless the process has five capabilities, can get no other ones, and has a filter of system calls.
+/// Panics unless each thread of the process has five capabilities, can get no other ones, and has a filter of system calls.
 pub fn assert_confined(pid: i32) {
-    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    // SYS_ADMIN, NET_ADMIN, NET_RAW, NET_BIND_SERVICE, SYS_PTRACE.
-    for wanted in ["CapPrm:\t0000000000283400", "CapEff:\t0000000000283400", "CapBnd:\t0000000000283400"] {
-        assert!(status.contains(wanted), "{wanted}: {status}");
+    for thread in fs::read_dir(format!("/proc/{pid}/task")).unwrap() {
+        let status = fs::read_to_string(thread.unwrap().path().join("status")).unwrap();
+        // SYS_ADMIN, NET_ADMIN, NET_RAW, NET_BIND_SERVICE, SYS_PTRACE.
+        for wanted in ["CapPrm:\t0000000000283400", "CapEff:\t0000000000283400", "CapBnd:\t0000000000283400"] {
+            assert!(status.contains(wanted), "{wanted}: {status}");
+        }
+        for wanted in ["CapInh:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
+            assert!(status.contains(wanted), "{wanted}: {status}");
+        }
     }
-    for wanted in ["CapInh:\t0000000000000000", "NoNewPrivs:\t1", "Seccomp:\t2"] {
-        assert!(status.contains(wanted), "{wanted}: {status}");
-    }
+}
+
+/// Panics unless a daemon that serves has nine threads, however many leases it has: the event loop, and eight that close sockets.
+pub fn assert_threads(daemon: &LeaseDaemon) {
+    assert_eq!(fs::read_dir(format!("/proc/{}/task", daemon.pid().unwrap())).unwrap().count(), 9);
 }
 
 /// A server for a container of the host, and the daemon: what a call of the plugin needs.

@@ -8,7 +8,7 @@ use cnikit_process::{Deadline, Env, Program, find_program};
 use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP6_OPTIONS, DHCP6_SERVER, Dnsmasq, dhcp_bridge, dhcp_site, dhcp6_address};
-use cnikit_tests::lease_daemon::{LeaseDaemon, lease_records};
+use cnikit_tests::lease_daemon::{LeaseDaemon, assert_threads, lease_records};
 use cnikit_tests::running_server::RunningServer;
 use cnikit_tests::subject;
 use cnikit_tests::world::{UNTIL_DETECTED, ping};
@@ -194,8 +194,7 @@ fn a_rogue_server_of_ipv6_keeps_no_container_from_its_lease_and_writes_nowhere_e
         |text: &str| -> Vec<String> { text.lines().filter(|line| !line.contains("veth")).map(str::to_owned).collect() };
     assert_eq!(own(&host.sh("ip -6 -o address show")), own(&before.0));
     assert_eq!(other.sh("ip -6 -o address show; ip -6 route"), before.1);
-    let status = std::fs::read_to_string(format!("/proc/{}/status", daemon.pid().unwrap())).unwrap();
-    assert!(status.contains("Threads:\t1\n"), "{status}");
+    assert_threads(&daemon);
     bridge.check(&host, "c-one", &container, &result).ok();
     bridge.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
     server.await_free(address.strip_suffix("/128").unwrap());
