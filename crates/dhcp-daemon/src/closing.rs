@@ -104,7 +104,7 @@ mod tests {
     fn every_socket_of_a_slot_is_closed() {
         start();
         let mut slot = SocketSlot::EMPTY;
-        let others: Vec<UnixStream> = (0..3 * MOST)
+        let others: Vec<UnixStream> = (0..MOST + 2 * THREADS)
             .map(|_| {
                 let (one, other) = UnixStream::pair().unwrap();
                 slot.set(one);
