@@ -51,7 +51,7 @@ fn close_all(sockets: &Mutex<Receiver<OwnedFd>>) {
 /// Closes a socket, without waiting until that is done if there are threads.
 pub(crate) fn close(socket: impl Into<OwnedFd>) {
     if let Some(queue) = QUEUE.get() {
-        // What the queue does not take comes back with the error, and is closed as that is dropped.
+        // If the queue is full or has no thread, the error has the socket: dropping it closes it.
         drop(queue.try_send(socket.into()));
     }
 }

@@ -9,7 +9,7 @@
 //! Design decisions. One thread serves all leases: it enters the namespace of a lease only to open a socket or to change the
 //! interface, and returns. Between exchanges no descriptor is open there, because an open socket keeps a deleted namespace and its
 //! links alive; the namespace is found again by its path, and recognised by its cookie. The kernel takes long to close a packet
-//! socket, so a short-lived thread does that. A lease is on the disk before it is reported, so a daemon that is killed loses none.
+//! socket, so other threads do that. A lease is on the disk before it is reported, so a daemon that is killed loses none.
 //! A daemon that starts takes the socket over from the one that runs.
 //!
 //! # Example

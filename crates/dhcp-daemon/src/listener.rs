@@ -84,8 +84,9 @@ impl Listener {
         let (directory, name) = open_directory(path)?;
         // Two daemons that start at once: one binds, the other takes over.
         let lock = directory.lock(&format!("{name}.lock"), 0o600, LOCKED).map_err(|error| failed(&error))?;
-        let taken = again_while(CallError::is_broken, || {
-            connect_unless_stale(path)?.map(|stream| take_over(stream, path, TAKEOVER)).transpose()
+        let taken = again_while(CallError::is_broken, || match connect_unless_stale(path)? {
+            Some(stream) => take_over(stream, path, TAKEOVER).map(Some),
+            None => Ok(None),
         });
         let (socket, is_of_systemd) = if let Some(taken) = taken.map_err(|error| not_taken(path, &error))? {
             taken

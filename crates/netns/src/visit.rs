@@ -9,6 +9,8 @@
 //! namespace meanwhile. The return is tried before the thread leaves: if the kernel would not allow it (its own namespace may
 //! belong to another user namespace), a new thread is used instead. If the return nevertheless fails, the process aborts:
 //! everything that it did next, it would do to the container.
+//!
+//! A thread that is disregarded ([`disregard_thread`]) does nothing that depends on a namespace, so all this is true beside it.
 
 use std::fs::{self, File};
 use std::io::{self, Write};
