@@ -1,7 +1,8 @@
 //! Run code on a thread inside a namespace that is not its own.
 //!
-//! If the process has other threads, a thread that enters a namespace never returns from it: a new thread enters, works and ends
-//! there. So there is nothing to restore, and no thread is ever in the wrong namespace.
+//! If the process has other threads, a new thread enters, works and ends: no other thread is ever in the wrong namespace. It
+//! returns before it ends, only so that it does not hold the namespace: a thread is joined while the kernel is still ending it,
+//! before it takes the namespaces from it.
 //!
 //! If the calling thread is the only one of its process, as in a plugin, it enters itself, because a new thread costs as much as
 //! all the work inside. This is sound. Without other threads, only `work` itself can start one meanwhile, and such a thread would
@@ -48,8 +49,15 @@ pub(crate) fn visit<T: Send>(file: impl AsFd + Sync, work: impl FnOnce(&Inside) 
     }
 }
 
-/// Runs `work` on a new thread, which has ended when this returns, and with it every change that it made to itself.
+/// Runs `work` on a new thread. When this returns, the thread does not hold a namespace that it entered or made; if the kernel does
+/// not allow it to return from there, or if `work` panics, it holds it a moment longer.
 pub(crate) fn on_a_thread<T: Send>(work: impl FnOnce() -> io::Result<T> + Send) -> io::Result<T> {
+    let work = || {
+        let home = File::open(HERE);
+        let result = work();
+        let _ = home.and_then(move_to); // see above
+        result
+    };
     let joined = thread::scope(|scope| {
         let worker = thread::Builder::new().name("netns".to_owned()).spawn_scoped(scope, work)?;
         Ok::<_, io::Error>(worker.join())
