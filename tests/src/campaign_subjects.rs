@@ -248,7 +248,7 @@ const CONNECTION: &str = "nsenter --net=$HOST ip link del toward$NUMBER 2>/dev/n
 
 /// The addresses that an IPAM plugin gives a container, different for each. It waits until the kernel uses them.
 const ADDRESSES: &str = "ip address add 10.77.$PLACE/16 dev eth0 && ip address add fd00:77::$NUMBER/64 dev eth0 nodad && \
-    timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::$NUMBER; do sleep 0.02; done'";
+    timeout 60 sh -c 'until ip -6 route show table local | grep -q fd00:77::$NUMBER; do sleep 0.02; done'";
 
 /// The result of bridge in that case.
 fn crowded_bridge_result() -> Value {
@@ -271,7 +271,7 @@ pub const ROUTED_INTERFACE: &str = "ip link add eth0 address 0a:00:00:00:00:01 t
     for link in eth0 peer0; do echo 0 >/proc/sys/net/ipv6/conf/$link/accept_dad || exit; done && \
     printf 'link set eth0 up\\nlink set peer0 up\\naddress add 10.77.0.2/24 dev eth0\\naddress add fd00:77::2/64 dev eth0 nodad\\n' | \
     ip -b - && \
-    timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::2; do sleep 0.02; done' && \
+    timeout 60 sh -c 'until ip -6 route show table local | grep -q fd00:77::2; do sleep 0.02; done' && \
     printf 'route add %s\\n' 'default via 10.77.0.1' '10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400' \
         'default via fd00:77::1' 'fd09::/64 via fe80::9 dev eth0 metric 8' | ip -b -";
 

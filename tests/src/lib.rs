@@ -393,7 +393,7 @@ macro_rules! master {
             "ip address add 10.77.0.1/24 dev outer0 && ip address add fd00:77::1/64 dev outer0 nodad && ",
             "for link in $(ip -br link | grep -oE '^(master|outer|sibling)0'); do ",
             "echo 0 > /proc/sys/net/ipv6/conf/$link/accept_dad; ip link set $link up; done && ",
-            "timeout 5 sh -c 'until ip -6 route show table local | grep -q fd00:77::1; do sleep 0.02; done'",
+            "timeout 60 sh -c 'until ip -6 route show table local | grep -q fd00:77::1; do sleep 0.02; done'",
         )
     };
 }
