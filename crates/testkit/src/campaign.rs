@@ -5,6 +5,8 @@ mod disturbed_call;
 mod error_text;
 pub(crate) mod summary_line;
 
+use std::cmp::Reverse;
+use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Mutex;
 
@@ -14,7 +16,7 @@ pub use summary_line::{SummaryLine, case_limit, runs_all_cases, seed, seeded_rng
 
 use crate::env::subject::Subject;
 use crate::parallel::{catch_panic, for_each};
-use crate::syscall_trace::SyscallTrace;
+use crate::syscall_trace::{self, SyscallTrace};
 
 /// The result of a campaign.
 #[derive(Clone, Debug, Default)]
@@ -151,6 +153,18 @@ fn id(n: usize) -> String {
     format!("c-{n:05}")
 }
 
+/// The five system calls that a trace has most often: if it took a rare course, they tell which.
+fn most_frequent(trace: &SyscallTrace) -> String {
+    let mut times: BTreeMap<i32, usize> = BTreeMap::new();
+    for (_, _, number) in trace.calls() {
+        *times.entry(number).or_default() += 1;
+    }
+    let mut times: Vec<_> = times.into_iter().collect();
+    times.sort_by_key(|(_, times)| Reverse(*times));
+    let texts = times.iter().take(5).map(|(number, times)| format!("{} {times} times", syscall_trace::name(*number)));
+    texts.collect::<Vec<_>>().join(", ")
+}
+
 /// Tries a random sample of the cases, which are of one verb.
 pub(crate) fn run_sample(
     mut report: CampaignReport,
@@ -175,11 +189,12 @@ pub(crate) fn run_sample(
     if report.findings.is_empty() && report.tried < enough {
         let chosen: Vec<String> = calls_to_disturb.iter().map(ToString::to_string).collect();
         report.findings.push(format!(
-            "{}: {} of {} were reached, of these: {}",
+            "{}: {} of {} were reached, of these: {}; the undisturbed call made most often {}",
             report.what,
             report.tried,
             chosen.len(),
-            chosen.join("; ")
+            chosen.join("; "),
+            most_frequent(trace)
         ));
     }
     report
