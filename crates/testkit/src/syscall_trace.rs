@@ -7,9 +7,9 @@
 //! The order of calls of threads and children is made deterministic, so that two runs make the same calls in the same order: a
 //! thread that started another thread continues when that one has ended, and a process that waits for a child is held before the
 //! waiting call until the child has ended. If that would take forever (because the child waits for its parent), it ends after a
-//! timeout. A process that sleeps and then repeats its last calls is counted once, however often it repeats them. A program whose
-//! threads never end, as those of Go, is not held for them after the first timeout; its calls have no order
-//! ([`SyscallTrace::is_ordered`]).
+//! timeout. A process that sleeps and then repeats its last calls is counted once, however often it repeats them; so is a write
+//! that the kernel begins again. A program whose threads never end, as those of Go, is not held for them after the first timeout;
+//! its calls have no order ([`SyscallTrace::is_ordered`]).
 
 mod launch;
 mod names;
@@ -84,6 +84,11 @@ const STARTS: [i64; 2] = [libc::SYS_clone, libc::SYS_clone3];
 
 /// The calls that only sleep.
 const SLEEPS: [i64; 2] = [libc::SYS_clock_nanosleep, libc::SYS_nanosleep];
+
+/// The calls that the kernel begins again if they write a setting of the network while another process has the lock for all links:
+/// it does not wait, but has the processor execute the instruction once more, thousands of times a second
+/// (`restart_syscall()` in net/ipv6/addrconf.c).
+const BEGUN_AGAIN: [i64; 2] = [libc::SYS_pwrite64, libc::SYS_write];
 
 /// The calls that may wait for another process.
 const WAITS: [i64; 4] = [libc::SYS_ppoll, libc::SYS_pselect6, libc::SYS_epoll_pwait, libc::SYS_wait4];
@@ -233,6 +238,17 @@ struct Thread {
     process: usize,
     /// Whether its last call may have started a thread or process.
     started: bool,
+    /// Its last call, where in the program it was, and its arguments.
+    last: Option<(i32, u64, [u64; 6])>,
+}
+
+impl Thread {
+    /// Whether this call is the last one, which the kernel begins again. It becomes the last one.
+    fn is_begun_again(&mut self, data: &libc::seccomp_data) -> bool {
+        let call = (data.nr, data.instruction_pointer, data.args);
+        let same = self.last.replace(call) == Some(call);
+        same && BEGUN_AGAIN.contains(&data.nr.into())
+    }
 }
 
 struct Process {
@@ -360,7 +376,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
                 wait_loop: WaitLoop::None,
             });
         }
-        self.threads.push(Thread { tid, process, started: false });
+        self.threads.push(Thread { tid, process, started: false, last: None });
         Some(self.threads.len() - 1)
     }
 
@@ -390,6 +406,7 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
         let Some(at) = self.thread(notice.pid) else { return Ok(()) };
         let number = notice.data.nr;
         self.threads[at].started = STARTS.contains(&number.into());
+        let begun_again = self.threads[at].is_begun_again(&notice.data);
         let index = self.threads[at].process;
         let process = &mut self.processes[index];
         if !process.counts {
@@ -402,7 +419,8 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
         }
         let args = notice.data.args;
         let pid = process.pid;
-        let call = process.place(number).map(|place| Syscall { process: index, pid, place, number, args });
+        let place = if begun_again { None } else { process.place(number) };
+        let call = place.map(|place| Syscall { process: index, pid, place, number, args });
         let verdict = call.map_or(SyscallVerdict::GoOn, |call| (self.decide)(&call));
         self.carry_out(verdict, index, &notice)
     }
@@ -433,4 +451,26 @@ impl<J: FnMut(&Syscall) -> SyscallVerdict> Tracer<'_, J> {
 pub(crate) fn is_alive(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     stat.rsplit_once(") ").is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_same_write_twice_running_is_begun_again() {
+        let data = |number: i64, offset| libc::seccomp_data {
+            nr: number.try_into().unwrap(),
+            arch: 0,
+            instruction_pointer: 7,
+            args: [3, 4, 1, offset, 0, 0],
+        };
+        let mut thread = Thread { tid: 1, process: 0, started: false, last: None };
+        let mut again = |number, offset| thread.is_begun_again(&data(number, offset));
+        assert!(!again(libc::SYS_pwrite64, 0) && again(libc::SYS_pwrite64, 0) && again(libc::SYS_pwrite64, 0));
+        assert!(!again(libc::SYS_pwrite64, 1));
+        // A program reads a file with the same call, again and again.
+        assert!(!again(libc::SYS_read, 0) && !again(libc::SYS_read, 0));
+        assert!(!again(libc::SYS_pwrite64, 1));
+    }
 }
