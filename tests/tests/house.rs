@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 /// The rows of the crates: a crate depends on crates of smaller rows only. Every other plugin is in row 7, every example for
 /// authors in row 8.
-const ROWS: [(&str, u8); 31] = [
+const ROWS: [(&str, u8); 32] = [
     ("crates/types", 0),
     ("crates/netns", 0),
     ("crates/store", 0),
@@ -29,12 +29,13 @@ const ROWS: [(&str, u8); 31] = [
     ("crates/pool", 2),
     ("crates/skel", 2),
     ("crates/libcni", 2),
-    ("crates/agent", 3),
     ("crates/dhcp-daemon", 3),
     ("crates/installer", 3),
     ("crates/plan", 3),
+    ("crates/pool-protocol", 3),
     ("crates/testing", 3),
     ("crates/iptables", 3),
+    ("crates/agent", 4),
     ("crates/resources", 4),
     ("crates/rules", 5),
     ("crates/cnikit", 6),

@@ -17,7 +17,7 @@ use crate::agent::{AgentFailure, LOOKED_AT, owner_of};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
 use crate::operator::refused;
-use crate::protocol::BlockId;
+use cnikit_pool_protocol::BlockId;
 
 /// How many conflicts an error names.
 const NAMED: usize = 10;

@@ -16,7 +16,7 @@ use serde::Serialize;
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing, Reach};
 use crate::log::log;
-use crate::protocol::{BlockId, Survey};
+use cnikit_pool_protocol::{BlockId, Survey};
 
 /// After how long a difference is read again: a claim is in the engine before it is in the files.
 const AGAIN: Duration = Duration::from_secs(2);

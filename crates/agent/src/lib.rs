@@ -1,8 +1,7 @@
 //! The agent of a node for the plugin `pool`: it claims blocks of addresses from an engine, such as etcd, and gives them back.
 //!
-//! - [`protocol`]: what to do next, as pure functions. The model in the tests executes the same.
 //! - [`engine`]: what records the blocks.
-//! - [`PoolAgent`]: the steps of the protocol, executed on the node's files and an engine.
+//! - [`PoolAgent`]: the steps of the protocol ([`cnikit_pool_protocol`]), executed on the node's files and an engine.
 //! - [`daemon`], [`operator`], [`adopt`], [`compare`] and [`cluster_nodes`]: the commands of the program.
 #![forbid(unsafe_code)]
 
@@ -17,7 +16,6 @@ pub mod engine;
 mod log;
 mod metrics;
 pub mod operator;
-pub mod protocol;
 
 pub use agent::{AgentFailure, AgentSettings, PoolAgent, give_back};
 pub use log::log_steps;

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use cnikit_pool::{BlockState, NodeState, PoolFamily, PoolUsage};
 
-use crate::protocol::{HeldBlock, Outcome, Step};
+use cnikit_pool_protocol::{HeldBlock, Outcome, Step};
 
 /// The figures of one agent.
 #[derive(Debug, Default)]

@@ -12,7 +12,7 @@ use serde_json::{Value, json};
 
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing};
-use crate::protocol::{
+use cnikit_pool_protocol::{
     BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced, name_of,
 };
 

@@ -11,7 +11,7 @@ use cnikit_types::code;
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
-use crate::protocol::{BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, StoredValue};
+use cnikit_pool_protocol::{BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, StoredValue};
 
 /// How many blocks are claimed in one transaction, of each family.
 const BATCH: usize = 16;

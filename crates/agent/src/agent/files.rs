@@ -12,7 +12,7 @@ use cnikit_pool::{
 use nix::time::{ClockId, clock_gettime};
 
 use crate::log::log;
-use crate::protocol::{BlockChange, BlockId, HeldBlock, NodeView, changed};
+use cnikit_pool_protocol::{BlockChange, BlockId, HeldBlock, NodeView, changed};
 
 /// How long to wait for a network's lock, which a plugin holds for milliseconds.
 pub(super) const LOCK: Duration = Duration::from_secs(10);

@@ -20,7 +20,7 @@ use tokio::runtime::Handle;
 use crate::engine::{Engine, EngineError, Listing, Reach};
 use crate::log::{log, log_step};
 use crate::metrics::AgentMetrics;
-use crate::protocol::{
+use cnikit_pool_protocol::{
     BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, Transaction, left_to_name, plan,
     settled, transaction_of,
 };

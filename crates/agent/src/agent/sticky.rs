@@ -12,7 +12,9 @@ use super::claim::{RETRIES, refused};
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
-use crate::protocol::{BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, decide_sticky};
+use cnikit_pool_protocol::{
+    BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, decide_sticky,
+};
 
 impl<E: Engine> PoolAgent<E> {
     /// Has this node have the addresses of a name, and returns them. Which addresses these are is decided once.

@@ -7,7 +7,7 @@ use cnikit_pool::{KeyOfEngine, NetworkFiles, PoolUsage, UsageRecord, VALUE_LIMIT
 use super::{AgentFailure, PoolAgent};
 use crate::engine::Engine;
 use crate::log::log;
-use crate::protocol::{Guard, Transaction, WriteOperation};
+use cnikit_pool_protocol::{Guard, Transaction, WriteOperation};
 
 /// What was written last, and when it was compared.
 #[derive(Debug, Default)]

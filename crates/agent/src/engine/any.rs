@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 use cnikit_pool::{Incarnation, KeyOfEngine};
 
 use super::{Engine, EngineError, EtcdEngine, EtcdSettings, KubernetesEngine, KubernetesSettings, Listing, Reach};
-use crate::protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
+use cnikit_pool_protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
 
 /// What is needed to reach the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -12,7 +12,7 @@ use etcd_client::{
 use tokio::sync::Mutex;
 
 use super::{Engine, EngineError, Listing, Reach};
-use crate::protocol::{BlockId, Guard, Outcome, Part, StoredValue, Survey, Transaction, WriteOperation};
+use cnikit_pool_protocol::{BlockId, Guard, Outcome, Part, StoredValue, Survey, Transaction, WriteOperation};
 
 /// How many keys are read at once.
 const PAGE: i64 = 1_000;

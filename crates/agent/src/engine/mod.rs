@@ -17,9 +17,9 @@ pub use kubernetes::{
     ApiCredentials, ApiServer, ClusterNode, GROUP as KUBERNETES_GROUP, KubernetesEngine, KubernetesSettings,
     NodeSighting,
 };
-pub use memory::{MemoryEngine, MemoryStore};
+pub use memory::MemoryEngine;
 
-use crate::protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
+use cnikit_pool_protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
 
 /// Why an engine did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -95,7 +95,7 @@ pub enum Reach {
 }
 
 /// An engine. Claims, releases, fences, sessions and the node's record are transactions, which the protocol computes; an engine
-/// executes them, all or nothing: at once, or as an [`Execution`](crate::protocol::Execution).
+/// executes them, all or nothing: at once, or as an [`Execution`](cnikit_pool_protocol::Execution).
 pub trait Engine: Send + Sync + 'static {
     /// Executes a transaction.
     fn commit(&self, transaction: &Transaction) -> impl Future<Output = Result<Outcome, EngineError>> + Send;

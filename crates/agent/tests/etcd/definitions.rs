@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use cnikit_agent::engine::{Engine, MemoryEngine};
 use cnikit_agent::operator::define_pool;
-use cnikit_agent::protocol::{Guard, Outcome, Part, Transaction, WriteOperation};
 use cnikit_pool::{BlockState, KeyOfEngine, Want};
+use cnikit_pool_protocol::{Guard, Outcome, Part, Transaction, WriteOperation};
 
 use crate::cluster::Cluster;
 use crate::node::{Node, want};

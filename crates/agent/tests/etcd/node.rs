@@ -7,9 +7,9 @@ use std::time::Duration;
 
 use cnikit_agent::engine::{AnyEngine, Engine, EngineSettings, Listing};
 use cnikit_agent::operator::{FenceRequest, define_pool};
-use cnikit_agent::protocol::{Outcome, StoredValue, Transaction, WriteOperation};
 use cnikit_agent::{AgentFailure, AgentMetrics, AgentSettings, PoolAgent};
 use cnikit_pool::{BlockRecord, BlockState, EngineKeys, Incarnation, LocalBlock, NetworkFiles, NodeFiles, Want};
+use cnikit_pool_protocol::{Outcome, StoredValue, Transaction, WriteOperation};
 use cnikit_reservations::{AllocationRequest, Boot, Owner, RangeSet, Store};
 use tokio::runtime::Runtime;
 

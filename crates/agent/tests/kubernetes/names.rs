@@ -4,8 +4,8 @@ use std::net::IpAddr;
 
 use cnikit_agent::engine::{Engine, Listing};
 use cnikit_agent::operator::{fence_node, forget_name};
-use cnikit_agent::protocol::BlockId;
 use cnikit_pool::{StickyWant, UnheldRecord, write_record};
+use cnikit_pool_protocol::BlockId;
 
 use crate::cluster::Cluster;
 use crate::node::{Node, fence_of};

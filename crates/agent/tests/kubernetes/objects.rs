@@ -5,8 +5,8 @@ use std::time::Duration;
 use cnikit_agent::AgentFailure;
 use cnikit_agent::engine::{Engine, Listing};
 use cnikit_agent::operator::{define_pool, fence_node, select_pool};
-use cnikit_agent::protocol::{Guard, Outcome, Transaction, WriteOperation};
 use cnikit_pool::{BlockState, KeyOfEngine};
+use cnikit_pool_protocol::{Guard, Outcome, Transaction, WriteOperation};
 
 use crate::cluster::Cluster;
 use crate::node::{Node, fence_of};

@@ -20,12 +20,12 @@ use serde_json::{Value, json};
 
 use super::{Engine, EngineError, Listing, Reach};
 use crate::log::log;
-use crate::protocol::{
+use client::{ApiAnswer, ApiClient};
+pub use client::{ApiCredentials, ApiServer};
+use cnikit_pool_protocol::{
     BlockId, Execution, FoundValue, KeyReply, KeyRequest, NextRequest, Outcome, Part, StoredValue, Survey, Transaction,
     WriteOperation,
 };
-use client::{ApiAnswer, ApiClient};
-pub use client::{ApiCredentials, ApiServer};
 pub use nodes::{ClusterNode, NodeSighting};
 pub use objects::GROUP;
 use objects::{

@@ -8,7 +8,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::EngineError;
-use crate::protocol::{FoundValue, StoredValue};
+use cnikit_pool_protocol::{FoundValue, StoredValue};
 
 /// The group and the version of the kinds.
 pub const GROUP: &str = "pool.cnikit";

@@ -1,11 +1,11 @@
 //! The engine, of either kind, as the machines and an operator's program use it: surveys, definitions, and transactions that are
 //! executed at once or one key at a time.
 
-use cnikit_agent::protocol::{
+use cnikit_pool::{BlockRecord, KeyOfEngine, NodeState, read_record};
+use cnikit_pool_protocol::{
     BlockId, CheckOrder, Execution, Guard, KeyReply, KeyRequest, NextRequest, NodeView, Outcome, Part, StoredValue,
     Survey, Transaction, WriteOperation,
 };
-use cnikit_pool::{BlockRecord, KeyOfEngine, NodeState, read_record};
 
 use crate::machine::{Late, Machine, POOL, Process, late_request};
 use crate::planted::Planted;

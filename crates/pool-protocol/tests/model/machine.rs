@@ -2,10 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use cnikit_agent::protocol::{
+use cnikit_pool::{AfterBoot, Incarnation, KeyOfEngine, LocalBlock, NodeState, PoolFamily};
+use cnikit_pool_protocol::{
     BlockId, Execution, HeldBlock, KeyRequest, NextRequest, NodeView, Outcome, Step, StoredValue, Transaction,
 };
-use cnikit_pool::{AfterBoot, Incarnation, KeyOfEngine, LocalBlock, NodeState, PoolFamily};
 
 pub(crate) const POOL: &str = "p";
 pub(crate) const NETWORK: &str = "n";
@@ -143,7 +143,7 @@ impl Machine {
     }
 
     /// Changes a block. Whether it is in use is read now, as under the network's lock.
-    pub(crate) fn change(&mut self, change: &cnikit_agent::protocol::BlockChange) {
+    pub(crate) fn change(&mut self, change: &cnikit_pool_protocol::BlockChange) {
         let mut view = self.view.clone();
         self.mark_use(&mut view);
         view.apply(change);

@@ -1,5 +1,5 @@
-//! The protocol between a node and the engine, without input or output: what to do next, given the node's files and what the engine
-//! answered. The daemon and the model of the tests execute the same functions.
+//! The protocol between a node of the plugin `pool` and the engine, without input or output: what to do next, given the node's
+//! files and what the engine answered. The agent and the model of the tests execute the same functions.
 //!
 //! - [`Survey`]: what the engine said about a node, at one revision.
 //! - [`plan()`]: the steps that follow from the files and a survey.
@@ -7,6 +7,7 @@
 //! - [`decide_sticky`]: how a name gets its addresses on another node.
 //! - [`Execution`]: a transaction on an engine that writes one key at a time.
 //! - [`settled`], [`changed`]: what an answer changes in the files.
+//! - [`MemoryStore`]: the keys of an engine in memory, for tests.
 //!
 //! # Why it is safe
 //!
@@ -18,8 +19,10 @@
 //! the node adopts it by the same write.
 //!
 //! No time decides anything. The session ends when its lease does, but nothing is freed by that: it detects a clone only.
+#![forbid(unsafe_code)]
 
 mod execution;
+mod memory_store;
 mod plan;
 mod sticky;
 mod survey;
@@ -27,6 +30,7 @@ mod transaction;
 mod view;
 
 pub use execution::{CheckOrder, Execution, FoundValue, KeyReply, KeyRequest, NextRequest};
+pub use memory_store::MemoryStore;
 pub use plan::{Standing, Step, plan};
 pub use sticky::{FoundSticky, StickyClaim, StickyDecision, decide_sticky, left_to_name, name_of};
 pub use survey::{FoundBlock, StoredValue, Survey};

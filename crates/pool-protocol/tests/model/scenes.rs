@@ -2,8 +2,8 @@
 
 use std::collections::BTreeSet;
 
-use cnikit_agent::protocol::BlockId;
 use cnikit_pool::{AfterBoot, BlockState, KeyOfEngine};
+use cnikit_pool_protocol::BlockId;
 use stateright::{Checker, HasDiscoveries, Model};
 
 use crate::machine::{Machine, Process};

@@ -1,8 +1,6 @@
 //! Revisions are compared and never counted, so worlds that differ in the numbers alone are one: each is renumbered by rank.
 
-use std::collections::{BTreeMap, BTreeSet};
-
-use cnikit_agent::protocol::{ChangeKind, Guard, Outcome, Standing, Step, Transaction};
+use cnikit_pool_protocol::{ChangeKind, Guard, Outcome, Standing, Step, Transaction};
 
 use crate::machine::{Late, Process};
 use crate::world::World;
@@ -101,17 +99,16 @@ fn visit_step(step: &mut Step, call: &mut dyn FnMut(i64) -> i64) {
 
 /// Numbers the revisions of a world 1, 2, 3 in their order; 0, which means none, stays.
 pub(crate) fn renumber(world: &mut World) {
-    let mut found = BTreeSet::new();
+    let mut found = vec![0];
     visit(world, &mut |revision| {
-        found.insert(revision);
+        found.push(revision);
         revision
     });
-    found.remove(&0);
-    let mut ranks: BTreeMap<i64, i64> = BTreeMap::from([(0, 0)]);
-    for revision in found {
-        let rank = i64::try_from(ranks.len()).unwrap();
-        ranks.insert(revision, rank);
+    found.sort_unstable();
+    found.dedup();
+    let rank = |rank: usize| i64::try_from(rank).unwrap();
+    world.store.revision = rank(found.len());
+    if found.last() != Some(&rank(found.len() - 1)) {
+        visit(world, &mut |revision| rank(found.binary_search(&revision).unwrap()));
     }
-    visit(world, &mut |revision| ranks[&revision]);
-    world.store.revision = i64::try_from(ranks.len()).unwrap();
 }

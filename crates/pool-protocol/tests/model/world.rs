@@ -1,15 +1,15 @@
 //! All machines, the engine, the operator and the network.
 
 use std::collections::{BTreeSet, VecDeque};
+use std::net::IpAddr;
 
-use cnikit_agent::engine::MemoryStore;
-use cnikit_agent::protocol::{
-    BlockId, Execution, FoundSticky, KeyRequest, Outcome, Step, StickyClaim, StickyDecision, StoredValue, Transaction,
-    WriteOperation, decide_sticky, fence, free_fenced, plan, settled, transaction_of,
-};
 use cnikit_pool::{
     AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, PoolFamily, SessionRecord,
     StaticRecord, StickyRecord, UnheldRecord, read_record, write_record,
+};
+use cnikit_pool_protocol::{
+    BlockId, Execution, FoundSticky, KeyRequest, MemoryStore, Outcome, Step, StickyClaim, StickyDecision, StoredValue,
+    Survey, Transaction, WriteOperation, decide_sticky, fence, free_fenced, plan, settled, transaction_of,
 };
 use stateright::{Model, Property};
 
@@ -135,7 +135,7 @@ pub(crate) enum Action {
 }
 
 pub(crate) fn block(number: u8) -> BlockId {
-    BlockId { pool: POOL.into(), cidr: format!("10.0.0.{number}/32").parse().unwrap(), is_static: false }
+    BlockId { pool: POOL.into(), cidr: IpAddr::from([10, 0, 0, number]).into(), is_static: false }
 }
 
 impl World {
@@ -244,11 +244,10 @@ impl Scene {
     }
 
     /// The claim of the name that is called as the address, as the agent makes it.
-    fn claim_sticky(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
+    fn claim_sticky(&self, world: &World, n: usize, survey: &Survey, id: &BlockId) -> Option<Step> {
         let machine = &world.machines[n];
         let view = self.view_of(machine, false, true);
-        let survey = self.survey_of(world, n);
-        if view.blocks.iter().any(|block| block.id == *id) || !plan(&view, Some(&survey)).is_empty() {
+        if view.blocks.iter().any(|block| block.id == *id) || !plan(&view, Some(survey)).is_empty() {
             return None;
         }
         let claim = StickyClaim {
@@ -283,19 +282,33 @@ impl Scene {
         }
     }
 
-    fn wanted(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
-        if self.sticky { self.claim_sticky(world, n, id) } else { self.claim(world, n, id) }
+    fn wanted(&self, world: &World, n: usize, survey: &Survey, id: &BlockId) -> Option<Step> {
+        if self.sticky { self.claim_sticky(world, n, survey, id) } else { self.claim(world, n, survey, id) }
     }
 
-    /// The steps of a machine, with the planted error.
-    pub(crate) fn planned(&self, world: &World, n: usize, is_idle: bool, is_wanted: bool) -> VecDeque<Step> {
-        let machine = &world.machines[n];
+    /// The steps of a machine after a survey, with the planted error.
+    fn planned(&self, machine: &Machine, survey: &Survey, is_idle: bool, is_wanted: bool) -> VecDeque<Step> {
         let view = self.view_of(machine, is_idle, is_wanted);
-        let survey = self.survey_of(world, n);
-        let steps = plan(&view, Some(&survey));
+        let steps = plan(&view, Some(survey));
         match self.planted {
-            Some(planted) => planted.steps(&view, &survey, steps).into(),
+            Some(planted) => planted.steps(&view, survey, steps).into(),
             None => steps.into(),
+        }
+    }
+
+    /// Adds the looks of a machine at a survey: the plain one, and those that find unused blocks or want an address, if their steps
+    /// differ from its. Without `all`, only those that find something to do.
+    fn looks(&self, machine: &Machine, n: usize, survey: &Survey, all: bool, actions: &mut Vec<Action>) {
+        let plain = self.planned(machine, survey, false, false);
+        let does = |steps: &VecDeque<Step>| all || !(steps.is_empty() || *steps == [Step::Refused]);
+        if does(&plain) {
+            actions.push(Action::Look(n, false, false));
+        }
+        for (is_idle, is_wanted) in [(true, false), (false, true)] {
+            let steps = self.planned(machine, survey, is_idle, is_wanted);
+            if steps != plain && does(&steps) {
+                actions.push(Action::Look(n, is_idle, is_wanted));
+            }
         }
     }
 
@@ -308,12 +321,11 @@ impl Scene {
     }
 
     /// A claim of the block, if the machine may claim and has none that serves.
-    fn claim(&self, world: &World, n: usize, id: &BlockId) -> Option<Step> {
+    fn claim(&self, world: &World, n: usize, survey: &Survey, id: &BlockId) -> Option<Step> {
         let machine = &world.machines[n];
         let view = self.view_of(machine, false, true);
-        let survey = self.survey_of(world, n);
         let has_room = view.blocks.iter().filter(|block| block.state != BlockState::Lost).count() < 2;
-        if !has_room || world.owner(id).is_some() || !plan(&view, Some(&survey)).is_empty() {
+        if !has_room || world.owner(id).is_some() || !plan(&view, Some(survey)).is_empty() {
             return None;
         }
         let standing = survey.standing(&view)?;
@@ -338,28 +350,17 @@ impl Scene {
                 if self.survey != SurveyOrder::AtOnce {
                     actions.push(Action::Survey(n));
                 }
-                for (is_idle, is_wanted) in [(false, false), (true, false), (false, true)] {
-                    let steps = self.planned(world, n, is_idle, is_wanted);
-                    let is_new = !(is_idle || is_wanted) || steps != self.planned(world, n, false, false);
-                    if !steps.is_empty() && steps != [Step::Refused] && is_new {
-                        actions.push(Action::Look(n, is_idle, is_wanted));
-                    }
-                }
+                let survey = self.survey_of(world, n);
+                self.looks(machine, n, &survey, false, actions);
                 if Scene::defined(world) != (machine.definition, machine.view.pools.get(POOL).copied()) {
                     actions.push(Action::Refresh(n));
                 }
                 let wanted = self.ids_of(machine.definition).into_iter();
-                let wanted = wanted.filter(|id| self.wanted(world, n, id).is_some());
+                let wanted = wanted.filter(|id| self.wanted(world, n, &survey, id).is_some());
                 actions.extend(wanted.map(|id| Action::Want(n, id)));
             }
             Process::Surveying(_) => {
-                for (is_idle, is_wanted) in [(false, false), (true, false), (false, true)] {
-                    let steps = self.planned(world, n, is_idle, is_wanted);
-                    let is_new = !(is_idle || is_wanted) || steps != self.planned(world, n, false, false);
-                    if is_new {
-                        actions.push(Action::Look(n, is_idle, is_wanted));
-                    }
-                }
+                self.looks(machine, n, &self.survey_of(world, n), true, actions);
             }
             Process::Planned(_) => actions.push(Action::Next(n)),
             Process::Asked(..) | Process::Executing(..) => {
@@ -500,7 +501,8 @@ impl Model for Scene {
                 world.next_boot += 1;
             }
             Action::Look(n, is_idle, is_wanted) => {
-                world.machines[n].process = rest(self.planned(before, n, is_idle, is_wanted));
+                let survey = self.survey_of(before, n);
+                world.machines[n].process = rest(self.planned(&before.machines[n], &survey, is_idle, is_wanted));
             }
             Action::Survey(n) => world.machines[n].process = Process::Surveying(self.first_part(before, n)),
             Action::Refresh(n) => Scene::refresh(&mut world, n),
@@ -511,7 +513,8 @@ impl Model for Scene {
                 world.put_late(late_request(&defines));
             }
             Action::Want(n, id) => {
-                world.machines[n].process = Process::Planned(VecDeque::from([self.wanted(before, n, &id)?]));
+                let step = self.wanted(before, n, &self.survey_of(before, n), &id)?;
+                world.machines[n].process = Process::Planned(VecDeque::from([step]));
             }
             Action::Next(n) => self.next_step(&mut world, n)?,
             Action::Answer(n) => self.answer(&mut world, n)?,
@@ -582,7 +585,7 @@ impl Scene {
         world.machines[n].process = Process::Idle;
         for _ in 0..20 {
             Scene::refresh(world, n);
-            let steps = self.planned(world, n, false, false);
+            let steps = self.planned(&world.machines[n], &self.survey_of(world, n), false, false);
             if steps.is_empty() {
                 return true;
             }

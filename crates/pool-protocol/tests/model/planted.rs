@@ -1,11 +1,11 @@
 //! Errors in the protocol that the model has to find. Each is what an earlier or a simpler design would have been.
 
-use cnikit_agent::engine::MemoryStore;
-use cnikit_agent::protocol::{
+use cnikit_pool::{BlockState, KeyOfEngine, NodeState, StaticRecord, UnheldRecord, read_record};
+use cnikit_pool_protocol::MemoryStore;
+use cnikit_pool_protocol::{
     BlockChange, ChangeKind, Execution, Guard, HeldBlock, KeyRequest, NodeView, Step, Survey, Transaction,
     WriteOperation, plan,
 };
-use cnikit_pool::{BlockState, KeyOfEngine, NodeState, StaticRecord, UnheldRecord, read_record};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Planted {
