@@ -40,7 +40,9 @@ def frames(n, seconds):
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         if select.select([files[n]], [], [], left)[0]:
-            yield os.read(files[n], 70000)[len(heads[n]):]
+            try: frame = os.read(files[n], 70000)
+            except BlockingIOError: continue # while the device is removed, it is ready, and has nothing yet
+            yield frame[len(heads[n]):]
 
 def write(n, frame):
     try:
