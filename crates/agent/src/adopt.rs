@@ -8,6 +8,7 @@ use std::path::Path;
 use cnikit_pool::{
     BlockRecord, Error, Incarnation, KeyOfEngine, LONGEST_NETWORK, NodeFiles, PoolDefinition, PoolFamily, Want,
 };
+use cnikit_pool_protocol::BlockId;
 use cnikit_reservations::{Holder, Store, TIMEOUT};
 use cnikit_types::{check_network_name, document, limit, read};
 use ipnetwork::IpNetwork;
@@ -17,7 +18,6 @@ use crate::agent::{AgentFailure, LOOKED_AT, owner_of};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
 use crate::operator::refused;
-use cnikit_pool_protocol::BlockId;
 
 /// How many conflicts an error names.
 const NAMED: usize = 10;

@@ -9,6 +9,7 @@ use cnikit_pool::{
     BlockRecord, BlockState, Error, Incarnation, KeyOfEngine, LocalBlock, LocalNode, NodeFiles, NodeState,
     PoolDefinition,
 };
+use cnikit_pool_protocol::{BlockId, Survey};
 use cnikit_reservations::{Holder, TIMEOUT};
 use cnikit_types::limit;
 use serde::Serialize;
@@ -16,7 +17,6 @@ use serde::Serialize;
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing, Reach};
 use crate::log::log;
-use cnikit_pool_protocol::{BlockId, Survey};
 
 /// After how long a difference is read again: a claim is in the engine before it is in the files.
 const AGAIN: Duration = Duration::from_secs(2);

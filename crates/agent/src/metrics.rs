@@ -6,7 +6,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
 use cnikit_pool::{BlockState, NodeState, PoolFamily, PoolUsage};
-
 use cnikit_pool_protocol::{HeldBlock, Outcome, Step};
 
 /// The figures of one agent.

@@ -8,13 +8,13 @@ use cnikit_pool::{
     BlockRecord, Error, FenceRecord, Incarnation, KeyOfEngine, NodeRecord, PoolDefinition, SessionRecord, StickyRecord,
     UnheldRecord, UsageRecord, check_namespace, check_node_name,
 };
+use cnikit_pool_protocol::{
+    BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced, name_of,
+};
 use serde_json::{Value, json};
 
 use crate::agent::AgentFailure;
 use crate::engine::{Engine, Listing};
-use cnikit_pool_protocol::{
-    BlockId, Guard, Outcome, Part, StoredValue, Transaction, WriteOperation, fence, free_fenced, name_of,
-};
 
 /// How often the blocks of a fenced node are listed at most, until none is left.
 const ROUNDS: usize = 20;

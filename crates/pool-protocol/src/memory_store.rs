@@ -78,7 +78,7 @@ impl MemoryStore {
         }
     }
 
-    /// What it has of a node.
+    /// The survey of a node, of all its blocks and those that are `held`.
     pub fn survey(&self, node: &str, incarnation: Incarnation, held: &BTreeSet<BlockId>) -> Survey {
         let values = self.values.iter().map(|(key, stored)| (key.clone(), stored.clone()));
         Survey::gather(node, incarnation, held, values)

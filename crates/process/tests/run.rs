@@ -120,7 +120,9 @@ fn at_the_deadline_a_program_gets_sigterm_and_its_output_is_read() {
     let program = shell(script).grace(LONG);
     let error = ended_after_its_start(&program, |error| !error.stderr().is_empty());
     assert_eq!(error.stderr(), b"begun\ntidied up\n");
-    assert!(error.to_string().starts_with("/bin/sh did not finish in "), "{error}");
+    let Error::Deadline { after, .. } = &error else { panic!("{error}") };
+    let wanted = format!("/bin/sh did not finish in {:.1} s and was ended", after.as_secs_f64());
+    assert!(error.to_string().starts_with(&wanted), "{error}");
 }
 
 #[test]

@@ -6,12 +6,12 @@ use std::net::IpAddr;
 use cnikit_pool::{
     AgentError, BlockRecord, BlockState, LONGEST_NETWORK, MOST_BLOCKS, PoolDefinition, PoolFamily, UnheldRecord, Want,
 };
+use cnikit_pool_protocol::{BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, StoredValue};
 use cnikit_types::code;
 
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
-use cnikit_pool_protocol::{BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, StoredValue};
 
 /// How many blocks are claimed in one transaction, of each family.
 const BATCH: usize = 16;

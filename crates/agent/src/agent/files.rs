@@ -9,10 +9,10 @@ use cnikit_pool::{
     BlockState, Error, Incarnation, LocalBlock, LocalNode, LocalPools, LocalUnused, LockedNetwork, NetworkFiles,
     NodeFiles, NodeState, PoolDefinition, PoolFamily, UnusedBlock,
 };
+use cnikit_pool_protocol::{BlockChange, BlockId, HeldBlock, NodeView, changed};
 use nix::time::{ClockId, clock_gettime};
 
 use crate::log::log;
-use cnikit_pool_protocol::{BlockChange, BlockId, HeldBlock, NodeView, changed};
 
 /// How long to wait for a network's lock, which a plugin holds for milliseconds.
 pub(super) const LOCK: Duration = Duration::from_secs(10);

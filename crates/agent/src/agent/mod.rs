@@ -15,15 +15,15 @@ use cnikit_pool::{
     AgentReply, AgentRequest, BlockState, Error, KeyOfEngine, LocalNode, LocalPools, NodeFiles, NodeState,
     PoolDefinition, PoolFamily, check_pool_name,
 };
+use cnikit_pool_protocol::{
+    BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, Transaction, left_to_name, plan,
+    settled, transaction_of,
+};
 use tokio::runtime::Handle;
 
 use crate::engine::{Engine, EngineError, Listing, Reach};
 use crate::log::{log, log_step};
 use crate::metrics::AgentMetrics;
-use cnikit_pool_protocol::{
-    BlockId, FoundBlock, HeldBlock, NodeView, Outcome, Standing, Step, Survey, Transaction, left_to_name, plan,
-    settled, transaction_of,
-};
 
 pub(crate) use claim::{LOOKED_AT, owner_of};
 use files::AgentFiles;

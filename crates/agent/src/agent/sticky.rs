@@ -6,15 +6,15 @@ use std::net::IpAddr;
 use cnikit_pool::{
     KeyOfEngine, PoolDefinition, PoolFamily, StaticRecord, StickyRecord, StickyWant, Want, check_node_name,
 };
+use cnikit_pool_protocol::{
+    BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, decide_sticky,
+};
 use cnikit_types::code;
 
 use super::claim::{RETRIES, refused};
 use super::{AgentFailure, PoolAgent};
 use crate::engine::{Engine, Listing};
 use crate::log::log;
-use cnikit_pool_protocol::{
-    BlockId, FoundSticky, Outcome, Step, StickyClaim, StickyDecision, StoredValue, decide_sticky,
-};
 
 impl<E: Engine> PoolAgent<E> {
     /// Has this node have the addresses of a name, and returns them. Which addresses these are is decided once.

@@ -3,11 +3,11 @@
 use std::time::{Duration, Instant, SystemTime};
 
 use cnikit_pool::{KeyOfEngine, NetworkFiles, PoolUsage, UsageRecord, VALUE_LIMIT, pool_usage, write_record};
+use cnikit_pool_protocol::{Guard, Transaction, WriteOperation};
 
 use super::{AgentFailure, PoolAgent};
 use crate::engine::Engine;
 use crate::log::log;
-use cnikit_pool_protocol::{Guard, Transaction, WriteOperation};
 
 /// What was written last, and when it was compared.
 #[derive(Debug, Default)]

@@ -3,9 +3,9 @@
 use std::collections::BTreeSet;
 
 use cnikit_pool::{Incarnation, KeyOfEngine};
+use cnikit_pool_protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
 
 use super::{Engine, EngineError, EtcdEngine, EtcdSettings, KubernetesEngine, KubernetesSettings, Listing, Reach};
-use cnikit_pool_protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
 
 /// What is needed to reach the engine.
 #[derive(Clone, Debug, PartialEq, Eq)]

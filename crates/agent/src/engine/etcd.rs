@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicI64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use cnikit_pool::{EngineKeys, Incarnation, KeyOfEngine};
+use cnikit_pool_protocol::{BlockId, Guard, Outcome, Part, StoredValue, Survey, Transaction, WriteOperation};
 use etcd_client::{
     Certificate, Client, Compare, CompareOp, ConnectOptions, Error as EtcdError, GetOptions, GetResponse, Identity,
     KeyValue, PutOptions, TlsOptions, Txn, TxnOp, TxnOpResponse, WatchOptions,
@@ -12,7 +13,6 @@ use etcd_client::{
 use tokio::sync::Mutex;
 
 use super::{Engine, EngineError, Listing, Reach};
-use cnikit_pool_protocol::{BlockId, Guard, Outcome, Part, StoredValue, Survey, Transaction, WriteOperation};
 
 /// How many keys are read at once.
 const PAGE: i64 = 1_000;

@@ -10,6 +10,7 @@ use std::fmt;
 use std::future::Future;
 
 use cnikit_pool::{Incarnation, KeyOfEngine};
+use cnikit_pool_protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
 
 pub use any::{AnyEngine, EngineSettings};
 pub use etcd::{EtcdEngine, EtcdSettings, EtcdTls};
@@ -18,8 +19,6 @@ pub use kubernetes::{
     NodeSighting,
 };
 pub use memory::MemoryEngine;
-
-use cnikit_pool_protocol::{BlockId, Outcome, StoredValue, Survey, Transaction};
 
 /// Why an engine did not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]

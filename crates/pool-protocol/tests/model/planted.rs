@@ -1,9 +1,8 @@
 //! Errors in the protocol that the model has to find. Each is what an earlier or a simpler design would have been.
 
 use cnikit_pool::{BlockState, KeyOfEngine, NodeState, StaticRecord, UnheldRecord, read_record};
-use cnikit_pool_protocol::MemoryStore;
 use cnikit_pool_protocol::{
-    BlockChange, ChangeKind, Execution, Guard, HeldBlock, KeyRequest, NodeView, Step, Survey, Transaction,
+    BlockChange, ChangeKind, Execution, Guard, HeldBlock, KeyRequest, MemoryStore, NodeView, Step, Survey, Transaction,
     WriteOperation, plan,
 };
 

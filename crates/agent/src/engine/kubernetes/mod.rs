@@ -14,6 +14,10 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use std::time::{Duration, Instant};
 
 use cnikit_pool::{EngineKeys, Incarnation, KeyOfEngine};
+use cnikit_pool_protocol::{
+    BlockId, Execution, FoundValue, KeyReply, KeyRequest, NextRequest, Outcome, Part, StoredValue, Survey, Transaction,
+    WriteOperation,
+};
 use http_body_util::BodyExt;
 use hyper::{Method, StatusCode};
 use serde_json::{Value, json};
@@ -22,10 +26,6 @@ use super::{Engine, EngineError, Listing, Reach};
 use crate::log::log;
 use client::{ApiAnswer, ApiClient};
 pub use client::{ApiCredentials, ApiServer};
-use cnikit_pool_protocol::{
-    BlockId, Execution, FoundValue, KeyReply, KeyRequest, NextRequest, Outcome, Part, StoredValue, Survey, Transaction,
-    WriteOperation,
-};
 pub use nodes::{ClusterNode, NodeSighting};
 pub use objects::GROUP;
 use objects::{

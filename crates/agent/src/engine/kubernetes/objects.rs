@@ -4,11 +4,11 @@ use std::fmt::Write;
 use std::net::IpAddr;
 
 use cnikit_pool::{EngineKeys, Incarnation, KeyOfEngine};
+use cnikit_pool_protocol::{FoundValue, StoredValue};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::super::EngineError;
-use cnikit_pool_protocol::{FoundValue, StoredValue};
 
 /// The group and the version of the kinds.
 pub const GROUP: &str = "pool.cnikit";
