@@ -1,13 +1,16 @@
 //! The scenes that are explored, and what has to be true in each.
 
 use std::collections::BTreeSet;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::sync::Arc;
 
 use cnikit_pool::{AfterBoot, BlockState, KeyOfEngine};
 use cnikit_pool_protocol::BlockId;
 use stateright::{Checker, HasDiscoveries, Model};
 
-use crate::machine::{Machine, Process};
+use crate::machine::{Late, Machine, Process};
 use crate::planted::Planted;
+use crate::renumber::renumber;
 use crate::world::{
     Budget, Copy, Scene, SurveyOrder, World, deletes_serving, is_orphaned, moved, returned, two_incarnations, undoes,
     undoes_definition, unheld,
@@ -20,37 +23,48 @@ pub(crate) fn heals(scene: &Scene, world: &World) -> bool {
     if !world.machines.iter().all(is_quiet) || world.defines.is_some() {
         return true;
     }
+    let delivered: &[&[Late]] = if world.late.is_empty() { &[&[]] } else { &[&[], &world.late] };
     (0..world.machines.len())
         .filter(|n| world.machines[*n].exists)
-        .all(|n| [true, false].into_iter().all(|delivers| machine_heals(scene, world, n, delivers)))
+        .all(|n| delivered.iter().all(|late| machine_heals(scene, world.alone(n), late)))
 }
 
-fn machine_heals(scene: &Scene, world: &World, n: usize, delivers: bool) -> bool {
-    let mut world = world.clone();
-    for late in std::mem::take(&mut world.late) {
-        if delivers {
-            world.deliver(&late);
-        }
+/// The same for the only machine of a world, to which `late` is delivered first.
+fn machine_heals(scene: &Scene, mut world: World, late: &[Late]) -> bool {
+    for late in late {
+        world.deliver(late);
     }
     // An operator repeats a definition that was not finished.
     world.store.pending.clear();
-    let name = world.machines[n].view.name.clone();
-    world.store.values.remove(&KeyOfEngine::Session(name.clone()));
-    world.machines[n].crash();
+    let name = world.machines[0].view.name.clone();
+    world.store.values.remove(&KeyOfEngine::Session(name));
+    world.machines[0].crash();
+    renumber(&mut world);
+    let mut fingerprint = DefaultHasher::new();
+    world.hash(&mut fingerprint);
+    let fingerprint = fingerprint.finish();
+    if scene.healed.lock().unwrap().contains(&fingerprint) {
+        return true;
+    }
     // A new process asks for all blocks.
-    let scene = Scene { asks_for_held: false, ..scene.clone() };
-    scene.run(&mut world, n) && is_well(&world, n)
+    let asking = Scene { asks_for_held: false, ..scene.clone() };
+    let heals = asking.run(&mut world, 0) && is_well(&world);
+    if heals {
+        scene.healed.lock().unwrap().insert(fingerprint);
+    }
+    heals
 }
 
-/// The machine's files say what the engine says.
-fn is_well(world: &World, n: usize) -> bool {
-    let view = &world.machines[n].view;
+/// The files of the only machine say what the engine says.
+fn is_well(world: &World) -> bool {
+    let machine = &world.machines[0];
+    let view = &machine.view;
     let is_mine = |id: &BlockId| {
         world.owner(id).is_some_and(|owner| owner.node == view.name && owner.incarnation == view.incarnation)
     };
     let files = view.blocks.iter().all(|block| match block.state {
         BlockState::Active => is_mine(&block.id),
-        BlockState::Lost => world.machines[n].containers.contains_key(&block.id),
+        BlockState::Lost => machine.containers.contains_key(&block.id),
         BlockState::Unconfirmed | BlockState::Sealed => false,
     });
     let engine = scene_blocks(world).into_iter().filter(|id| is_mine(id));
@@ -75,6 +89,7 @@ fn base(machines: Vec<Machine>) -> Scene {
         survey: SurveyOrder::AtOnce,
         planted: None,
         reached: None,
+        healed: Arc::default(),
     }
 }
 

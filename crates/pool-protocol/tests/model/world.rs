@@ -1,7 +1,8 @@
 //! All machines, the engine, the operator and the network.
 
-use std::collections::{BTreeSet, VecDeque};
+use std::collections::{BTreeSet, HashSet, VecDeque};
 use std::net::IpAddr;
+use std::sync::{Arc, Mutex};
 
 use cnikit_pool::{
     AfterBoot, BlockRecord, BlockState, FenceRecord, Incarnation, KeyOfEngine, NodeState, PoolFamily, SessionRecord,
@@ -42,6 +43,8 @@ pub(crate) struct Scene {
     pub(crate) asks_for_held: bool,
     /// What some world has to be.
     pub(crate) reached: Option<fn(&World) -> bool>,
+    /// Fingerprints of what [`World::alone`] returned, where nothing was lost: many worlds differ only in what it leaves out.
+    pub(crate) healed: Arc<Mutex<HashSet<u64>>>,
 }
 
 #[derive(Clone, std::marker::Copy, Debug, PartialEq, Eq)]
@@ -100,10 +103,10 @@ pub(crate) enum Action {
     Start(usize),
     Crash(usize),
     Reboot(usize),
-    /// The agent asks the engine, and plans; whether it has seen unused blocks for long, and whether more addresses are wanted.
-    Look(usize, bool, bool),
-    /// It claims this block.
-    Want(usize, BlockId),
+    /// The agent asks the engine, and plans these steps.
+    Look(usize, VecDeque<Step>),
+    /// It claims a block, by this step.
+    Want(usize, Step),
     /// It executes the next step of its plan.
     Next(usize),
     /// The engine executes what the agent asked, and the agent gets the answer.
@@ -174,6 +177,23 @@ impl World {
             }
         }
         outcome
+    }
+
+    /// One machine with the engine, and without what the others and the operator may still do.
+    pub(crate) fn alone(&self, n: usize) -> World {
+        World {
+            store: self.store.clone(),
+            machines: vec![self.machines[n].clone()],
+            late: Vec::new(),
+            defines: None,
+            ended: self.ended.clone(),
+            left: Budget::default(),
+            next_incarnation: self.next_incarnation,
+            next_boot: 0,
+            served_fenced: false,
+            gave_fenced: false,
+            given_up: BTreeSet::new(),
+        }
     }
 
     /// A container gets the address of the block.
@@ -296,19 +316,19 @@ impl Scene {
         }
     }
 
-    /// Adds the looks of a machine at a survey: the plain one, and those that find unused blocks or want an address, if their steps
-    /// differ from its. Without `all`, only those that find something to do.
+    /// Adds the looks of a machine at a survey: the plain one, and those that have seen unused blocks for long or want an address,
+    /// if their steps differ from its. Without `all`, only those that find something to do.
     fn looks(&self, machine: &Machine, n: usize, survey: &Survey, all: bool, actions: &mut Vec<Action>) {
         let plain = self.planned(machine, survey, false, false);
         let does = |steps: &VecDeque<Step>| all || !(steps.is_empty() || *steps == [Step::Refused]);
-        if does(&plain) {
-            actions.push(Action::Look(n, false, false));
-        }
         for (is_idle, is_wanted) in [(true, false), (false, true)] {
             let steps = self.planned(machine, survey, is_idle, is_wanted);
             if steps != plain && does(&steps) {
-                actions.push(Action::Look(n, is_idle, is_wanted));
+                actions.push(Action::Look(n, steps));
             }
+        }
+        if does(&plain) {
+            actions.push(Action::Look(n, plain));
         }
     }
 
@@ -355,9 +375,9 @@ impl Scene {
                 if Scene::defined(world) != (machine.definition, machine.view.pools.get(POOL).copied()) {
                     actions.push(Action::Refresh(n));
                 }
-                let wanted = self.ids_of(machine.definition).into_iter();
-                let wanted = wanted.filter(|id| self.wanted(world, n, &survey, id).is_some());
-                actions.extend(wanted.map(|id| Action::Want(n, id)));
+                let ids = self.ids_of(machine.definition).into_iter();
+                let wanted = ids.filter_map(|id| self.wanted(world, n, &survey, &id));
+                actions.extend(wanted.map(|step| Action::Want(n, step)));
             }
             Process::Surveying(_) => {
                 self.looks(machine, n, &self.survey_of(world, n), true, actions);
@@ -500,10 +520,7 @@ impl Model for Scene {
                 world.machines[n].view.boot = boot(world.next_boot);
                 world.next_boot += 1;
             }
-            Action::Look(n, is_idle, is_wanted) => {
-                let survey = self.survey_of(before, n);
-                world.machines[n].process = rest(self.planned(&before.machines[n], &survey, is_idle, is_wanted));
-            }
+            Action::Look(n, steps) => world.machines[n].process = rest(steps),
             Action::Survey(n) => world.machines[n].process = Process::Surveying(self.first_part(before, n)),
             Action::Refresh(n) => Scene::refresh(&mut world, n),
             Action::Define => self.define(before, &mut world)?,
@@ -512,10 +529,7 @@ impl Model for Scene {
                 let defines = world.defines.take()?;
                 world.put_late(late_request(&defines));
             }
-            Action::Want(n, id) => {
-                let step = self.wanted(before, n, &self.survey_of(before, n), &id)?;
-                world.machines[n].process = Process::Planned(VecDeque::from([step]));
-            }
+            Action::Want(n, step) => world.machines[n].process = Process::Planned(VecDeque::from([step])),
             Action::Next(n) => self.next_step(&mut world, n)?,
             Action::Answer(n) => self.answer(&mut world, n)?,
             Action::GiveUp(n) => give_up(&mut world, n)?,
