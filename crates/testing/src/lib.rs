@@ -40,6 +40,7 @@
 #![expect(clippy::missing_panics_doc, reason = "every function here panics with what it found")]
 #![forbid(unsafe_code)]
 
+mod fingerprint;
 mod host;
 mod mounts;
 mod namespaces;

@@ -1,11 +1,12 @@
 //! Snapshots: everything that a plugin could leave behind, as text that can be compared.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 use std::ffi::CStr;
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::OpenOptionsExt;
 use std::path::Path;
+use std::sync::Mutex;
 use std::time::Duration;
 
 use cnikit_netns::Netns;
@@ -15,6 +16,7 @@ use nix::fcntl::{OFlag, openat};
 use nix::sys::stat::Mode;
 use nix::sys::uio::pread;
 
+use crate::fingerprint::{self, Objects};
 use crate::host::SMALL_DISK;
 use crate::{Container, Host};
 
@@ -45,11 +47,13 @@ const NETWORK: &str = "<network>";
 pub struct HostSnapshot(BTreeSet<String>);
 
 /// A program that prints a part of a snapshot. A program costs more time than its output: one runs only if there is something to
-/// list, and one ip(8) prints links, addresses and neighbours.
+/// list, and one ip(8) prints links, addresses and neighbours. None runs if what it listed in this namespace has not changed since.
 struct Part {
     program: &'static str,
     words: &'static [&'static str],
     stdin: &'static str,
+    /// What it lists; empty if there is no fingerprint of it.
+    objects: &'static [Objects],
     /// Whether the lines so far tell of something that it lists.
     is_wanted: fn(&BTreeSet<String>) -> bool,
     /// What a snapshot has of a line of its output.
@@ -61,6 +65,7 @@ const PARTS: [Part; 10] = [
         program: "ip",
         words: &["-o", "-d", "-b", "-"],
         stdin: "link show\naddress show\nneigh show nud permanent\n",
+        objects: &[Objects::Links, Objects::Addresses, Objects::Neighbours],
         is_wanted: always,
         line: link_or_address,
     },
@@ -68,15 +73,31 @@ const PARTS: [Part; 10] = [
         program: "ip",
         words: &["-4", "-b", "-"],
         stdin: ROUTES,
+        objects: &[Objects::Names, Objects::Routes4, Objects::Rules4],
         is_wanted: always,
         line: |line| Some(format!("IPv4: {}", without(line, moving_of_route))),
     },
-    Part { program: "ip", words: &["-6", "-b", "-"], stdin: ROUTES, is_wanted: always, line: ipv6 },
-    Part { program: "tc", words: &["qdisc", "show"], stdin: "", is_wanted: always, line: |line| Some(qdisc(line)) },
+    Part {
+        program: "ip",
+        words: &["-6", "-b", "-"],
+        stdin: ROUTES,
+        objects: &[Objects::Names, Objects::Routes6, Objects::Rules6],
+        is_wanted: always,
+        line: ipv6,
+    },
+    Part {
+        program: "tc",
+        words: &["qdisc", "show"],
+        stdin: "",
+        objects: &[Objects::Names, Objects::Qdiscs],
+        is_wanted: always,
+        line: |line| Some(qdisc(line)),
+    },
     Part {
         program: "bridge",
         words: &["vlan", "show"],
         stdin: "",
+        objects: &[Objects::BridgeVlans],
         is_wanted: has_bridge,
         line: |line| (!line.ends_with("vlan-id")).then(|| format!("vlan: {line}")), // but the heads of the columns
     },
@@ -84,6 +105,7 @@ const PARTS: [Part; 10] = [
         program: "nft",
         words: &["--stateless", "list", "ruleset"],
         stdin: "",
+        objects: &[Objects::Ruleset],
         is_wanted: always,
         line: |line| Some(format!("nft: {line}")),
     },
@@ -91,6 +113,7 @@ const PARTS: [Part; 10] = [
         program: "iptables-save",
         words: &[],
         stdin: "",
+        objects: &[Objects::Ruleset],
         is_wanted: |lines| has_line(lines, "nft: table ip "),
         line: |line| rule("iptables", line),
     },
@@ -98,6 +121,7 @@ const PARTS: [Part; 10] = [
         program: "ip6tables-save",
         words: &[],
         stdin: "",
+        objects: &[Objects::Ruleset],
         is_wanted: |lines| has_line(lines, "nft: table ip6 "),
         line: |line| rule("ip6tables", line),
     },
@@ -105,6 +129,7 @@ const PARTS: [Part; 10] = [
         program: "iptables-legacy-save",
         words: &[],
         stdin: "",
+        objects: &[],
         is_wanted: |_| has_legacy("ip_tables_names"),
         line: |line| rule("legacy iptables", line),
     },
@@ -112,6 +137,7 @@ const PARTS: [Part; 10] = [
         program: "ip6tables-legacy-save",
         words: &[],
         stdin: "",
+        objects: &[],
         is_wanted: |_| has_legacy("ip6_tables_names"),
         line: |line| rule("legacy ip6tables", line),
     },
@@ -348,18 +374,31 @@ fn namespace(netns: &Netns) -> BTreeSet<String> {
 /// What the programs print.
 fn shown(netns: &Netns) -> BTreeSet<String> {
     let mut lines = BTreeSet::new();
+    let cookie = netns.cookie().ok();
     netns
         .enter(|_| {
             for part in &PARTS {
                 if (part.is_wanted)(&lines) {
-                    let text = part.output();
-                    lines.extend(text.lines().map(str::trim_end).filter(|line| !line.is_empty()).filter_map(part.line));
+                    lines.extend(part.lines(cookie));
                 }
             }
         })
         .unwrap();
     lines
 }
+
+/// What a program listed: by the cookie of the namespace, the program, and the fingerprint of the objects.
+struct Listed {
+    key: (u64, &'static str, &'static [&'static str], u64),
+    lines: Vec<String>,
+}
+
+/// What programs listed last, the latest at the end.
+static LISTED: Mutex<VecDeque<Listed>> = Mutex::new(VecDeque::new());
+/// How many of them are kept: those of a few hosts with their containers.
+const KEPT: usize = 200;
+/// Words of nft(8) for what changes without a change of the ruleset: elements that end, or that packets add.
+const CHANGES_ALONE: [&str; 3] = ["timeout", "dynamic", "meter "];
 
 /// The names of host ends that the earlier plugins of a chain made begin with this, in the tests of chained plugins. Such links,
 /// and devices that are made for a container, come and go with containers: of them only limits are compared.
@@ -368,6 +407,35 @@ const HOST_END: &str = "pairend";
 const LIMITS: [&str; 2] = ["qdisc tbf", "qdisc ingress"];
 
 impl Part {
+    /// The lines for the calling thread's namespace, which has this cookie.
+    fn lines(&self, cookie: Option<u64>) -> Vec<String> {
+        let key = |fingerprint| Some((cookie?, self.program, self.words, fingerprint?));
+        let before = self.fingerprint();
+        let known = |listed: &VecDeque<Listed>| {
+            listed.iter().rev().find(|one| Some(one.key) == key(before)).map(|one| one.lines.clone())
+        };
+        if let Some(lines) = known(&LISTED.lock().unwrap()) {
+            return lines;
+        }
+        let text = self.output();
+        let lines: Vec<String> =
+            text.lines().map(str::trim_end).filter(|line| !line.is_empty()).filter_map(self.line).collect();
+        if let Some(key) = key(before)
+            && self.fingerprint() == before
+            && !CHANGES_ALONE.iter().any(|word| text.contains(word))
+        {
+            let mut listed = LISTED.lock().unwrap();
+            listed.push_back(Listed { key, lines: lines.clone() });
+            let surplus = listed.len().saturating_sub(KEPT);
+            listed.drain(..surplus);
+        }
+        lines
+    }
+
+    fn fingerprint(&self) -> Option<u64> {
+        if self.objects.is_empty() { None } else { fingerprint::of(self.objects) }
+    }
+
     /// What the program prints here, if it is installed. What it says on stderr is no part of a snapshot.
     fn output(&self) -> String {
         let Some(path) = cnikit_process::find_program(self.program) else { return String::new() };
