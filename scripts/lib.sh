@@ -419,8 +419,15 @@ unpack_etcd() {
     PATH=$CACHE/etcd/usr/bin:$PATH
 }
 
-# build_to_measure DIR: the plugins as they are installed, in DIR/bin, those of the floor in DIR/floor, and in $bench what measures
-# them. That is built by itself, for what is built together has the features of all, and is not what is installed.
+# built_program NAME: builds a program of the workspace, with the features that `scripts/test` builds it with, and prints its path.
+built_program() {
+    cargo build --workspace --exclude cnikit-agent --bin "$1" --locked --message-format json-render-diagnostics |
+        sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p'
+}
+
+# build_to_measure DIR [debug]: the plugins as they are installed, in DIR/bin, those of the floor in DIR/floor, and in $bench what
+# measures them; `debug`: the one that `scripts/test` builds. They are built one by one, for what is built together has the features of
+# all, and is not what is installed.
 build_to_measure() {
     local built=${CNIKIT_BUILT:-} floor
     bench=$built/cnikit-bench
@@ -428,13 +435,20 @@ build_to_measure() {
     if [ -z "$built" ]; then
         need_cargo
         say "building"
-        local of_target
+        local of_target harness
         built=$(scripts/install --build)
         of_target=${built%/*}
-        cargo build --profile harness --locked --target "${of_target##*/}" -p cnikit-bench
-        bench=$of_target/harness/cnikit-bench
-        cargo build --release --locked --target "${of_target##*/}" -p cnikit-bench --bin cnikit-floor
+        cargo build --release --no-default-features --locked --target "${of_target##*/}" -p cnikit-bench
         floor=$of_target/release/cnikit-floor
+        if [ "${2:-}" = debug ]; then
+            harness=$(built_program cnikit-bench)
+        else
+            cargo build --profile harness --locked --target "${of_target##*/}" -p cnikit-bench --bin cnikit-bench
+            harness=$of_target/harness/cnikit-bench
+        fi
+        mkdir "$1/harness"
+        cp "$harness" "$of_target/release/cnikit-weigh" "$1/harness"
+        bench=$1/harness/cnikit-bench
         # A launcher is known by its size, so it has no symbols.
         if [ "${CARGO_PROFILE_RELEASE_STRIP:-}" = none ]; then strip "$built/cni-launcher"; fi
     fi
