@@ -134,10 +134,12 @@ fn listed(socket: &OwnedFd, objects: Objects, hasher: &mut DefaultHasher) -> Opt
         while rest.len() >= HEAD {
             let (kind, flags) = (u16_at(rest, 4)?, u16_at(rest, 6)?);
             let one = rest.get(HEAD..usize::try_from(u32_at(rest, 0)?).ok()?)?;
+            if flags & NLM_F_DUMP_INTR != 0 {
+                return None;
+            }
             match kind {
                 NLMSG_DONE => return Some(()),
                 NLMSG_ERROR => return None,
-                _ if flags & NLM_F_DUMP_INTR != 0 => return None,
                 _ => hash(objects, &request, one, hasher)?,
             }
             if !is_list {
