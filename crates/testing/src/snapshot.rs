@@ -52,8 +52,8 @@ struct Part {
     program: &'static str,
     words: &'static [&'static str],
     stdin: &'static str,
-    /// What it lists; empty if there is no fingerprint of it.
-    objects: &'static [Objects],
+    /// The fingerprint of the objects that it lists, if there is one.
+    fingerprint: fn() -> Option<u64>,
     /// Whether the lines so far tell of something that it lists.
     is_wanted: fn(&BTreeSet<String>) -> bool,
     /// What a snapshot has of a line of its output.
@@ -65,7 +65,7 @@ const PARTS: [Part; 10] = [
         program: "ip",
         words: &["-o", "-d", "-b", "-"],
         stdin: "link show\naddress show\nneigh show nud permanent\n",
-        objects: &[Objects::Links, Objects::Addresses, Objects::Neighbours],
+        fingerprint: || fingerprint::of(&[Objects::Links, Objects::Addresses, Objects::Neighbours]),
         is_wanted: always,
         line: link_or_address,
     },
@@ -73,7 +73,7 @@ const PARTS: [Part; 10] = [
         program: "ip",
         words: &["-4", "-b", "-"],
         stdin: ROUTES,
-        objects: &[Objects::Names, Objects::Routes4, Objects::Rules4],
+        fingerprint: || fingerprint::of(&[Objects::Names, Objects::Routes4, Objects::Rules4]),
         is_wanted: always,
         line: |line| Some(format!("IPv4: {}", without(line, moving_of_route))),
     },
@@ -81,7 +81,7 @@ const PARTS: [Part; 10] = [
         program: "ip",
         words: &["-6", "-b", "-"],
         stdin: ROUTES,
-        objects: &[Objects::Names, Objects::Routes6, Objects::Rules6],
+        fingerprint: || fingerprint::of(&[Objects::Names, Objects::Routes6, Objects::Rules6]),
         is_wanted: always,
         line: ipv6,
     },
@@ -89,7 +89,7 @@ const PARTS: [Part; 10] = [
         program: "tc",
         words: &["qdisc", "show"],
         stdin: "",
-        objects: &[Objects::Names, Objects::Qdiscs],
+        fingerprint: || fingerprint::of(&[Objects::Names, Objects::Qdiscs]),
         is_wanted: always,
         line: |line| Some(qdisc(line)),
     },
@@ -97,7 +97,7 @@ const PARTS: [Part; 10] = [
         program: "bridge",
         words: &["vlan", "show"],
         stdin: "",
-        objects: &[Objects::BridgeVlans],
+        fingerprint: || fingerprint::of(&[Objects::BridgeVlans]),
         is_wanted: has_bridge,
         line: |line| (!line.ends_with("vlan-id")).then(|| format!("vlan: {line}")), // but the heads of the columns
     },
@@ -105,7 +105,7 @@ const PARTS: [Part; 10] = [
         program: "nft",
         words: &["--stateless", "list", "ruleset"],
         stdin: "",
-        objects: &[Objects::Ruleset],
+        fingerprint: fingerprint::of_ruleset,
         is_wanted: always,
         line: |line| Some(format!("nft: {line}")),
     },
@@ -113,7 +113,7 @@ const PARTS: [Part; 10] = [
         program: "iptables-save",
         words: &[],
         stdin: "",
-        objects: &[Objects::Ruleset],
+        fingerprint: fingerprint::of_ruleset,
         is_wanted: |lines| has_line(lines, "nft: table ip "),
         line: |line| rule("iptables", line),
     },
@@ -121,7 +121,7 @@ const PARTS: [Part; 10] = [
         program: "ip6tables-save",
         words: &[],
         stdin: "",
-        objects: &[Objects::Ruleset],
+        fingerprint: fingerprint::of_ruleset,
         is_wanted: |lines| has_line(lines, "nft: table ip6 "),
         line: |line| rule("ip6tables", line),
     },
@@ -129,7 +129,7 @@ const PARTS: [Part; 10] = [
         program: "iptables-legacy-save",
         words: &[],
         stdin: "",
-        objects: &[],
+        fingerprint: || None,
         is_wanted: |_| has_legacy("ip_tables_names"),
         line: |line| rule("legacy iptables", line),
     },
@@ -137,7 +137,7 @@ const PARTS: [Part; 10] = [
         program: "ip6tables-legacy-save",
         words: &[],
         stdin: "",
-        objects: &[],
+        fingerprint: || None,
         is_wanted: |_| has_legacy("ip6_tables_names"),
         line: |line| rule("legacy ip6tables", line),
     },
@@ -387,17 +387,14 @@ fn shown(netns: &Netns) -> BTreeSet<String> {
     lines
 }
 
-/// What a program listed: by the cookie of the namespace, the program, and the fingerprint of the objects.
-struct Listed {
-    key: (u64, &'static str, &'static [&'static str], u64),
-    lines: Vec<String>,
-}
+/// The cookie of a namespace, a program with its words, and the fingerprint of the objects that it listed.
+type ListKey = (u64, &'static str, &'static [&'static str], u64);
 
-/// What programs listed last, the latest at the end.
-static LISTED: Mutex<VecDeque<Listed>> = Mutex::new(VecDeque::new());
+/// The lines of the lists that programs printed last, the latest at the end.
+static LISTED: Mutex<VecDeque<(ListKey, Vec<String>)>> = Mutex::new(VecDeque::new());
 /// How many of them are kept: those of a few hosts with their containers.
 const KEPT: usize = 200;
-/// Words of nft(8) for what changes without a change of the ruleset: elements that end, or that packets add.
+/// Words of nft(8) for sets whose elements change without a change of the ruleset: they expire, or packets add them.
 const CHANGES_ALONE: [&str; 3] = ["timeout", "dynamic", "meter "];
 
 /// The names of host ends that the earlier plugins of a chain made begin with this, in the tests of chained plugins. Such links,
@@ -409,31 +406,23 @@ const LIMITS: [&str; 2] = ["qdisc tbf", "qdisc ingress"];
 impl Part {
     /// The lines for the calling thread's namespace, which has this cookie.
     fn lines(&self, cookie: Option<u64>) -> Vec<String> {
-        let key = |fingerprint| Some((cookie?, self.program, self.words, fingerprint?));
-        let before = self.fingerprint();
-        let known = |listed: &VecDeque<Listed>| {
-            listed.iter().rev().find(|one| Some(one.key) == key(before)).map(|one| one.lines.clone())
-        };
-        if let Some(lines) = known(&LISTED.lock().unwrap()) {
-            return lines;
+        let key = || Some((cookie?, self.program, self.words, (self.fingerprint)()?));
+        let before = key();
+        if let Some((_, lines)) = LISTED.lock().unwrap().iter().rev().find(|(known, _)| Some(*known) == before) {
+            return lines.clone();
         }
         let text = self.output();
         let lines: Vec<String> =
             text.lines().map(str::trim_end).filter(|line| !line.is_empty()).filter_map(self.line).collect();
-        if let Some(key) = key(before)
-            && self.fingerprint() == before
+        if let Some(unchanged) = before.filter(|_| key() == before)
             && !CHANGES_ALONE.iter().any(|word| text.contains(word))
         {
             let mut listed = LISTED.lock().unwrap();
-            listed.push_back(Listed { key, lines: lines.clone() });
+            listed.push_back((unchanged, lines.clone()));
             let surplus = listed.len().saturating_sub(KEPT);
             listed.drain(..surplus);
         }
         lines
-    }
-
-    fn fingerprint(&self) -> Option<u64> {
-        if self.objects.is_empty() { None } else { fingerprint::of(self.objects) }
     }
 
     /// What the program prints here, if it is installed. What it says on stderr is no part of a snapshot.

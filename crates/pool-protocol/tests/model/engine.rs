@@ -67,13 +67,11 @@ impl Scene {
     pub(crate) fn survey_of(&self, world: &World, n: usize) -> Survey {
         let machine = &world.machines[n];
         let view = &machine.view;
-        let of_now = world.store.values.iter().filter(|(key, _)| match &machine.process {
-            Process::Surveying(_) => is_block(key) != (self.survey == SurveyOrder::BlocksFirst),
-            _ => is_block(key) || concerns(view, key),
-        });
+        let is_block = |(key, _): &(KeyOfEngine, StoredValue)| BlockId::of_key(key).is_some();
         let mut now: Vec<(KeyOfEngine, StoredValue)> =
-            of_now.map(|(key, stored)| (key.clone(), stored.clone())).collect();
+            world.store.values.iter().map(|(key, stored)| (key.clone(), stored.clone())).collect();
         if let Process::Surveying(before) = &machine.process {
+            now.retain(|pair| is_block(pair) != (self.survey == SurveyOrder::BlocksFirst));
             now.extend(before.iter().cloned());
         }
         for (key, stored) in &mut now {
@@ -108,9 +106,14 @@ impl Scene {
     /// The first part of a survey.
     pub(crate) fn first_part(&self, world: &World, n: usize) -> Vec<(KeyOfEngine, StoredValue)> {
         let view = &world.machines[n].view;
+        let concerns = |key: &KeyOfEngine| match key {
+            KeyOfEngine::Session(name) | KeyOfEngine::Node(name) => *name == view.name,
+            KeyOfEngine::Fence { node, incarnation } => *node == view.name && *incarnation == view.incarnation,
+            _ => false,
+        };
         let is_first = |key: &KeyOfEngine| match self.survey {
-            SurveyOrder::BlocksFirst => is_block(key),
-            SurveyOrder::BlocksLast | SurveyOrder::AtOnce => concerns(view, key),
+            SurveyOrder::BlocksFirst => BlockId::of_key(key).is_some(),
+            SurveyOrder::BlocksLast | SurveyOrder::AtOnce => concerns(key),
         };
         let values = world.store.values.iter().filter(|(key, _)| is_first(key));
         values.map(|(key, stored)| (key.clone(), stored.clone())).collect()
@@ -232,19 +235,6 @@ impl Scene {
             execution.answer(world.request(&request).0);
         }
         late_request(&execution)
-    }
-}
-
-fn is_block(key: &KeyOfEngine) -> bool {
-    matches!(key, KeyOfEngine::Block { .. } | KeyOfEngine::Static { .. })
-}
-
-/// Whether a key is the session, the record or the fence of a node's incarnation.
-fn concerns(view: &NodeView, key: &KeyOfEngine) -> bool {
-    match key {
-        KeyOfEngine::Session(name) | KeyOfEngine::Node(name) => *name == view.name,
-        KeyOfEngine::Fence { node, incarnation } => *node == view.name && *incarnation == view.incarnation,
-        _ => false,
     }
 }
 

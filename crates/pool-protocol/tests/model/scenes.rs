@@ -1,7 +1,7 @@
 //! The scenes that are explored, and what has to be true in each.
 
 use std::collections::BTreeSet;
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, DefaultHasher};
 use std::sync::Arc;
 
 use cnikit_pool::{AfterBoot, BlockState, KeyOfEngine};
@@ -40,9 +40,7 @@ fn machine_heals(scene: &Scene, mut world: World, late: &[Late]) -> bool {
     world.store.values.remove(&KeyOfEngine::Session(name));
     world.machines[0].crash();
     renumber(&mut world);
-    let mut fingerprint = DefaultHasher::new();
-    world.hash(&mut fingerprint);
-    let fingerprint = fingerprint.finish();
+    let fingerprint = BuildHasherDefault::<DefaultHasher>::default().hash_one(&world);
     if scene.healed.lock().unwrap().contains(&fingerprint) {
         return true;
     }

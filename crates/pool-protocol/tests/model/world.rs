@@ -43,7 +43,7 @@ pub(crate) struct Scene {
     pub(crate) asks_for_held: bool,
     /// What some world has to be.
     pub(crate) reached: Option<fn(&World) -> bool>,
-    /// Fingerprints of what [`World::alone`] returned, where nothing was lost: many worlds differ only in what it leaves out.
+    /// Fingerprints of the worlds of one machine ([`World::alone`]) in which nothing is lost: many worlds have the same ones.
     pub(crate) healed: Arc<Mutex<HashSet<u64>>>,
 }
 
@@ -179,7 +179,7 @@ impl World {
         outcome
     }
 
-    /// One machine with the engine, and without what the others and the operator may still do.
+    /// The world of one machine and the engine: the network, the operator and the other machines do nothing in it.
     pub(crate) fn alone(&self, n: usize) -> World {
         World {
             store: self.store.clone(),
