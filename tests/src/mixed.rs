@@ -23,6 +23,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use cnikit_process::Deadline;
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use serde_json::Value;
 
@@ -143,7 +144,8 @@ impl Node<'_> {
 
     /// ADD. Its result, and the names that chance gave.
     fn add(&self, who: Who) -> Result<Added, String> {
-        let output = self.call(who, "ADD", &self.container.path(), None);
+        let netns = self.container.path();
+        let output = add_until_detected(|verb| self.call(who, verb, &netns, None));
         if output.exit != 0 {
             return Err(format!("ADD by {who:?}: {}", refusal(&output)));
         }
@@ -172,6 +174,25 @@ impl Node<'_> {
 
     fn about(&self) -> String {
         format!("{} with {}", self.row.id, self.release.version())
+    }
+}
+
+/// How long upstream's plugins may give up on duplicate address detection.
+const DETECTED: Duration = Duration::from_mins(2);
+
+/// Calls ADD. If the plugin gives up on duplicate address detection, as upstream's do after five seconds, it calls DEL, and ADD once
+/// more, for two minutes.
+///
+/// The kernel detects within two seconds, but several times meanwhile it needs its lock for all links (`addrconf_dad_work`). Beside
+/// `tests/flood.rs` that took it up to 7.7 seconds.
+pub fn add_until_detected(call: impl Fn(&str) -> CallOutput) -> CallOutput {
+    let deadline = Deadline::after(DETECTED);
+    loop {
+        let output = call("ADD");
+        if !output.stdout.contains("still has tentative addresses") || deadline.passed() {
+            return output;
+        }
+        call("DEL");
     }
 }
 

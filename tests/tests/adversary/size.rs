@@ -5,6 +5,7 @@
 use std::fs;
 
 use cnikit::types::limit;
+use cnikit_testkit::campaign::sample;
 use cnikit_testkit::{CallOutput, Container, Host};
 use cnikit_tests::way::script;
 use cnikit_tests::{NAMES, installed};
@@ -18,7 +19,11 @@ const ANY: f64 = 5.0;
 const ANY_WITHIN: f64 = 4.0;
 /// Seconds for as many port mappings as are served.
 const PORTS: f64 = 8.0;
-const BACKENDS: [&str; 2] = ["nftables", "iptables"];
+
+/// One of the backends, by chance. `CNIKIT_CAMPAIGNS=whole`: both.
+fn backends(what: &str) -> Vec<&'static str> {
+    sample(&format!("backends of {what}"), vec!["nftables", "iptables"], 1)
+}
 
 struct Node {
     host: Host,
@@ -125,7 +130,7 @@ fn iptables_serves_as_many_ports_as_are_allowed() {
 #[test]
 fn more_ports_are_refused_at_once_and_nothing_is_made() {
     let node = Node::new();
-    for backend in BACKENDS {
+    for backend in backends("more ports") {
         let conf = node.published(backend, 65_535);
         for verb in ["ADD", "CHECK", "RESTORE", "PLAN"] {
             let (output, took) = node.ask("portmap", verb, &conf);
@@ -143,7 +148,7 @@ fn more_ports_are_refused_at_once_and_nothing_is_made() {
 #[test]
 fn ports_of_many_networks_are_refused_where_their_rules_would_be_too_many() {
     let node = Node::new();
-    for backend in BACKENDS {
+    for backend in backends("ports of networks") {
         let mut conf = node.published(backend, limit::MEMBERS);
         let address = |n: usize| json!({"address": format!("10.{}.{}.2/24", n / 256, n % 256), "interface": 0});
         conf["prevResult"]["ips"] = (0..limit::RESULT).map(address).collect();
@@ -160,7 +165,7 @@ fn ports_of_many_networks_are_refused_where_their_rules_would_be_too_many() {
 #[test]
 fn all_ports_of_another_container_are_refused_in_bounded_time() {
     let node = Node::new();
-    for backend in BACKENDS {
+    for backend in backends("ports of another container") {
         let conf = node.published(backend, limit::MEMBERS);
         node.ask("portmap", "ADD", &conf).0.ok();
         let before = node.rules();
@@ -238,6 +243,9 @@ const LIMITS: &str = r#""ingressRate":8000000,"ingressBurst":80000,"egressRate":
 
 /// A call of a plugin: its name and the verb.
 type Call = (&'static str, &'static str);
+
+/// How many of the documents a run takes.
+const SOME: usize = 8;
 
 /// Documents of the largest accepted size, by the part that is repeated; and the calls that read that part.
 #[expect(clippy::too_many_lines, reason = "a table")]
@@ -360,12 +368,12 @@ fn documents() -> Vec<(&'static str, Vec<u8>, Vec<Call>)> {
     ]
 }
 
-/// Every list of any plugin, in the plugins that support it.
+/// Every list of any plugin, in the plugins that support it: some of them, by chance. `CNIKIT_CAMPAIGNS=whole`: all.
 #[test]
 fn any_input_of_16_megabytes_is_answered_in_bounded_time() {
     let node = Node::new();
     let mut slow = Vec::new();
-    for (what, conf, calls) in documents() {
+    for (what, conf, calls) in sample("large documents", documents(), SOME) {
         for (plugin, verb) in calls {
             let (output, took) = node.call(plugin, verb, &conf);
             assert!(output.exit == 0 || output.exit == 1, "{plugin} {verb}, {what}: {output:?}");
@@ -407,7 +415,7 @@ fn as_many_addresses_and_routes_as_are_served_are_answered_in_bounded_time() {
     prev["ips"] =
         (1..=limit::RESULT).map(|n| json!({"address": format!("{}/8", address(n)), "interface": 0})).collect();
     prev["routes"] = (1..=limit::RESULT).map(|n| json!({"dst": format!("{}/32", address(n << 8))})).collect();
-    for backend in BACKENDS {
+    for backend in backends("addresses and routes") {
         conf["backend"] = json!(backend);
         for (plugin, verbs) in [("firewall", &["ADD", "CHECK", "DEL", "DEL"][..]), ("tuning", &["ADD", "DEL"])] {
             for verb in verbs {
@@ -459,7 +467,7 @@ fn as_many_reservations_as_an_older_version_made_are_freed_in_bounded_time() {
 #[test]
 fn one_of_two_containers_with_the_most_ports_is_removed_in_bounded_time() {
     let node = Node::new();
-    for backend in BACKENDS {
+    for backend in backends("two containers") {
         let first = node.published(backend, limit::MEMBERS);
         let (output, alone) = node.ask("portmap", "ADD", &first);
         output.ok();

@@ -323,7 +323,7 @@ fn one_by_one_a_fenced_node_is_given_nothing() {
 }
 
 /// The scenes from above in other ways: those with such an engine, and those whose agents ask for the blocks of their files only. A
-/// run explores two of them, by chance (`CNIKIT_SEED`), or all with `CNIKIT_CAMPAIGNS=whole`: together they take minutes.
+/// run explores one of them, by chance (`CNIKIT_SEED`), or all with `CNIKIT_CAMPAIGNS=whole`: together they take minutes.
 #[test]
 fn what_holds_also_holds_one_by_one_and_with_surveys_of_held_blocks() {
     let fenced = Budget { adds: 1, fences: 1, reboots: 1, ..Budget::default() };
@@ -343,7 +343,7 @@ fn what_holds_also_holds_one_by_one_and_with_surveys_of_held_blocks() {
     if variable("CNIKIT_CAMPAIGNS").as_deref() != Some("whole") {
         let seed = variable("CNIKIT_SEED").map_or_else(|| fastrand::u64(..), |seed| seed.parse().unwrap());
         fastrand::Rng::with_seed(seed).shuffle(&mut scenes);
-        scenes.truncate(2);
+        scenes.truncate(1);
     }
     for (name, scene) in scenes {
         explore(name, scene);
