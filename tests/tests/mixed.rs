@@ -2,7 +2,7 @@
 
 use std::thread;
 
-use cnikit_testkit::campaign::{SummaryLine, runs_all_cases, sample};
+use cnikit_testkit::campaign::{runs_all_cases, sample};
 use cnikit_testkit::mixed::{interleaved, replaced};
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, HostSnapshot, Subject};
@@ -10,7 +10,7 @@ use cnikit_tests::campaign_subjects::{connected, crowded_firewall, crowded_ports
 use cnikit_tests::mixed::{self, Row, UpstreamRelease, add_until_detected};
 use cnikit_tests::world::{UNTIL_DETECTED, undisturbed};
 use cnikit_tests::{
-    MASTER_OF_MACVLANS, bin, crowded_host_device, dual_stack, flannel, subject, subnet_file, tap, wrapped,
+    MASTER_OF_MACVLANS, bin, crowded_host_device, dual_stack, flannel, is_chosen, subject, subnet_file, tap, wrapped,
 };
 use serde_json::{Value, json};
 
@@ -23,11 +23,8 @@ fn releases(what: &str) -> Vec<UpstreamRelease> {
     sample(&format!("releases of {what}"), vec![UpstreamRelease::Packaged, UpstreamRelease::Newest], 1)
 }
 
-/// A run compares half of the plugins, one of two neighbours by chance. `CNIKIT_CAMPAIGNS=whole`: all.
 fn alike(plugin: &str) {
-    if !sample("compared plugins", PLUGINS.to_vec(), PLUGINS.len() / 2).contains(&plugin) {
-        SummaryLine { tried: 0, of: 1, ..SummaryLine::new(format!("upstream's {plugin} and ours"), "comparisons") }
-            .print();
+    if !is_chosen(&format!("{plugin} is alike")) {
         return;
     }
     for release in releases(plugin) {
@@ -36,15 +33,12 @@ fn alike(plugin: &str) {
 }
 
 macro_rules! alike {
-    ($($name:ident: $plugin:literal;)+) => {
-        const PLUGINS: &[&str] = &[$($plugin),+];
-        $(
-            #[test]
-            fn $name() {
-                alike($plugin);
-            }
-        )+
-    };
+    ($($name:ident: $plugin:literal;)+) => {$(
+        #[test]
+        fn $name() {
+            alike($plugin);
+        }
+    )+};
 }
 
 alike! {

@@ -305,6 +305,18 @@ fn with_enabledad_an_address_of_a_neighbour_is_refused() {
     subject.check(&host, "c-one", &container, &result).ok();
 }
 
+/// A second for each probe. On a busy node one probe takes as long, because the kernel waits for its lock for all links.
+#[test]
+fn with_enabledad_add_waits_for_a_detection_that_takes_seven_seconds() {
+    let host = Host::new();
+    let subject = bridge().with("enabledad", json!(true)).at(host.dir());
+    let container = host.container();
+    container.sh("echo 7 >/proc/sys/net/ipv6/conf/default/dad_transmits");
+    let result = subject.add(&host, "c-one", &container);
+    assert_eq!(container.sh("ip -6 address show dev eth0 scope global tentative"), "");
+    subject.check(&host, "c-one", &container, &result).ok();
+}
+
 const SLOW_DETECTION: &str = "echo 60 >/proc/sys/net/ipv6/conf/default/dad_transmits";
 
 #[test]
