@@ -180,8 +180,8 @@ impl Node<'_> {
 /// How long upstream's plugins may give up on duplicate address detection.
 const DETECTED: Duration = Duration::from_mins(2);
 
-/// Calls ADD. If the plugin gives up on duplicate address detection, as upstream's do after five seconds, it calls DEL, and ADD once
-/// more, for two minutes.
+/// Calls ADD. If the plugin gives up on duplicate address detection, as upstream's do after five seconds, it calls DEL, and ADD
+/// once more, for two minutes.
 ///
 /// The kernel detects within two seconds, but several times meanwhile it needs its lock for all links (`addrconf_dad_work`). Beside
 /// `tests/flood.rs` that took it up to 7.7 seconds.
