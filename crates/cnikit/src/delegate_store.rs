@@ -353,6 +353,30 @@ mod tests {
     }
 
     #[test]
+    fn a_file_that_is_valid_for_one_interface_is_not_for_another() {
+        let dir = tempfile::tempdir().unwrap();
+        let saved = store(&dir, "one").save(&tag("one", "eth0"), &conf("one", 1400)).unwrap();
+        let valid = |ifname: &str| [("c1".to_owned(), ifname.to_owned())].into_iter().collect::<ValidSet>();
+        assert!(saved.is_valid(&valid("eth0")) && !saved.is_valid(&valid("eth1")));
+        assert_eq!(saved.to_string(), format!("configuration stored in {}/flannel/c1", dir.path().display()));
+        assert_eq!(only(store(&dir, "one").find_readable(&tag("one", "eth0"))).conf, conf("one", 1400));
+    }
+
+    #[test]
+    fn a_directory_that_is_a_file_is_an_error() {
+        let dir = tempfile::tempdir().unwrap();
+        let stored = store(&dir, "one");
+        stored.probe().unwrap();
+        let saved = stored.save(&tag("one", "eth0"), &conf("one", 1400)).unwrap();
+        fs::remove_dir_all(dir.path().join("flannel")).unwrap();
+        saved.remove().unwrap();
+        fs::write(dir.path().join("flannel"), "").unwrap();
+        let error = stored.probe().unwrap_err().to_string();
+        assert!(error.contains("no configuration can be stored in"), "{error}");
+        assert!(saved.remove().is_err(), "the file may be there");
+    }
+
+    #[test]
     fn a_file_that_cannot_be_parsed_is_skipped_and_is_not_in_the_way() {
         let dir = tempfile::tempdir().unwrap();
         fs::create_dir(dir.path().join("flannel")).unwrap();

@@ -358,3 +358,61 @@ fn read_back(interface: Interface, context: &ApplyContext) -> Result<Interface> 
     let mac = link.mac.map(|mac| mac.to_string()).unwrap_or_default();
     Ok(Interface { mac, mtu: Some(link.mtu), ..interface })
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_skel::AttachmentId;
+    use cnikit_types::{Args, Dns, Version};
+
+    use super::*;
+
+    fn attachment(sandbox: &str) -> AttachmentSpec {
+        AttachmentSpec {
+            tag: AttachmentId { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
+            sandbox: sandbox.into(),
+            conf: NetConf::parse(b"{}").unwrap(),
+            version: Version::NEWEST,
+            args: Args::parse("").unwrap(),
+            respelled: Vec::new(),
+        }
+    }
+
+    fn before() -> CniResult {
+        let interfaces = vec![Interface { name: "lo".into(), sandbox: "/n".into(), ..Interface::default() }];
+        CniResult { interfaces, dns: Dns { domain: "before".into(), ..Dns::default() }, ..CniResult::default() }
+    }
+
+    #[test]
+    fn an_example_has_the_interface_behind_those_before_it_and_its_addresses() {
+        let example = example_result(&attachment("/n"), before(), documentation_address());
+        let own = Interface { name: "eth0".into(), sandbox: "/n".into(), ..Interface::default() };
+        assert_eq!(example.interfaces, [before().interfaces, vec![own]].concat());
+        let [ip] = &example.ips[..] else { panic!("{example:?}") };
+        assert_eq!((ip.address.to_string().as_str(), ip.interface), ("192.0.2.2/24", Some(1)));
+        assert_eq!(ip.gateway, "192.0.2.1".parse().ok());
+        let nowhere = example_result(&attachment(""), before(), documentation_address());
+        assert_eq!((nowhere.interfaces, nowhere.ips[0].interface), (before().interfaces, None));
+    }
+
+    #[test]
+    fn a_result_has_the_dns_of_its_addresses_or_that_of_the_result_before() {
+        let with = |dns: Dns| with_addresses(before(), Addresses { dns, ..Addresses::default() }, None).dns;
+        let own = Dns { domain: "own".into(), ..Dns::default() };
+        assert_eq!([with(own.clone()), with(Dns::default())], [own, before().dns]);
+    }
+
+    #[test]
+    fn a_dry_run_shows_what_the_result_before_has_or_nothing() {
+        let addresses = documentation_address();
+        let mut chained = with_addresses(before(), addresses.clone(), None);
+        let shown =
+            |source, before: &mut CniResult| example_addresses(&source, &FoundDelegate::none(), before).unwrap();
+        assert_eq!(shown(Source::Nowhere, &mut chained), (Vec::new(), Addresses::default()));
+        let taken = Addresses { dns: before().dns, ..addresses.clone() };
+        assert_eq!(shown(Source::PrevResult, &mut chained), (Vec::new(), taken));
+        assert!(chained.ips.is_empty() && chained.dns.is_empty());
+        let steps = ["elsewhere: assigns the addresses", "the next steps are with the example 192.0.2.2/24"];
+        let elsewhere = Source::Ipam("elsewhere".into());
+        assert_eq!(shown(elsewhere, &mut chained), (steps.map(str::to_owned).to_vec(), addresses));
+    }
+}

@@ -129,3 +129,20 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
         Ok(DryRunReport { steps, example: example.into() })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_old_result_has_one_address_of_each_family() {
+        let is_accepted = |version, families: &[bool]| one_address_a_family(version, families.iter().copied()).is_ok();
+        for families in [&[][..], &[true], &[false], &[true, false]] {
+            assert!(is_accepted(Version::V0_2_0, families), "{families:?}");
+        }
+        for families in [&[true, true][..], &[false, false], &[false, true, false]] {
+            assert!(!is_accepted(Version::V0_2_0, families), "{families:?}");
+            assert!(is_accepted(Version::V0_3_0, families) && is_accepted(Version::NEWEST, families), "{families:?}");
+        }
+    }
+}

@@ -191,3 +191,109 @@ impl IpamType {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_types::Map;
+    use serde::de::DeserializeOwned;
+    use serde_json::json;
+
+    use super::*;
+
+    fn read<T: DeserializeOwned>(value: Value) -> Result<T, String> {
+        serde_json::from_value(value).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn an_mtu_is_a_number_of_bytes_or_the_kernels_choice() {
+        for (bytes, mtu) in [(1, Some(1)), (1400, Some(1400)), (65535, Some(65535)), (0, None), (-7, None)] {
+            assert_eq!(read(json!(bytes)), Ok(Mtu(mtu)), "{bytes}");
+        }
+        assert!(read::<Mtu>(json!(65536)).unwrap_err().contains("an MTU of 65536"));
+        assert_eq!(read(json!(1400)), Ok(CountedMtu(Some(1400))));
+        assert_eq!(read(json!(0)), Ok(CountedMtu(None)));
+        assert!(read::<CountedMtu>(json!(-7)).unwrap_err().contains("invalid MTU -7"));
+    }
+
+    #[test]
+    fn queues_are_counted_up_to_the_kernels_limit() {
+        for (count, queues) in [(0, None), (1, Some(1)), (4, Some(4)), (4096, Some(4096))] {
+            assert_eq!(read(json!(count)), Ok(Queues(queues)), "{count}");
+        }
+        for refused in [-1, 4097] {
+            assert!(read::<Queues>(json!(refused)).unwrap_err().contains(&format!("{refused} queues")), "{refused}");
+        }
+    }
+
+    #[test]
+    fn only_dhcp_with_a_family_whose_routes_come_from_routers_needs_router_advertisements() {
+        for (ipam, needs) in [
+            (json!({"type": "dhcp", "families": ["v6"]}), true),
+            (json!({"type": "dhcp", "families": ["v4", "slaac"]}), true),
+            (json!({"type": "dhcp", "families": ["v4"]}), false),
+            (json!({"type": "dhcp", "families": []}), false),
+            (json!({"type": "dhcp"}), false),
+            (json!({"type": "static", "families": ["v6"]}), false),
+            (json!({"families": ["slaac"]}), false),
+        ] {
+            let conf = NetConf(Map::from_iter([("ipam".to_owned(), ipam)]));
+            assert_eq!(needs_router_adverts(&conf), needs, "{conf:?}");
+        }
+    }
+
+    #[test]
+    fn a_word_is_known_or_empty() {
+        let named = |text: &str| (text == "open").then_some(7);
+        let read = |text: &str| word(json!(text), named, "unknown door", "\"open\"").map_err(|error| error.to_string());
+        assert_eq!(read("open"), Ok(Some(7)));
+        assert_eq!(read(""), Ok(None));
+        assert_eq!(read("ajar"), Err("unknown door: \"ajar\": known are \"open\"".to_owned()));
+    }
+
+    #[test]
+    fn a_mac_that_is_zero_or_multicast_is_refused() {
+        for (mac, is_usable) in
+            [("0a:00:00:00:00:01", true), ("00:00:00:00:00:00", false), ("01:00:5e:00:00:01", false)]
+        {
+            assert_eq!(usable(Some(mac.parse().unwrap())).is_ok(), is_usable, "{mac}");
+        }
+        assert_eq!(usable(None), Ok(()));
+    }
+
+    #[test]
+    fn dns_is_replaced_as_a_whole_by_any_member() {
+        let before = Dns { nameservers: vec!["10.0.0.53".into()], domain: "before".into(), ..Dns::default() };
+        let empty = Dns::default();
+        for (conf, dns) in [
+            (json!({}), &before),
+            (json!({"domain": ""}), &before),
+            (json!({"nameservers": []}), &empty),
+            (json!({"search": []}), &empty),
+            (json!({"options": []}), &empty),
+            (json!({"nameservers": ["fd00::53"]}), &Dns { nameservers: vec!["fd00::53".into()], ..Dns::default() }),
+            (json!({"domain": "after"}), &Dns { domain: "after".into(), ..Dns::default() }),
+            (json!({"search": ["a"]}), &Dns { search: vec!["a".into()], ..Dns::default() }),
+            (json!({"options": ["edns0"]}), &Dns { options: vec!["edns0".into()], ..Dns::default() }),
+        ] {
+            let mut replaced = before.clone();
+            read::<DnsOverride>(conf.clone()).unwrap().replace(&mut replaced);
+            assert_eq!(replaced, *dns, "{conf}");
+        }
+    }
+
+    #[test]
+    fn a_backend_of_masquerading_is_named() {
+        assert_eq!(read(json!("iptables")), Ok(MasqueradeBackend(Backend::Iptables)));
+        assert_eq!(read(json!("nftables")), Ok(MasqueradeBackend(Backend::Nftables)));
+        assert!(read::<MasqueradeBackend>(json!("")).unwrap_err().contains("unknown ipmasq backend \"\""));
+    }
+
+    #[test]
+    fn a_check_for_spoofed_addresses_needs_addresses_that_do_not_come_over_the_link() {
+        let refusal = |name: &str, on| IpamType { name: name.to_owned() }.usable_for_spoof_check(on).err();
+        assert_eq!(refusal("host-local", true), None);
+        assert!(refusal("", true).unwrap().contains("set `ipam`"));
+        assert!(refusal("dhcp", true).unwrap().contains("cannot be used with dhcp"));
+        assert_eq!([refusal("", false), refusal("dhcp", false)], [None, None]);
+    }
+}

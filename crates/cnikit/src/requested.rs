@@ -318,6 +318,35 @@ mod tests {
     }
 
     #[test]
+    fn a_refusal_says_what_was_requested_and_which_subnets_there_are() {
+        let subnets = |count: usize| (0..count).map(|n| format!(r#""10.{n}.0.0/16""#)).collect::<Vec<_>>().join(",");
+        let allowed = |count: usize| format!(r#"{{"ipam":{{"allowedSubnets":[{}]}}}}"#, subnets(count));
+        let own = r#"{"ipam":{"subnet":"10.0.0.0/16","gateway":"10.0.0.1"}}"#.to_owned();
+        let eight = (0..8).map(|n| format!("10.{n}.0.0/16")).collect::<Vec<_>>().join(", ");
+        for (conf, named) in [
+            ("{}".to_owned(), "no subnet".to_owned()),
+            (allowed(1), "10.0.0.0/16".to_owned()),
+            (own, "10.0.0.0/16 with gateway 10.0.0.1".to_owned()),
+            (allowed(8), eight.clone()),
+            (allowed(10), format!("{eight} and 2 more")),
+        ] {
+            for (state, wanted) in [(HostState::Rules, "8.8.8.9/8"), (ROUTES, "8.8.8.9/8 with gateway 8.0.0.1")] {
+                let error = checked(&conf, "IP=8.8.8.9/8", "8.8.8.9/8", "8.0.0.1", state).unwrap_err();
+                let text =
+                    format!("CNI_ARGS IP: {wanted} was requested, but the network's configuration names {named}");
+                assert_eq!(error.msg, text);
+            }
+        }
+    }
+
+    #[test]
+    fn rules_about_an_address_do_not_depend_on_its_gateway() {
+        let conf = r#"{"ipam":{"subnet":"10.0.0.0/24","gateway":"10.0.0.1"}}"#;
+        assert_eq!(checked(conf, "IP=10.0.0.5/24", "10.0.0.5/24", "10.0.0.2", HostState::Rules), Ok(()));
+        assert!(checked(conf, "IP=10.0.0.5/24", "10.0.0.5/24", "10.0.0.2", ROUTES).is_err());
+    }
+
+    #[test]
     fn of_the_gateways_of_a_dhcp_server_those_in_no_named_subnet_are_listed() {
         let ip = |address: &str, gateway: &str| Ip {
             gateway: parse_ip(gateway).ok(),

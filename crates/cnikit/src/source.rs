@@ -38,7 +38,7 @@ impl Source {
     pub(crate) fn find(&self, call: &Call) -> Result<FoundDelegate> {
         match self {
             Source::Ipam(name) => Ok(FoundDelegate(Some(call.delegate(name)?))),
-            Source::PrevResult | Source::Nowhere => Ok(FoundDelegate(None)),
+            Source::PrevResult | Source::Nowhere => Ok(FoundDelegate::none()),
         }
     }
 }
@@ -53,6 +53,11 @@ pub(crate) fn take_addresses(before: &mut CniResult) -> Addresses {
 pub(crate) struct FoundDelegate(Option<Delegate>);
 
 impl FoundDelegate {
+    /// There is no IPAM plugin.
+    pub(crate) fn none() -> FoundDelegate {
+        FoundDelegate(None)
+    }
+
     /// Whether the link has to exist when addresses are allocated and when they are released.
     pub(crate) fn needs_link(&self) -> bool {
         self.0.as_ref().is_some_and(Delegate::needs_link)
@@ -105,4 +110,56 @@ pub(crate) fn unavailable(mut error: Error) -> Error {
         error.code = code::UNAVAILABLE;
     }
     error
+}
+
+#[cfg(test)]
+mod tests {
+    use cnikit_types::{Dns, Ip, Route};
+
+    use super::*;
+
+    #[test]
+    fn the_type_of_ipam_names_the_source() {
+        for (conf, source) in [
+            ("{}", Source::Nowhere),
+            (r#"{"ipam":{}}"#, Source::Nowhere),
+            (r#"{"ipam":{"type":""}}"#, Source::Nowhere),
+            (r#"{"ipam":{"type":"static"}}"#, Source::Ipam("static".into())),
+            (r#"{"ipam":{"type":7}}"#, Source::Ipam("7".into())),
+        ] {
+            assert_eq!(Source::configured(&NetConf::parse(conf.as_bytes()).unwrap()), source, "{conf}");
+        }
+        let named = Source::Ipam("static".into());
+        assert_eq!(named.clone().or_prev_result(), named);
+        assert_eq!(Source::Nowhere.or_prev_result(), Source::PrevResult);
+    }
+
+    #[test]
+    fn addresses_routes_and_dns_are_taken_out_of_a_result() {
+        let address = "10.1.0.2/24".parse().unwrap();
+        let all = Addresses {
+            ips: vec![Ip::new(address)],
+            routes: vec![Route::to(address)],
+            dns: Dns { domain: "d".into(), ..Dns::default() },
+        };
+        let mut before = CniResult::from(all.clone());
+        assert_eq!(take_addresses(&mut before), all);
+        assert_eq!(before, CniResult::default());
+    }
+
+    #[test]
+    fn a_source_without_a_plugin_has_no_addresses_and_succeeds() {
+        let none = FoundDelegate::none();
+        assert!(!none.needs_link() && none.plan().is_none());
+        assert_eq!([none.del(), none.check(), none.gc(), none.status()], [Ok(()), Ok(()), Ok(()), Ok(())]);
+    }
+
+    #[test]
+    fn status_reports_unavailable_or_limited() {
+        for (code, reported) in
+            [(code::SYSTEM, code::UNAVAILABLE), (code::UNAVAILABLE, code::UNAVAILABLE), (code::LIMITED, code::LIMITED)]
+        {
+            assert_eq!(unavailable(Error::new(code, "why")).code, reported);
+        }
+    }
 }
