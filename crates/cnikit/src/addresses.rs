@@ -75,8 +75,8 @@ mod tests {
 
     use super::*;
 
-    fn result(json: Value) -> CniResult {
-        CniResult::read(&json, Version::NEWEST).unwrap().1
+    fn result(json: &Value) -> CniResult {
+        CniResult::read(json, Version::NEWEST).unwrap().1
     }
 
     /// The addresses and the destinations of routes that belong to eth0.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn addresses_and_results_are_converted_without_a_loss() {
-        let record = result(json!({
+        let record = result(&json!({
             "ips": [{"address": "10.1.0.2/24", "gateway": "10.1.0.1"}],
             "routes": [{"dst": "0.0.0.0/0"}],
             "dns": {"nameservers": ["10.0.0.53"]},
@@ -112,11 +112,11 @@ mod tests {
             {"address": "10.1.0.2/24", "gateway": "169.254.0.1", "interface": 0},
             {"address": "10.3.0.2/24"},
         ]);
-        let mut record = result(json!({"interfaces": interfaces, "routes": routes, "ips": own}));
+        let mut record = result(&json!({"interfaces": interfaces, "routes": routes, "ips": own}));
         let every = ["10.9.0.0/16", "10.10.0.0/16", "10.11.0.0/16", "10.12.0.0/16"].map(str::to_owned);
         let addresses = ["10.1.0.2/24", "10.3.0.2/24"].map(str::to_owned);
         assert_eq!(of_eth0(&record), (addresses.to_vec(), every.to_vec()), "no other interface has addresses");
-        record.ips.extend(result(json!({"ips": [{"address": "10.2.0.2/24", "interface": 1}]})).ips);
+        record.ips.extend(result(&json!({"ips": [{"address": "10.2.0.2/24", "interface": 1}]})).ips);
         assert_eq!(of_eth0(&record), (addresses.to_vec(), vec![every[1].clone(), every[3].clone()]));
     }
 }
