@@ -42,6 +42,11 @@ pub fn ping_briefly(address: &str) -> String {
     format!("{0} || {0}", ping_once(address))
 }
 
+/// A shell line for a new namespace: duplicate address detection takes a second for each of so many probes.
+pub fn detecting_with(probes: u32) -> String {
+    format!("echo {probes} >/proc/sys/net/ipv6/conf/default/dad_transmits")
+}
+
 /// A container exchanges packets with an address without a loss, while `work` runs and after that.
 pub fn undisturbed<T>(from: &Container, to: &str, work: impl FnOnce() -> T) -> T {
     from.sh(&ping(to));

@@ -15,7 +15,7 @@ use cnikit_testkit::need::Need;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
 use cnikit_tests::campaign_subjects::interface_result;
 use cnikit_tests::upper::{self, DETECTION, FIRST, GATEWAYS, Lan, SECOND};
-use cnikit_tests::world::{once_within, ping, ping_briefly};
+use cnikit_tests::world::{detecting_with, once_within, ping, ping_briefly};
 use cnikit_tests::{HOST_LOCAL, MASTER, dual_stack, macvlan, routed, subject};
 use serde_json::{Value, json};
 
@@ -379,7 +379,7 @@ fn add_while_the_carrier_is_lost() {
     let lan = Lan::new();
     let container = Host::new().container();
     let subject = macvlan().with("enabledad", json!(true)).at(lan.host.dir());
-    container.sh("echo 60 >/proc/sys/net/ipv6/conf/default/dad_transmits");
+    container.sh(&detecting_with(60));
     thread::scope(|scope| {
         scope.spawn(|| unplug_once_up(&lan, &container));
         subject.add(&lan.host, "c-one", &container);

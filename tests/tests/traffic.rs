@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
-use cnikit_tests::world::{UNTIL_DETECTED, WORLD, ping, ping_once, world};
+use cnikit_tests::world::{UNTIL_DETECTED, WORLD, detecting_with, ping, ping_once, world};
 use cnikit_tests::{bin, bridge, dual_stack, ptp, subject};
 use serde_json::{Value, json};
 
@@ -311,13 +311,11 @@ fn with_enabledad_add_waits_for_a_detection_that_takes_seven_seconds() {
     let host = Host::new();
     let subject = bridge().with("enabledad", json!(true)).at(host.dir());
     let container = host.container();
-    container.sh("echo 7 >/proc/sys/net/ipv6/conf/default/dad_transmits");
+    container.sh(&detecting_with(7));
     let result = subject.add(&host, "c-one", &container);
     assert_eq!(container.sh("ip -6 address show dev eth0 scope global tentative"), "");
     subject.check(&host, "c-one", &container, &result).ok();
 }
-
-const SLOW_DETECTION: &str = "echo 60 >/proc/sys/net/ipv6/conf/default/dad_transmits";
 
 #[test]
 fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
@@ -326,8 +324,8 @@ fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
         let container = Host::new().container();
         let subject = subject.at(host.dir());
         // Duplicate address detection takes a minute here.
-        host.sh(SLOW_DETECTION);
-        container.sh(SLOW_DETECTION);
+        host.sh(&detecting_with(60));
+        container.sh(&detecting_with(60));
         let begin = Instant::now();
         subject.add(&host, "c-one", &container);
         assert!(begin.elapsed() < Duration::from_secs(30), "{}: {:?}", subject.plugin, begin.elapsed());

@@ -281,6 +281,10 @@ mod tests {
         only
     }
 
+    fn valid(container: &str, ifname: &str) -> ValidSet {
+        [(container.to_owned(), ifname.to_owned())].into_iter().collect()
+    }
+
     fn files(dir: &tempfile::TempDir) -> usize {
         fs::read_dir(dir.path().join("flannel")).unwrap().count()
     }
@@ -327,8 +331,7 @@ mod tests {
         assert!(store(&dir, "two").find(&tag("two", "eth0")).unwrap().is_empty());
         let found = only(in_one.find(&eth1));
         assert_eq!((found.tag(), &found.conf), (None, &conf("one", 1400)));
-        let valid = |container: &str| [(container.to_owned(), "eth0".to_owned())].into_iter().collect::<ValidSet>();
-        assert!(found.is_valid(&valid("c1")) && !found.is_valid(&valid("c2")));
+        assert!(found.is_valid(&valid("c1", "eth0")) && !found.is_valid(&valid("c2", "eth0")));
         in_one.save(&eth1, &conf("one", 9000)).unwrap();
         in_one.remove_others(&eth1, &conf("one", 9000)).unwrap();
         assert_eq!(fs::read(&file).unwrap(), conf("one", 1400).to_vec());
@@ -356,8 +359,7 @@ mod tests {
     fn a_file_that_is_valid_for_one_interface_is_not_for_another() {
         let dir = tempfile::tempdir().unwrap();
         let saved = store(&dir, "one").save(&tag("one", "eth0"), &conf("one", 1400)).unwrap();
-        let valid = |ifname: &str| [("c1".to_owned(), ifname.to_owned())].into_iter().collect::<ValidSet>();
-        assert!(saved.is_valid(&valid("eth0")) && !saved.is_valid(&valid("eth1")));
+        assert!(saved.is_valid(&valid("c1", "eth0")) && !saved.is_valid(&valid("c1", "eth1")));
         assert_eq!(saved.to_string(), format!("configuration stored in {}/flannel/c1", dir.path().display()));
         assert_eq!(only(store(&dir, "one").find_readable(&tag("one", "eth0"))).conf, conf("one", 1400));
     }

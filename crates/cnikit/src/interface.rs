@@ -360,19 +360,20 @@ fn read_back(interface: Interface, context: &ApplyContext) -> Result<Interface> 
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
     use cnikit_skel::AttachmentId;
     use cnikit_types::{Args, Dns, Version};
 
     use super::*;
 
-    fn attachment(sandbox: &str) -> AttachmentSpec {
+    /// The attachment of `eth0` with this configuration and these `CNI_ARGS`.
+    pub(crate) fn attachment(sandbox: &str, conf: &str, args: &str) -> AttachmentSpec {
         AttachmentSpec {
             tag: AttachmentId { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
             sandbox: sandbox.into(),
-            conf: NetConf::parse(b"{}").unwrap(),
+            conf: NetConf::parse(conf.as_bytes()).unwrap(),
             version: Version::NEWEST,
-            args: Args::parse("").unwrap(),
+            args: Args::parse(args).unwrap(),
             respelled: Vec::new(),
         }
     }
@@ -384,13 +385,13 @@ mod tests {
 
     #[test]
     fn an_example_has_the_interface_behind_those_before_it_and_its_addresses() {
-        let example = example_result(&attachment("/n"), before(), documentation_address());
+        let example = example_result(&attachment("/n", "{}", ""), before(), documentation_address());
         let own = Interface { name: "eth0".into(), sandbox: "/n".into(), ..Interface::default() };
         assert_eq!(example.interfaces, [before().interfaces, vec![own]].concat());
         let [ip] = &example.ips[..] else { panic!("{example:?}") };
         assert_eq!((ip.address.to_string().as_str(), ip.interface), ("192.0.2.2/24", Some(1)));
         assert_eq!(ip.gateway, "192.0.2.1".parse().ok());
-        let nowhere = example_result(&attachment(""), before(), documentation_address());
+        let nowhere = example_result(&attachment("", "{}", ""), before(), documentation_address());
         assert_eq!((nowhere.interfaces, nowhere.ips[0].interface), (before().interfaces, None));
     }
 

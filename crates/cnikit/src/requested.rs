@@ -245,21 +245,12 @@ impl std::fmt::Display for Subnet {
 
 #[cfg(test)]
 mod tests {
-    use cnikit_skel::AttachmentId;
-    use cnikit_types::Version;
-
     use super::*;
+    use crate::interface::tests::attachment;
 
     /// The outcome of the check of an address and its gateway with this configuration and these `CNI_ARGS`.
     fn checked(conf: &str, args: &str, address: &str, gateway: &str, state: HostState) -> Result<()> {
-        let at = AttachmentSpec {
-            tag: AttachmentId { network: "n".into(), container: "c".into(), ifname: "eth0".into() },
-            sandbox: "/n".into(),
-            conf: NetConf::parse(conf.as_bytes()).unwrap(),
-            version: Version::NEWEST,
-            args: Args::parse(args).unwrap(),
-            respelled: Vec::new(),
-        };
+        let at = attachment("/n", conf, args);
         let ip = Ip { gateway: parse_ip(gateway).ok(), ..Ip::new(parse_cidr(address).unwrap()) };
         check(&at, state, &Addresses { ips: vec![ip], ..Addresses::default() })
     }

@@ -53,7 +53,7 @@ pub(crate) fn take_addresses(before: &mut CniResult) -> Addresses {
 pub(crate) struct FoundDelegate(Option<Delegate>);
 
 impl FoundDelegate {
-    /// There is no IPAM plugin.
+    /// That of a source which has no IPAM plugin.
     pub(crate) fn none() -> FoundDelegate {
         FoundDelegate(None)
     }

@@ -71,7 +71,7 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// The tests that `CNIKIT_RING_HALF` chooses: all, or those of one half. One with heavy neighbours has half of these.
+/// The tests that `CNIKIT_RING_HALF` chooses: all, or every second one, because neighbours in the list take alike long.
 fn half_of(tests: Vec<Test>) -> Vec<Test> {
     let first = match std::env::var("CNIKIT_RING_HALF").unwrap_or_default().as_str() {
         "" => return tests,
