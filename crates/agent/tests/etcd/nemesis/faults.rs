@@ -336,7 +336,10 @@ impl<'a> Nemesis<'a> {
         node.power_off();
         self.record.gone(node);
         let former = NodeFiles::new(node.files()).node().unwrap();
-        std::fs::remove_dir_all(node.files()).unwrap();
+        // There are none if its power was cut before its agent had written any.
+        if node.files().exists() {
+            std::fs::remove_dir_all(node.files()).unwrap();
+        }
         node.power_on();
         let Some(former) = former else { return };
         let fence = format!("fence {} --incarnation {} --by nemesis --why 'a new disk'", node.name, former.incarnation);
