@@ -270,6 +270,8 @@ impl<'a> Nemesis<'a> {
     /// Stops an agent until its session has ended.
     fn sleep(&self, node: &Node, rng: &mut Rng) {
         self.wait_for_session(node);
+        // An agent that is stopped before it has its lock leaves that to the plugins, whose claims go on with the session.
+        eventually("the agent does not listen", || node.agent_listens());
         node.signal_agent("STOP");
         self.wait_until_session_has_ended(node);
         pause(rng, 0..1_000);

@@ -1,5 +1,6 @@
 //! Members and nodes, each a machine in a network namespace of its own, linked by a bridge.
 
+use std::os::fd::AsRawFd;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Mutex, RwLock};
@@ -9,6 +10,7 @@ use cnikit_agent::engine::EtcdSettings;
 use cnikit_pool::EngineKeys;
 use cnikit_process::CancellationToken;
 use cnikit_testing::Host;
+use nix::sys::socket::{AddressFamily, SockFlag, SockType, UnixAddr, connect, socket};
 use serde_json::json;
 
 use crate::plugin::Network;
@@ -143,7 +145,7 @@ impl Node {
             "endpoints": known,
             "node": name,
             "dataDir": host.dir().join("store/networks"),
-            "socket": host.dir().join("agent.sock"),
+            "socket": agents_socket(host),
             "timeout": 700 * slowness(),
             "session": SESSION * slowness(),
             "grace": slowness(),
@@ -196,7 +198,7 @@ impl Node {
     pub(super) fn network(&self, families: &[&str]) -> Network {
         let host = &self.machine.host;
         let more = json!({
-            "agentSocket": host.dir().join("agent.sock"),
+            "agentSocket": agents_socket(host),
             "agent": AGENT,
             "agentConfig": host.dir().join("agent.json"),
             "families": families,
@@ -226,6 +228,11 @@ impl Node {
         }
     }
 
+    pub(super) fn agent_listens(&self) -> bool {
+        let socket = socket(AddressFamily::Unix, SockType::SeqPacket, SockFlag::SOCK_CLOEXEC, None).unwrap();
+        connect(socket.as_raw_fd(), &UnixAddr::new(&agents_socket(&self.machine.host)).unwrap()).is_ok()
+    }
+
     pub(super) fn token(&self) -> CancellationToken {
         self.token.lock().unwrap().clone()
     }
@@ -251,6 +258,11 @@ impl Node {
         self.start_agent();
         self.is_on.store(true, Ordering::SeqCst);
     }
+}
+
+/// Where the agent of a node listens.
+fn agents_socket(host: &Host) -> PathBuf {
+    host.dir().join("agent.sock")
 }
 
 /// Everything.
