@@ -349,3 +349,127 @@ fn is_launcher_file(path: &Path) -> bool {
     let is_short = file.metadata().is_ok_and(|found| found.is_file() && found.len() <= MAX_LENGTH);
     is_short && file.read_to_end(&mut content).is_ok() && is_launcher(&content)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::io::Write;
+    use std::os::unix::fs::{PermissionsExt, symlink};
+
+    use cnikit_launcher::MARK;
+
+    use super::*;
+    use crate::about::Help;
+    use crate::policy::NodePolicy;
+
+    static PLUGINS: [Entry; 1] =
+        [Entry { name: "moody", serve: be_moody, help: Help { example: "", release: "moods-1" }, role: None }];
+
+    /// A plugin that has a plan, and is not available.
+    fn be_moody(name: &str, input: Input, _: Plugins, out: &mut dyn Write) -> u8 {
+        let Input { command, container_id, .. } = input;
+        let (status, document) = match command.as_str() {
+            "PLAN" => {
+                (0, r#"{"plan":["smile","wave"],"example":{"cniVersion":"1.1.0","ips":[{"address":"10.1.0.7/24"}]}}"#)
+            }
+            "STATUS" => (1, r#"{"cniVersion":"1.1.0","code":50,"msg":"not in the mood"}"#),
+            _ => (0, "{}"),
+        };
+        assert_eq!((name, container_id.as_str()), ("moody", "c1"));
+        out.write_all(document.as_bytes()).unwrap();
+        status
+    }
+
+    fn delegate(name: &str) -> Delegate {
+        let mut input = Input::new("ADD", "{}");
+        input.container_id = "c1".into();
+        let how = if name == "moody" { How::Here(&PLUGINS[0]) } else { How::There("/nonexistent".into()) };
+        Delegate { name: name.into(), how, input, plugins: &PLUGINS, version: Version::NEWEST }
+    }
+
+    #[test]
+    fn a_plugin_of_this_program_is_called_in_this_process() {
+        let moody = delegate("moody");
+        assert_eq!(moody.to_string(), "moody");
+        let report = moody.plan().unwrap().unwrap();
+        assert_eq!(report.steps, ["smile", "wave"]);
+        assert_eq!(report.example.ips[0].address.to_string(), "10.1.0.7/24");
+        let refused = moody.status().unwrap_err();
+        assert_eq!((refused.code, refused.msg.as_str()), (50, "not in the mood"));
+        assert_eq!(moody.run("CHECK").unwrap(), b"{}");
+        assert!(delegate("another").plan().is_none(), "another program may not know the verb");
+    }
+
+    #[test]
+    fn an_ipam_plugin_that_sends_packets_needs_the_link() {
+        assert_eq!(
+            ["host-local", "static", "dhcp", "pool"].map(|name| delegate(name).needs_link()),
+            [false, false, true, true]
+        );
+    }
+
+    #[test]
+    fn a_link_to_this_program_and_a_launcher_beside_it_lead_to_it_and_nothing_else_does() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        let own = std::env::current_exe().unwrap();
+        symlink(&own, at("link")).unwrap();
+        symlink("/bin/sh", at("shell")).unwrap();
+        fs::write(at("launcher"), [b"code ".as_slice(), &MARK, b" code"].concat()).unwrap();
+        let leads = |name: &str| leads_to_this_program(&at(name));
+        assert_eq!(
+            [&own, &at("link"), &at("shell"), &at("none")].map(|path| leads_to_this_program(path)),
+            [true, true, false, false]
+        );
+        assert!(!leads("launcher"), "no cni-plugins is beside it");
+
+        symlink("/bin/sh", at(PROGRAM)).unwrap();
+        assert!(!leads("launcher"), "it executes a shell");
+        fs::remove_file(at(PROGRAM)).unwrap();
+        symlink(&own, at(PROGRAM)).unwrap();
+        assert!(leads("launcher"));
+        assert!(!leads("shell") && !leads("none"));
+    }
+
+    #[test]
+    fn a_launcher_is_a_short_regular_file_with_the_mark() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        fs::write(at("launcher"), MARK).unwrap();
+        fs::write(at("other"), "#!/bin/sh").unwrap();
+        symlink(at("launcher"), at("link")).unwrap();
+        let longest = [MARK.to_vec(), vec![0; usize::try_from(MAX_LENGTH).unwrap() - MARK.len()]].concat();
+        fs::write(at("longest"), &longest).unwrap();
+        fs::write(at("longer"), [longest, vec![0]].concat()).unwrap();
+        nix::unistd::mkfifo(&at("fifo"), nix::sys::stat::Mode::S_IRWXU).unwrap();
+        let names = ["launcher", "longest", "other", "link", "longer", "fifo", "none", ""];
+        assert_eq!(
+            names.map(|name| is_launcher_file(&at(name))),
+            [true, true, false, false, false, false, false, false]
+        );
+    }
+
+    #[test]
+    fn a_plugin_that_any_user_may_replace_is_refused_only_if_the_policy_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let plugin = dir.path().join("moody");
+        fs::write(&plugin, "").unwrap();
+        let mut input = Input::new("ADD", "{}");
+        let mut check = |mode, refuse_writable_plugins| {
+            fs::set_permissions(&plugin, Permissions::from_mode(mode)).unwrap();
+            input.node = Some(NodePolicy { refuse_writable_plugins, ..NodePolicy::default() });
+            check_not_writable(&plugin, &input)
+        };
+        check(0o755, true).unwrap();
+        check(0o757, false).unwrap();
+        let refused = check(0o757, true).unwrap_err();
+        assert_eq!(refused.code, code::DELEGATE);
+        assert!(
+            refused
+                .msg
+                .ends_with(&format!("any user may write to {}, and the node refuses such plugins", plugin.display()))
+        );
+        input.node = None;
+        check_not_writable(&plugin, &input).unwrap();
+    }
+}

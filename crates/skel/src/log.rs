@@ -240,7 +240,171 @@ fn ids(traceparent: &str) -> Option<[&str; 2]> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::time::Duration;
+
+    use cnikit_process::Deadline;
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
     use super::*;
+    use crate::error::Error;
+
+    /// The input of an ADD of the attachment `c1/eth0` that is logged at a level into a file.
+    fn logged(level: LogLevel, file: &Path) -> Input {
+        let mut input = Input::new("ADD", "{}");
+        input.container_id = "c1".into();
+        input.ifname = "eth0".into();
+        input.observe.level = level;
+        input.observe.file = Some(file.to_owned());
+        input
+    }
+
+    /// A call with an event, a failure that does not fail it, and two steps of which the second fails.
+    fn eventful_call(input: &Input) -> Result<()> {
+        call("moody", input, || {
+            network("blue");
+            info("begins");
+            warn("goes on");
+            step("first", || Ok(()))?;
+            step("second", || Err(Error::config("no mood")))
+        })
+    }
+
+    /// The lines of a log without their time, and their durations by step.
+    fn lines_of(file: &Path) -> (Vec<Value>, Vec<f64>) {
+        let mut durations = Vec::new();
+        let text = std::fs::read_to_string(file).unwrap();
+        let lines = text.lines().map(|line| {
+            let mut line: Map<String, Value> = serde_json::from_str(line).unwrap();
+            assert!(line.remove("time").unwrap().as_f64().unwrap() > 1.7e9, "seconds since 1970: {line:?}");
+            durations.extend(line.remove("ms").map(|duration| duration.as_f64().unwrap()));
+            Value::Object(line)
+        });
+        (lines.collect(), durations)
+    }
+
+    #[test]
+    fn a_line_names_the_call_and_says_what_happened_at_each_level() {
+        let dir = tempfile::tempdir().unwrap();
+        let attached = |level: &str, more: Value| {
+            let mut line = serde_json::json!({
+                "level": level, "plugin": "moody", "verb": "ADD", "container": "c1", "ifname": "eth0", "network": "blue"
+            });
+            line.as_object_mut().unwrap().extend(more.as_object().unwrap().clone());
+            line
+        };
+        let begins = attached("info", serde_json::json!({"msg": "begins"}));
+        let goes_on = attached("warn", serde_json::json!({"msg": "goes on"}));
+        let first = attached("debug", serde_json::json!({"step": "first"}));
+        let second = attached("error", serde_json::json!({"step": "second", "error": "no mood"}));
+        let ended = attached("error", serde_json::json!({"step": "call", "error": "no mood"}));
+
+        let file = dir.path().join("info.log");
+        eventful_call(&logged(LogLevel::Info, &file)).unwrap_err();
+        assert_eq!(lines_of(&file).0, [begins.clone(), goes_on.clone(), ended.clone()]);
+        let file = dir.path().join("debug.log");
+        eventful_call(&logged(LogLevel::Debug, &file)).unwrap_err();
+        assert_eq!(lines_of(&file).0, [begins, goes_on, first, second, ended]);
+        let file = dir.path().join("off.log");
+        eventful_call(&logged(LogLevel::Off, &file)).unwrap_err();
+        assert!(!file.exists());
+    }
+
+    #[test]
+    fn a_call_that_succeeds_has_its_duration_in_milliseconds() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("log");
+        let work = || {
+            Deadline::never().pause(Duration::from_millis(20));
+            Ok(())
+        };
+        call("moody", &logged(LogLevel::Info, &file), work).unwrap();
+        let (lines, durations) = lines_of(&file);
+        assert_eq!(lines[0]["level"], "info");
+        assert!((20.0..20_000.0).contains(&durations[0]), "{durations:?}");
+    }
+
+    #[test]
+    fn a_delegate_of_this_process_is_logged_with_the_span_of_its_caller_as_parent() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("log");
+        let mut input = logged(LogLevel::Info, &file);
+        input.observe.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
+        assert_eq!((traceparent(), is_on()), (None, false));
+        call("outer", &input, || {
+            assert!(is_on());
+            let mut inner = input.clone();
+            inner.observe.traceparent = traceparent();
+            call("inner", &inner, || Ok(()))
+        })
+        .unwrap();
+        let (lines, _) = lines_of(&file);
+        assert_eq!([&lines[0]["plugin"], &lines[1]["plugin"]], ["inner", "outer"]);
+        assert_eq!(lines[0]["parent_id"], lines[1]["span_id"]);
+        assert_eq!(lines[1]["parent_id"], "b7ad6b7169203331");
+        assert_eq!(lines[0]["trace_id"], "0af7651916cd43dd8448eb211c80319c");
+    }
+
+    #[test]
+    fn a_trace_context_with_a_part_of_another_length_or_without_digits_is_none() {
+        let [version, trace, span] = ["00", "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"];
+        assert_eq!(ids(&format!("{version}-{trace}-{span}-01")), Some([trace, span]));
+        let broken = [
+            ["0", trace, span],
+            ["0x", trace, span],
+            [version, span, span],
+            [version, trace, trace],
+            [version, trace, ""],
+        ];
+        for parts in broken {
+            assert_eq!(ids(&format!("{}-01", parts.join("-"))), None, "{parts:?}");
+        }
+    }
+
+    #[test]
+    fn a_log_is_a_regular_file_with_one_name_and_anything_else_is_neither_followed_nor_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        open(&at("log")).unwrap().write_all(b"first\n").unwrap();
+        open(&at("log")).unwrap().write_all(b"second\n").unwrap();
+        assert_eq!(std::fs::read_to_string(at("log")).unwrap(), "first\nsecond\n");
+        assert_eq!(std::fs::metadata(at("log")).unwrap().permissions().mode() & 0o777, 0o600);
+
+        symlink(at("log"), at("symlink")).unwrap();
+        mkfifo(&at("fifo"), Mode::S_IRWXU).unwrap();
+        // With a reader it can be opened.
+        mkfifo(&at("read"), Mode::S_IRWXU).unwrap();
+        let _reader = OpenOptions::new().read(true).custom_flags(OFlag::O_NONBLOCK.bits()).open(at("read")).unwrap();
+        let reason = |name: &str| open(&at(name)).unwrap_err().to_string();
+        assert_eq!(reason("symlink"), "it is a symbolic link");
+        assert_eq!(reason("fifo"), "it is not a regular file");
+        assert_eq!(reason("read"), "it is not a regular file");
+        assert_eq!(open(dir.path()).unwrap_err().raw_os_error(), Some(nix::libc::EISDIR));
+        std::fs::hard_link(at("log"), at("other")).unwrap();
+        assert_eq!(reason("log"), "the file has another name too");
+    }
+
+    #[test]
+    fn the_reason_for_stderr_is_given_once_in_a_call_and_its_delegates() {
+        let dir = tempfile::tempdir().unwrap();
+        let mut input = logged(LogLevel::Off, dir.path());
+        // It is no level, so nothing is written here.
+        input.observe.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
+        let reason = || reason_for_stderr(dir.path(), &io::Error::other("it is a directory"));
+        assert_eq!(reason(), None);
+        call("outer", &input, || {
+            call("inner", &input, || {
+                let text = reason().unwrap();
+                assert!(text.contains("is not written, the log goes to stderr: it is a directory"), "{text}");
+                assert!(text.contains(r#""level":"warn","plugin":"inner""#) && text.ends_with("}\n"), "{text}");
+                Ok(())
+            })?;
+            assert_eq!(reason(), None);
+            Ok(())
+        })
+        .unwrap();
+    }
 
     #[test]
     fn a_thread_frees_all_memory_of_a_finished_call() {

@@ -120,3 +120,139 @@ fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Error {
     Error::config(format!("the node's policy cannot be used: {}: {why}", path.display()))
         .hint("make it a regular file of root that no other user may write to, or remove it")
 }
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::{PermissionsExt, symlink};
+    use std::path::PathBuf;
+
+    use nix::sys::stat::Mode;
+    use nix::unistd::mkfifo;
+
+    use super::*;
+
+    const TEXT: &str = r#"{"ignoreArgs":true}"#;
+    const IGNORING: NodePolicy = NodePolicy { ignore_args: true, refuse_writable_plugins: false };
+
+    /// A directory with a policy, whose path leads through a sticky directory of all users (`/tmp`, as a rule).
+    struct Node(tempfile::TempDir);
+
+    impl Node {
+        fn new() -> Node {
+            let dir = tempfile::tempdir().unwrap();
+            fs::create_dir(dir.path().join("etc")).unwrap();
+            let node = Node(dir);
+            node.set_mode("", 0o1777);
+            node.set_mode("etc", 0o755);
+            node.write(TEXT);
+            node
+        }
+
+        fn at(&self, path: &str) -> PathBuf {
+            self.0.path().join(path)
+        }
+
+        fn file(&self) -> PathBuf {
+            self.at("etc/node.json")
+        }
+
+        fn write(&self, text: &str) {
+            fs::write(self.file(), text).unwrap();
+            self.set_mode("etc/node.json", 0o644);
+        }
+
+        fn set_mode(&self, path: &str, mode: u32) {
+            fs::set_permissions(self.at(path), Permissions::from_mode(mode)).unwrap();
+        }
+
+        /// Checks that the policy cannot be used, and why.
+        fn check_refused_for(&self, why: &str) {
+            let text = read(&self.file()).unwrap_err().to_string();
+            assert!(text.contains(why), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_policy_is_read_through_links_and_without_a_file_all_is_default() {
+        let node = Node::new();
+        assert_eq!(read(&node.file()).unwrap(), IGNORING);
+        symlink("node.json", node.at("etc/link.json")).unwrap();
+        assert_eq!(read(&node.at("etc/link.json")).unwrap(), IGNORING);
+        assert_eq!(read(&node.at("etc/none.json")).unwrap(), NodePolicy::default());
+        assert!(read(&node.file().join("below-a-file")).is_err());
+    }
+
+    #[test]
+    fn a_policy_that_another_user_may_have_written_is_refused() {
+        const WRITABLE: &str = "users other than root may write to it";
+        let node = Node::new();
+        for (path, mode) in
+            [("etc/node.json", 0o646), ("etc/node.json", 0o664), ("etc", 0o777), ("etc", 0o1777), ("", 0o777)]
+        {
+            let usual = node.at(path).metadata().unwrap().permissions();
+            node.set_mode(path, mode);
+            node.check_refused_for(WRITABLE);
+            fs::set_permissions(node.at(path), usual).unwrap();
+            assert_eq!(read(&node.file()).unwrap(), IGNORING);
+        }
+        // A link that another user can replace.
+        fs::create_dir(node.at("open")).unwrap();
+        symlink("../etc/node.json", node.at("open/node.json")).unwrap();
+        node.set_mode("open", 0o1777);
+        let error = read(&node.at("open/node.json")).unwrap_err();
+        assert!(error.to_string().contains(WRITABLE), "{error}");
+        assert!(!is_unmapped(0), "root owns the files of its namespace");
+    }
+
+    #[test]
+    fn what_is_no_policy_is_refused_and_not_waited_for() {
+        let node = Node::new();
+        node.write("{");
+        node.check_refused_for("node.json: EOF");
+        node.write(r#"{"ignoreArg":true}"#);
+        node.check_refused_for("unknown field");
+        fs::remove_file(node.file()).unwrap();
+        mkfifo(&node.file(), Mode::S_IRWXU).unwrap();
+        node.check_refused_for("it is not a regular file");
+        fs::remove_file(node.file()).unwrap();
+        fs::create_dir(node.file()).unwrap();
+        node.check_refused_for("it is not a regular file");
+    }
+
+    #[test]
+    fn a_policy_of_64_kib_is_read_and_one_that_is_longer_is_refused() {
+        let node = Node::new();
+        let longest = usize::try_from(LONGEST).unwrap();
+        assert_eq!(longest, 65_536);
+        let padded = |length: usize| TEXT.to_owned() + &" ".repeat(length - TEXT.len());
+        node.write(&padded(longest));
+        assert_eq!(read(&node.file()).unwrap(), IGNORING);
+        node.write(&padded(longest + 1));
+        node.check_refused_for("it is longer than 64 KiB");
+    }
+
+    #[test]
+    fn what_tenants_can_write_is_removed_only_if_the_policy_says_so() {
+        const CONF: &str = r#"{"name":"n","type":"moody","args":{"cni":{"ips":["10.0.0.9"]},"other":1}}"#;
+        let conf = NetConf::parse(CONF.as_bytes()).unwrap();
+        let (mut changed, mut input) = (conf.clone(), Input::new("ADD", CONF));
+        remove_tenants_args(NodePolicy::default(), &mut changed, &mut input);
+        assert_eq!((&changed, input.stdin.so_far()), (&conf, CONF.as_bytes()));
+        input.node = Some(NodePolicy::default());
+        remove_stored_tenants_args(&input, &mut changed);
+        assert_eq!(changed, conf);
+
+        remove_tenants_args(IGNORING, &mut changed, &mut input);
+        assert_eq!(changed.get("args").unwrap(), &serde_json::json!({"other": 1}));
+        assert_eq!(input.stdin.so_far(), changed.to_vec());
+        let mut stored = conf.clone();
+        input.node = Some(IGNORING);
+        remove_stored_tenants_args(&input, &mut stored);
+        assert_eq!(stored, changed);
+        // Without the part nothing is written anew.
+        let mut input = Input::new("ADD", " {}");
+        remove_tenants_args(IGNORING, &mut changed, &mut input);
+        assert_eq!(input.stdin.so_far(), b" {}");
+    }
+}

@@ -99,3 +99,47 @@ fn line(document: &Value) -> Vec<u8> {
     bytes.push(b'\n');
     bytes
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text(document: &[u8]) -> &str {
+        std::str::from_utf8(document).unwrap()
+    }
+
+    #[test]
+    fn a_document_is_one_line() {
+        let versions = text(&versions()).to_owned();
+        let expected =
+            r#"{"cniVersion":"1.1.0","supportedVersions":["0.1.0","0.2.0","0.3.0","0.3.1","0.4.0","1.0.0","1.1.0"]}"#;
+        assert_eq!(versions, format!("{expected}\n"));
+        let report = DryRunReport { steps: vec!["smile".into()], example: CniResult::default() };
+        assert_eq!(text(&plan(&report)), "{\"plan\":[\"smile\"]}\n");
+        let example = CniResult::read(&json!({"ips": [{"address": "10.1.0.7/24"}]}), Version::NEWEST).unwrap().1;
+        let document: Value = serde_json::from_slice(&plan(&DryRunReport { example, ..report })).unwrap();
+        assert_eq!(document["example"]["ips"][0]["address"], "10.1.0.7/24");
+    }
+
+    #[test]
+    fn the_details_of_an_error_name_the_call_once() {
+        let conf = r#"{"name":"blue"}"#;
+        let mut input = Input::new("ADD", conf);
+        let delegates =
+            Error::config("no mood").detail("host-local ADD, network blue, container c1, interface eth0; is full");
+        let plain = Error::config("no mood");
+        let details = |input: &Input, error: &Error| object("moody", input, "1.1.0", error).details.unwrap();
+        assert_eq!(details(&Input::new("VERSION", ""), &plain), "moody VERSION");
+        assert_eq!(
+            details(&Input::new("VERSION", ""), &Error::config("no mood").detail("none")),
+            "moody VERSION; none"
+        );
+        input.container_id = "c1".into();
+        input.ifname = "eth0".into();
+        assert_eq!(details(&input, &plain), "moody ADD, network blue, container c1, interface eth0");
+        assert_eq!(
+            details(&input, &delegates),
+            "moody ADD, network blue, container c1, interface eth0; host-local ADD; is full"
+        );
+    }
+}

@@ -562,3 +562,68 @@ impl Call {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SANDBOX: &str = "/proc/self/ns/net";
+    /// Another path to the namespace of this process.
+    const SAME: &str = "/proc/thread-self/ns/net";
+
+    fn interface(name: &str, sandbox: &str) -> Interface {
+        Interface { name: name.into(), sandbox: sandbox.into(), ..Interface::default() }
+    }
+
+    /// An attachment in this process's namespace, after an ADD of a chain that reported `eth0` at these paths.
+    fn after(sandboxes: &[&str]) -> AttachmentSpec {
+        let mut interfaces = vec![interface("eth1", SAME), interface("eth0", "")];
+        interfaces.extend(sandboxes.iter().map(|sandbox| interface("eth0", sandbox)));
+        let prev = CniResult { interfaces, ..CniResult::default() };
+        let tag = AttachmentId { network: "blue".into(), container: "c1".into(), ifname: "eth0".into() };
+        let (conf, args, respelled) = (NetConf::default(), Args::default(), Vec::new());
+        AttachmentSpec { tag, sandbox: SANDBOX.into(), conf, version: Version::NEWEST, args, respelled }
+            .with_respelled(&Netns::own().unwrap(), Some(&prev))
+    }
+
+    #[test]
+    fn other_paths_to_the_namespace_are_its_own_and_paths_to_nowhere_only_without_one() {
+        const GONE: &str = "/nonexistent/netns";
+        const FILE: &str = "/proc/self/status";
+        assert_eq!(after(&[SAME]).respelled, [SAME]);
+        assert_eq!(after(&[GONE, SAME]).respelled, [SAME]);
+        assert_eq!(after(&[GONE, FILE]).respelled, [GONE, FILE]);
+        assert!(after(&[SANDBOX, GONE]).respelled.is_empty());
+        assert_eq!(after(&[SANDBOX, SAME]).respelled, [SAME]);
+        assert!(after(&[]).respelled.is_empty());
+    }
+
+    #[test]
+    fn an_interface_is_the_attachments_by_its_name_and_any_spelling_of_the_sandbox() {
+        let spec = after(&[SAME]);
+        let is_own = |name, sandbox| spec.is_own(&interface(name, sandbox));
+        assert!(is_own("eth0", SANDBOX) && is_own("eth0", SAME));
+        assert!(!is_own("eth1", SANDBOX) && !is_own("eth1", SAME) && !is_own("eth0", "") && !is_own("eth0", "/other"));
+    }
+
+    #[test]
+    fn a_set_of_valid_attachments_has_what_it_was_made_of() {
+        let pairs = [("c1", "eth0"), ("c2", "eth1")];
+        let set: ValidSet = pairs.iter().map(|(container, ifname)| ((*container).into(), (*ifname).into())).collect();
+        assert!(set.has("c1", "eth0") && set.has("c2", "eth1"));
+        assert!(!set.has("c1", "eth1") && !set.has("c3", "eth0"));
+        let mut listed: Vec<(&str, &str)> = set.iter().collect();
+        listed.sort_unstable();
+        assert_eq!(listed, pairs);
+    }
+
+    #[test]
+    fn each_verb_has_its_rules() {
+        let verbs = ["ADD", "CHECK", "RESTORE", "DEL", "PLAN", "GC", "STATUS", "VERSION"];
+        assert_eq!(verbs.map(|verb| required(verb).len()), [3, 3, 3, 2, 2, 0, 0, 0]);
+        assert_eq!(verbs.map(is_strict), [true, true, true, false, true, false, false, false]);
+        assert_eq!(verbs.map(refuses_duplicates), [true, true, false, false, true, false, true, false]);
+        let versions = verbs.map(|verb| oldest_version(verb).map_or("", Version::as_str));
+        assert_eq!(versions, ["", "0.4.0", "", "", "", "1.1.0", "1.1.0", ""]);
+    }
+}
