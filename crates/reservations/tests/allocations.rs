@@ -7,8 +7,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use cnikit_reservations::{ErrorKind, Owner};
-use scene::{Scene, part, set};
+use cnikit_reservations::{ErrorKind, Owner, RangeConfig, RangeSet};
+use scene::{MACHINE, NEXT_BOOT, Scene, part, set};
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -83,6 +83,30 @@ fn requested_addresses_are_given_exactly_or_refused() {
     );
     assert_eq!(scene.reserved(), ["10.1.2.9", "2001:db8::9"]);
     assert_eq!(scene.add("c", &sets).unwrap(), "10.1.2.10/24 2001:db8::a/64", "the turn goes on after a requested one");
+}
+
+#[test]
+fn after_a_boot_an_attachment_gets_its_address_back_if_it_may_have_it() {
+    let [gone, whole] = [Some("10.1.2.2"), None].map(|gateway: Option<&str>| {
+        let subnet = "10.1.2.0/24".parse().ok();
+        let gateway = gateway.map(|gateway| gateway.parse().unwrap());
+        RangeSet::try_from(&[RangeConfig { subnet, start: None, end: None, gateway }][..]).unwrap()
+    });
+    let again = |sets: &[RangeSet], wanted: &[&str]| {
+        let mut scene = Scene::new();
+        scene.add("a", &[set("10.1.2.0/24")]).unwrap();
+        scene.add("b", &[set("10.1.2.0/24")]).unwrap();
+        scene.reboot(NEXT_BOOT, Some(MACHINE));
+        scene.want("a", sets, wanted).unwrap()
+    };
+    assert_eq!(again(std::slice::from_ref(&whole), &[]), "10.1.2.2/24");
+    assert_eq!(again(&[whole], &["10.1.2.2"]), "10.1.2.2/24");
+    assert_eq!(again(&[gone], &[]), "10.1.2.4/24", "it is a gateway now");
+    assert_eq!(
+        again(&[part("10.1.2.0/24", "10.1.2.100", "10.1.2.110")], &[]),
+        "10.1.2.100/24",
+        "it is of no range now"
+    );
 }
 
 #[test]
@@ -203,6 +227,8 @@ fn a_file_that_cannot_be_read_is_named_and_hinders_no_other_address() {
     names.sort();
     let dir = scene.dir().canonicalize().unwrap();
     assert_eq!(names, ["10.1.2.2", "10.1.2.3", "10.1.2.4"].map(|name| dir.join(name).display().to_string()));
+    assert_eq!(scene.store.sweep(&[]).unwrap(), ips(&["10.1.2.5"]), "they fail no GC");
+    assert_eq!(scene.add("a", &sets).unwrap(), "10.1.2.5/24");
     assert_eq!(scene.del("a"), 1);
     fs::remove_file(scene.dir().join("10.1.2.2")).unwrap();
     assert_eq!(scene.store.health().unwrap().unreadable.len(), 2);

@@ -156,6 +156,19 @@ fn an_address_that_was_held_when_the_last_boot_ended_waits_too() {
 }
 
 #[test]
+fn an_address_that_another_plugin_reserved_meanwhile_does_not_count_as_one_that_waits() {
+    let scene = cooling();
+    for container in ["a", "b", "c"] {
+        add(&scene, container, &[], HOUR).unwrap();
+    }
+    scene.del("a");
+    let waits = || add(&scene, "d", &[], HOUR).unwrap_err().text.contains("1 are not given again yet");
+    assert!(waits());
+    scene.write("10.1.2.2", "x\r\neth0");
+    assert!(!waits());
+}
+
+#[test]
 fn gc_starts_a_cooldown_and_the_roll_back_of_an_add_does_not() {
     let scene = cooling();
     add(&scene, "a", &[], HOUR).unwrap();
