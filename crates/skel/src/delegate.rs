@@ -357,10 +357,12 @@ mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
 
     use cnikit_launcher::MARK;
+    use cnikit_types::Args;
 
     use super::*;
     use crate::about::Help;
     use crate::policy::NodePolicy;
+    use crate::sources::Origins;
 
     static PLUGINS: [Entry; 1] =
         [Entry { name: "moody", serve: be_moody, help: Help { example: "", release: "moods-1" }, role: None }];
@@ -398,6 +400,41 @@ mod tests {
         assert_eq!((refused.code, refused.msg.as_str()), (50, "not in the mood"));
         assert_eq!(moody.run("CHECK").unwrap(), b"{}");
         assert!(delegate("another").plan().is_none(), "another program may not know the verb");
+    }
+
+    #[test]
+    fn a_delegate_is_called_here_only_if_its_file_leads_here_and_serves_another_attachment_if_told_so() {
+        let dir = tempfile::tempdir().unwrap();
+        symlink(std::env::current_exe().unwrap(), dir.path().join("moody")).unwrap();
+        symlink(std::env::current_exe().unwrap(), dir.path().join("unknown")).unwrap();
+        let elsewhere = tempfile::tempdir().unwrap();
+        symlink("/bin/sh", elsewhere.path().join("moody")).unwrap();
+        let input = |path: &Path| Input {
+            path: path.to_str().unwrap().to_owned(),
+            netns: "/run/netns/a".into(),
+            args: "K8S_POD_NAME=a".into(),
+            ..delegate("moody").input
+        };
+        let call = |path: &Path| Call {
+            plugin: "outer".into(),
+            input: input(path),
+            conf: NetConf::default(),
+            version: Version::NEWEST,
+            args: Args::default(),
+            plugins: &PLUGINS,
+            origins: Origins::default(),
+        };
+        let conf = |name: &str| NetConf::parse(format!(r#"{{"name":"blue","type":"{name}"}}"#).as_bytes()).unwrap();
+        let tag = AttachmentId { network: "blue".into(), container: "c2".into(), ifname: "eth1".into() };
+        let found = call(dir.path()).delegate_of(&tag, &conf("moody")).unwrap();
+        assert!(matches!(found.how, How::Here(_)));
+        let Input { container_id, ifname, netns, args, .. } = &found.input;
+        assert_eq!([container_id, ifname, netns, args], ["c2", "eth1", "", ""]);
+        assert_eq!(found.input.stdin.so_far(), conf("moody").to_vec());
+        let of = |path: &Path, name: &str| call(path).delegate_of(&tag, &conf(name));
+        assert!(matches!(of(elsewhere.path(), "moody").unwrap().how, How::There(_)));
+        assert!(matches!(of(dir.path(), "unknown").unwrap().how, How::There(_)));
+        assert_eq!(of(dir.path(), "outer").unwrap_err().msg, "outer cannot delegate to itself");
     }
 
     #[test]

@@ -216,4 +216,16 @@ mod tests {
             (code::DECODE, "the network config on stdin is longer than 16 MiB")
         );
     }
+
+    #[test]
+    fn a_namespace_that_the_calling_plugin_has_opened_is_not_looked_up_again() {
+        let own = Netns::own().unwrap();
+        let mut input = Input::new("ADD", "{}");
+        input.netns = own.path().to_str().unwrap().to_owned();
+        assert!(matches!(input.find_netns(), NetnsLookup::Own(_)));
+        input.sandbox = Some(own);
+        assert!(matches!(input.find_netns(), NetnsLookup::Present(_)));
+        input.netns = "/nonexistent".to_owned();
+        assert!(matches!(input.find_netns(), NetnsLookup::Gone));
+    }
 }
