@@ -250,6 +250,8 @@ mod tests {
     use super::*;
     use crate::error::Error;
 
+    const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
+
     /// The input of an ADD of the attachment `c1/eth0` that is logged at a level into a file.
     fn logged(level: LogLevel, file: &Path) -> Input {
         let mut input = Input::new("ADD", "{}");
@@ -330,7 +332,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("log");
         let mut input = logged(LogLevel::Info, &file);
-        input.observe.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
+        input.observe.traceparent = Some(PARENT.to_owned());
         assert_eq!((traceparent(), is_on()), (None, false));
         call("outer", &input, || {
             assert!(is_on());
@@ -389,8 +391,8 @@ mod tests {
     fn the_reason_for_stderr_is_given_once_in_a_call_and_its_delegates() {
         let dir = tempfile::tempdir().unwrap();
         let mut input = logged(LogLevel::Off, dir.path());
-        // It is no level, so nothing is written here.
-        input.observe.traceparent = Some("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned());
+        // A call with a trace context is known though nothing is logged.
+        input.observe.traceparent = Some(PARENT.to_owned());
         let reason = || reason_for_stderr(dir.path(), &io::Error::other("it is a directory"));
         assert_eq!(reason(), None);
         call("outer", &input, || {
@@ -408,17 +410,15 @@ mod tests {
 
     #[test]
     fn a_thread_frees_all_memory_of_a_finished_call() {
-        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01".to_owned();
         let mut input = Input::default();
-        input.observe.traceparent = Some(parent);
+        input.observe.traceparent = Some(PARENT.to_owned());
         call("outer", &input, || call("inner", &input, || Ok(()))).unwrap();
         assert_eq!(CALLS.with_borrow(|calls| calls.capacity()), 0);
     }
 
     #[test]
     fn a_trace_is_continued_with_a_span_of_our_own() {
-        let parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
-        let child = child_span(parent).unwrap();
+        let child = child_span(PARENT).unwrap();
         assert!(child.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && child.ends_with("-01"), "{child}");
         assert_ne!(ids(&child).unwrap()[1], "b7ad6b7169203331");
         assert_eq!(child_span("garbage"), None);

@@ -581,9 +581,15 @@ mod tests {
         interfaces.extend(sandboxes.iter().map(|sandbox| interface("eth0", sandbox)));
         let prev = CniResult { interfaces, ..CniResult::default() };
         let tag = AttachmentId { network: "blue".into(), container: "c1".into(), ifname: "eth0".into() };
-        let (conf, args, respelled) = (NetConf::default(), Args::default(), Vec::new());
-        AttachmentSpec { tag, sandbox: SANDBOX.into(), conf, version: Version::NEWEST, args, respelled }
-            .with_respelled(&Netns::own().unwrap(), Some(&prev))
+        let spec = AttachmentSpec {
+            tag,
+            sandbox: SANDBOX.into(),
+            conf: NetConf::default(),
+            version: Version::NEWEST,
+            args: Args::default(),
+            respelled: Vec::new(),
+        };
+        spec.with_respelled(&Netns::own().unwrap(), Some(&prev))
     }
 
     #[test]

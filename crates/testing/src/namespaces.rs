@@ -10,7 +10,7 @@ use std::thread;
 use cnikit_process::find_program;
 use nix::mount::{MsFlags, mount};
 
-use crate::Host;
+use crate::host::bring_loopback_up;
 use crate::mounts::{RUN, bind, make_private, mount_tmpfs};
 use crate::own_process::{is_set, run, run_test_again};
 
@@ -157,7 +157,7 @@ pub fn settle_in(state: &[PathBuf]) {
     fs::create_dir(netns).unwrap();
     bind(netns, netns);
     mount(None::<&str>, netns, None::<&str>, MsFlags::MS_SHARED, None::<&str>).unwrap();
-    Host::machine().sh("ip link set lo up");
+    bring_loopback_up();
 }
 
 #[cfg(test)]
