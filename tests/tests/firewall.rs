@@ -494,8 +494,8 @@ fn every_backend_leaves_no_trace_and_survives_incomplete_dels() {
 
 /// The rule that another program adds to the same table and removes in one transaction.
 ///
-/// Some dumps of nf_tables have it nevertheless: the kernel marks a rule that the transaction itself has added as inactive after
-/// the transaction only, so until the commit a dump calls it active. Of 16,800 dumps by iptables-save 23 had it.
+/// Some dumps of nftables have it nevertheless, until the commit: the kernel marks a removed rule as inactive from the next
+/// generation on, and this mark takes the place of that of a new rule, which was inactive up to then.
 const RULE_OF_OTHERS: &str = "-A OUTPUT -p 99 -j RETURN";
 
 /// The command line of the program that adds [`RULE_OF_OTHERS`] and removes it.
