@@ -419,9 +419,10 @@ unpack_etcd() {
     PATH=$CACHE/etcd/usr/bin:$PATH
 }
 
-# built_program NAME: builds a program of the workspace, with the features that `scripts/test` builds it with, and prints its path.
+# built_program NAME: builds the programs of the workspace, and prints the path of one. With the examples, whose dependencies are those of
+# tests, they have the features that `scripts/test` builds them with: `--bin NAME` alone would compile half of the crates anew.
 built_program() {
-    cargo build --workspace --exclude cnikit-agent --bin "$1" --locked --message-format json-render-diagnostics |
+    cargo build --workspace --exclude cnikit-agent --bins --examples --locked --message-format json-render-diagnostics |
         sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p'
 }
 

@@ -16,7 +16,7 @@ fn of(plugin: &str) -> Subject {
     Subject::new(installed(), plugin, json!({"ipam": few()}))
 }
 
-/// One of the plugins that a run tries half of.
+/// One of the plugins that a run tries a third of.
 fn survives(subject: &Subject, most: usize) {
     if is_chosen(&format!("power cut {}", subject.title)) {
         crash::survives(subject, most);

@@ -12,6 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cnikit_process::Deadline;
+use cnikit_testkit::campaign::case_limit;
 use cnikit_testkit::{Host, Subject};
 use cnikit_tests::switched::{Until, execute_until};
 use cnikit_tests::{NAMES, released};
@@ -363,6 +364,10 @@ fn a_full_disk_leaves_what_was_there() {
     assert!(String::from_utf8_lossy(&printed.stderr).contains("No space left"), "{printed:?}");
 }
 
+/// How many installations the next test makes, in the short form and in the whole.
+const INSTALLATIONS: usize = 24;
+const ALL_INSTALLATIONS: usize = 134;
+
 #[test]
 fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
     let node = Node::new();
@@ -370,9 +375,10 @@ fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
     fs::copy("/usr/lib/cni/bridge", node.plugins().join("bridge")).expect("the packaged reference is installed");
     let stop = AtomicBool::new(false);
     let plugin = node.plugins().join("bridge");
+    let rounds = case_limit(INSTALLATIONS).min(ALL_INSTALLATIONS);
     let (times, failures) = thread::scope(|scope| {
         let busy = scope.spawn(|| execute_until(&plugin, &stop));
-        for round in 0..134 {
+        for round in 0..rounds {
             node.install();
             // Every other time over our own files, otherwise over those of the other maker, which are put back.
             if round % 2 == 0 {
@@ -383,7 +389,7 @@ fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
         busy.join().unwrap()
     });
     assert_eq!(failures, Vec::<String>::new());
-    assert!(times > 200, "it was executed {times} times only");
+    assert!(times > 2 * rounds, "it was executed {times} times only");
     assert_eq!(node.files().len(), NAMES.len() + 3, "temporary files are left: {:?}", node.files().into_keys());
 }
 

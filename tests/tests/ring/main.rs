@@ -2,7 +2,7 @@
 //!
 //! If a need is not met they are reported as not run, with its name. In the virtual machine (`scripts/test vm`, which sets
 //! `CNIKIT_RING=vm`) an unmet need is a failure, unless the machine is meant to lack it: `CNIKIT_LACKS` has the names of such
-//! needs, with commas between. `CNIKIT_RING_HALF`, 1 or 2: only every second test, from the first or the second one on.
+//! needs, with commas between. `CNIKIT_RING_PART=2/4`: only every fourth test, from the second one on.
 //!
 //! A module of tests is a `mod` and a word in `main`; a test is a line in its module's `TESTS`.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
@@ -59,7 +59,7 @@ fn main() -> ExitCode {
         vxlan::TESTS,
     ]
     .concat();
-    let tests = [needs::tests(), half_of(listed)].concat();
+    let tests = [needs::tests(), part_of(listed)].concat();
     let is_vm = std::env::var("CNIKIT_RING").is_ok_and(|ring| ring == "vm");
     let lacks = std::env::var("CNIKIT_LACKS").unwrap_or_default();
     let here = test::Here::new(is_vm.then(|| lacks.split(',').map(str::to_owned).collect()));
@@ -71,13 +71,12 @@ fn main() -> ExitCode {
     conclusion.exit_code()
 }
 
-/// The tests that `CNIKIT_RING_HALF` chooses: all, or every second one, because neighbours in the list take alike long.
-fn half_of(tests: Vec<Test>) -> Vec<Test> {
-    let first = match std::env::var("CNIKIT_RING_HALF").unwrap_or_default().as_str() {
-        "" => return tests,
-        "1" => 0,
-        "2" => 1,
-        other => panic!("CNIKIT_RING_HALF is 1 or 2, not {other}"),
+/// The tests that `CNIKIT_RING_PART` chooses: all, or every nth one, because neighbours in the list take alike long.
+fn part_of(tests: Vec<Test>) -> Vec<Test> {
+    let Ok(part) = std::env::var("CNIKIT_RING_PART") else { return tests };
+    let numbers = part.split_once('/').and_then(|(n, count)| Some((n.parse().ok()?, count.parse().ok()?)));
+    let Some((n @ 1.., count)) = numbers.filter(|(n, count): &(usize, usize)| n <= count) else {
+        panic!("CNIKIT_RING_PART={part}: not such as 2/4");
     };
-    tests.into_iter().skip(first).step_by(2).collect()
+    tests.into_iter().skip(n - 1).step_by(count).collect()
 }
