@@ -127,7 +127,7 @@ pub(crate) fn sweep_all(dir: &Path, ending: &str, sweep: impl Fn(&Directory, &st
 
 /// The bytes of hexadecimal digits, as a message of the kernel is stored; `None` if it is something else.
 pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
-    if !text.is_ascii() || !text.len().is_multiple_of(2) {
+    if !text.bytes().all(|digit| digit.is_ascii_hexdigit()) || !text.len().is_multiple_of(2) {
         return None;
     }
     let mut bytes = Vec::with_capacity(text.len() / 2);
@@ -135,4 +135,81 @@ pub(crate) fn unhex(text: &str) -> Option<Vec<u8>> {
         bytes.push(u8::from_str_radix(&text[at..at + 2], 16).ok()?);
     }
     Some(bytes)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use cnikit_skel::Error;
+
+    use super::*;
+
+    #[test]
+    fn only_pairs_of_hexadecimal_digits_are_bytes() {
+        for (text, bytes) in [
+            ("", Some(vec![])),
+            ("001fF0", Some(vec![0, 0x1f, 0xf0])),
+            ("0", None),
+            ("0g", None),
+            ("+f", None),
+            ("ß", None),
+        ] {
+            assert_eq!(unhex(text), bytes, "{text}");
+        }
+    }
+
+    #[test]
+    fn the_directory_is_that_of_the_configuration_if_it_names_one() {
+        for (key, dir) in [(r#","dataDir":"/own""#, "/own"), (r#","dataDir":"""#, "/usual"), ("", "/usual")] {
+            let conf = format!(r#"{{"cniVersion":"1.1.0","name":"n","type":"t"{key}}}"#);
+            assert_eq!(data_dir(&NetConf::parse(conf.as_bytes()).unwrap(), "/usual"), PathBuf::from(dir), "{conf}");
+        }
+    }
+
+    #[test]
+    fn a_file_is_put_back_as_it_was_or_removed_if_there_was_none() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("a");
+        let previous = |before: Option<&[u8]>| PreviousFile {
+            content: "record",
+            dir: dir.path().into(),
+            name: "a".into(),
+            before: before.map(<[u8]>::to_vec),
+        };
+        fs::write(&path, "new").unwrap();
+        previous(Some(b"old")).put_back().unwrap();
+        assert_eq!(fs::read(&path).unwrap(), b"old");
+        previous(None).put_back().unwrap();
+        assert!(!path.exists());
+        previous(None).put_back().unwrap();
+        assert_eq!(previous(None).to_string(), format!("record in {}", path.display()));
+    }
+
+    #[test]
+    fn of_what_cannot_be_used_only_files_are_removed() {
+        let dir = tempfile::tempdir().unwrap();
+        let directory = Directory::open(dir.path()).unwrap();
+        fs::write(dir.path().join("file"), "").unwrap();
+        fs::create_dir(dir.path().join("dir")).unwrap();
+        ["file", "dir", "absent"].iter().for_each(|name| remove_unusable(&directory, name).unwrap());
+        assert!(!dir.path().join("file").exists() && dir.path().join("dir").exists());
+    }
+
+    #[test]
+    fn a_sweep_visits_each_file_of_its_kind_although_one_fails() {
+        let dir = tempfile::tempdir().unwrap();
+        ["a.x", "b.x", "c.y"].iter().for_each(|name| fs::write(dir.path().join(name), "").unwrap());
+        let visited = std::cell::RefCell::new(Vec::new());
+        let visit = |_: &Directory, name: &str| {
+            visited.borrow_mut().push(name.to_owned());
+            if name == "a.x" { Err(Error::config("a.x cannot be swept")) } else { Ok(()) }
+        };
+        let error = sweep_all(dir.path(), ".x", visit).unwrap_err().to_string();
+        assert!(error.contains("a.x cannot be swept"), "{error}");
+        let mut names = visited.take();
+        names.sort();
+        assert_eq!(names, ["a.x", "b.x"]);
+        sweep_all(&dir.path().join("absent"), ".x", |_, _| Err(Error::config("called"))).unwrap();
+    }
 }

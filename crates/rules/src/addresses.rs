@@ -65,3 +65,21 @@ fn addresses_on_links(context: &ReleaseContext) -> Result<LinkAddresses> {
     }
     Ok(found)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_of_one_version_and_its_network_has_no_host_bits() {
+        for (address, version, within) in
+            [("10.1.2.3/16", IpVersion::V4, "10.1.0.0/16"), ("fd00::1:2/112", IpVersion::V6, "fd00::1:0/112")]
+        {
+            let address: IpNetwork = address.parse().unwrap();
+            for one in IpVersion::ALL {
+                assert_eq!(is_of_version(address.ip(), one), one == version, "{address} {one:?}");
+            }
+            assert_eq!(network(address).to_string(), within);
+        }
+    }
+}

@@ -96,3 +96,35 @@ pub(crate) enum Loopback {
     /// Neither: no port is published.
     Unpublished,
 }
+
+/// A kind of rules, for the tests of this crate.
+#[cfg(test)]
+pub(crate) const TRIED: RuleBackend = RuleBackend {
+    kind: "tried",
+    what: "tried rules",
+    table: "nat",
+    shared: &[],
+    locks: false,
+    key: "triedBackend",
+    nftables_needs: "CONFIG_NF_TABLES",
+    iptables_needs: "CONFIG_IP_NF_NAT",
+    absent: AbsentReport::Once,
+};
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hint_names_a_backend_as_the_configuration_does() {
+        assert_eq!(TRIED.or_choose(Backend::Nftables), "or set `\"triedBackend\": \"nftables\"`");
+        assert_eq!(TRIED.or_choose(Backend::Iptables), "or set `\"triedBackend\": \"iptables\"`");
+        assert_eq!(Backend::Automatic.to_string(), "iptables if it works, otherwise nftables");
+    }
+
+    #[test]
+    fn an_undo_step_names_the_rules_and_the_attachment() {
+        let tag = AttachmentId { network: "n".into(), container: "c".into(), ifname: "eth0".into() };
+        assert_eq!(TRIED.undo_name(&tag), format!("tried rules of {tag}"));
+    }
+}

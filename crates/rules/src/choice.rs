@@ -109,3 +109,52 @@ pub(crate) fn restore(rules: &impl Resource, context: &ApplyContext, journal: &m
     rules.preflight(context)?;
     rules.ensure(context, journal).map(drop)
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_skel::Error;
+
+    use super::*;
+    use crate::backend::TRIED;
+
+    fn found(any: bool, drift: &str) -> Result<Comparison> {
+        Ok(Comparison { any, drifts: vec![drift.to_owned()], ..Comparison::default() })
+    }
+
+    fn refused() -> Result<Comparison> {
+        Err(Error::new(11, "it cannot be asked"))
+    }
+
+    fn drifts(compared: Result<Comparison>) -> Vec<String> {
+        compared.unwrap().drifts
+    }
+
+    #[test]
+    fn nftables_that_is_configured_is_chosen_without_a_look_at_iptables() {
+        let chosen = TRIED.choose(Backend::Nftables, None, || panic!("iptables is read"));
+        assert!(matches!(chosen, Ok(ChosenBackend::Nftables)));
+    }
+
+    #[test]
+    fn the_configured_backend_alone_is_compared() {
+        let of = |configured| TRIED.compare(configured, || found(true, "nftables"), || found(true, "iptables"));
+        assert_eq!(drifts(of(Backend::Nftables)), ["nftables"]);
+        assert_eq!(drifts(of(Backend::Iptables)), ["iptables"]);
+    }
+
+    #[test]
+    fn without_a_configured_one_the_backend_is_compared_that_has_rules_of_the_attachment_nftables_first() {
+        let of = |nftables, iptables| TRIED.compare(Backend::Automatic, || nftables, || iptables);
+        assert_eq!(drifts(of(found(true, "nftables"), refused())), ["nftables"]);
+        assert_eq!(drifts(of(found(false, "nftables"), found(true, "iptables"))), ["iptables"]);
+        assert_eq!(drifts(of(refused(), found(true, "iptables"))), ["iptables"]);
+        assert!(of(found(false, "nftables"), refused()).is_err());
+    }
+
+    #[test]
+    fn nftables_that_is_configured_is_tried_for_status() {
+        TRIED.available(Backend::Nftables, || Ok(())).unwrap();
+        let refused = TRIED.available(Backend::Nftables, || Err(Error::new(11, "it cannot be used"))).unwrap_err();
+        assert!(refused.to_string().contains("it cannot be used"), "{refused}");
+    }
+}

@@ -310,3 +310,47 @@ impl GuardedPort {
             .hint("the result of ADD has no MAC that could confirm the change: DEL and ADD the attachment"))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const RULES: PortRules = PortRules {
+        what: "tried rules",
+        key: "triedchk",
+        family: TableFamily::Bridge,
+        table: "cni_tried",
+        table_comment: None,
+        base: &[],
+        names: &[("tried-", ""), ("tried-", "-more")],
+        hashed: false,
+        lacking: "",
+    };
+
+    fn tag(container: usize) -> AttachmentId {
+        AttachmentId { network: "n".into(), container: "c".repeat(container), ifname: "eth0".into() }
+    }
+
+    #[test]
+    fn chains_are_named_as_upstreams_if_all_their_names_fit_and_by_a_hash_besides() {
+        let names: Vec<String> = RULES.names(&tag(3)).collect();
+        let hash = hex(&tag(3).hash()[..16]);
+        assert_eq!(
+            names,
+            ["tried-ccc-eth0", "tried-ccc-eth0-more", &format!("tried-{hash}"), &format!("tried-{hash}-more")]
+        );
+        let hashed = PortRules { hashed: true, ..RULES };
+        assert_eq!(hashed.names(&tag(3)).collect::<Vec<_>>(), names[2..]);
+        // The longest name has 16 bytes besides the container's ID.
+        let fits = LONGEST_CHAIN - "tried--eth0-more".len();
+        assert_eq!((RULES.ids(&tag(fits)).count(), RULES.ids(&tag(fits + 1)).count()), (2, 1));
+        assert_eq!(RULES.names(&tag(fits)).map(|name| name.len()).max(), Some(LONGEST_CHAIN));
+    }
+
+    #[test]
+    fn the_comment_of_a_rule_is_upstreams_and_is_cut_to_what_fits() {
+        assert_eq!(RULES.comment(&tag(3)), "triedchk-ccc-eth0");
+        assert_eq!(shortened(RULES.comment(&tag(3))), "triedchk-ccc-eth0");
+        assert_eq!(shortened(RULES.comment(&tag(300))).len(), LONGEST_COMMENT);
+    }
+}

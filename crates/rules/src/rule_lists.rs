@@ -55,3 +55,37 @@ impl<'a> Counted<'a> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn rules(targets: &[&str]) -> Vec<IptablesRule> {
+        targets.iter().map(|target| IptablesRule::any().jump(target)).collect()
+    }
+
+    #[test]
+    fn a_rule_counts_as_many_times_as_it_occurs() {
+        for (one, other, more) in [
+            (&["A", "B", "A"][..], &["A"][..], &["B", "A"][..]),
+            (&["A"], &["A", "A"], &[]),
+            (&["A"], &[], &["A"]),
+            (&[], &["A"], &[]),
+        ] {
+            assert_eq!(only_in_first(&rules(one), &rules(other)), rules(more), "{one:?} {other:?}");
+        }
+    }
+
+    #[test]
+    fn differences_say_which_rules_of_a_chain_are_missing_and_which_are_not_wanted() {
+        let differences = chain_differences(&rules(&["A", "B"]), &rules(&["B", "C"]), "CNI-X", "nat of IPv4");
+        assert_eq!(
+            differences,
+            [
+                "rule `-j C` is missing from chain CNI-X of nat of IPv4",
+                "rule `-j A` in chain CNI-X of nat of IPv4 is not wanted"
+            ]
+        );
+        assert_eq!(chain_differences(&rules(&["A"]), &rules(&["A"]), "CNI-X", "nat of IPv4"), Vec::<String>::new());
+    }
+}

@@ -391,3 +391,231 @@ impl fmt::Display for Layer3 {
         f.write_str(if self.slaac { "; router advertisements are accepted" } else { "" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_types::Route;
+
+    use super::*;
+
+    fn ips(ips: &[(&str, Option<&str>)]) -> Vec<Ip> {
+        let ip = |(address, gateway): &(&str, Option<&str>)| Ip {
+            interface: None,
+            address: address.parse().unwrap(),
+            gateway: gateway.map(|gateway| gateway.parse().unwrap()),
+            extra: cnikit_types::Map::default(),
+        };
+        ips.iter().map(ip).collect()
+    }
+
+    fn to(dst: &str) -> KernelRoute {
+        KernelRoute::to(dst.parse().unwrap())
+    }
+
+    fn route(dst: &str, change: impl FnOnce(&mut Route)) -> Route {
+        let mut route = Route::to(dst.parse().unwrap());
+        change(&mut route);
+        route
+    }
+
+    fn layer3(addresses: &[&str], routes: Vec<KernelRoute>) -> Layer3 {
+        let addresses: Vec<_> = addresses.iter().map(|address| (*address, None)).collect();
+        Layer3 { routes, ..on_segment("eth0", &ips(&addresses), &[], Detection::Full).unwrap() }
+    }
+
+    fn address(address: &str, tentative: bool, dad_failed: bool) -> Address {
+        Address {
+            index: 2,
+            address: address.parse().unwrap(),
+            no_dad: false,
+            no_prefix_route: false,
+            tentative,
+            dad_failed,
+            scope: 0,
+            permanent: true,
+            broadcast: None,
+        }
+    }
+
+    fn drifts(verify: impl FnOnce(&mut Drifts)) -> Vec<String> {
+        let mut drifts = Drifts::default();
+        verify(&mut drifts);
+        drifts.texts().to_vec()
+    }
+
+    #[test]
+    fn a_route_without_gateway_gets_the_first_of_its_family_unless_its_scope_needs_none() {
+        let ips = ips(&[
+            ("10.1.0.2/24", None),
+            ("10.2.0.2/24", Some("10.2.0.1")),
+            ("10.3.0.2/24", Some("10.3.0.1")),
+            ("fd00::2/64", Some("fd00::1")),
+        ]);
+        let via = |dst: &str, scope| {
+            kernel_route(&ips, &route(dst, |route| route.scope = scope)).gateway.map(|gateway| gateway.to_string())
+        };
+        for (dst, scope, gateway) in [
+            ("0.0.0.0/0", None, Some("10.2.0.1")),
+            ("0.0.0.0/0", Some(0), Some("10.2.0.1")),
+            ("0.0.0.0/0", Some(252), Some("10.2.0.1")),
+            ("0.0.0.0/0", Some(SCOPE_LINK), None),
+            ("0.0.0.0/0", Some(254), None),
+            ("::/0", None, Some("fd00::1")),
+        ] {
+            assert_eq!(via(dst, scope).as_deref(), gateway, "{dst} {scope:?}");
+        }
+    }
+
+    #[test]
+    fn a_gateway_outside_of_every_prefix_is_on_the_link() {
+        let ips = ips(&[("10.1.0.2/24", None), ("10.2.0.2/24", None)]);
+        for (gateway, onlink) in [(None, false), (Some("10.2.0.9"), false), (Some("10.3.0.1"), true)] {
+            let gw = gateway.map(|gateway| gateway.parse().unwrap());
+            let kernels = kernel_route(&ips, &route("0.0.0.0/0", |route| route.gw = gw));
+            assert_eq!((kernels.gateway, kernels.onlink), (gw, onlink));
+        }
+    }
+
+    #[test]
+    fn a_route_of_the_result_has_its_properties_and_is_made_once() {
+        let full = route("192.0.2.0/24", |route| {
+            (route.priority, route.mtu, route.advmss, route.table, route.scope) =
+                (Some(5), Some(1400), Some(1300), Some(100), Some(SCOPE_LINK));
+        });
+        let wanted = KernelRoute {
+            priority: Some(5),
+            mtu: Some(1400),
+            advmss: Some(1300),
+            table: 100,
+            scope: Some(SCOPE_LINK),
+            ..to("192.0.2.0/24")
+        };
+        let other = route("198.51.100.0/24", |_| ());
+        assert_eq!(routes(&[], &[full.clone(), other, full]), [wanted, to("198.51.100.0/24")]);
+    }
+
+    #[test]
+    fn without_addresses_nothing_is_made_on_a_segment_and_an_interface_is_set_up_unless_it_is() {
+        let own = ips(&[("10.1.0.2/24", None)]);
+        assert!(on_segment("eth0", &[], &[], Detection::Full).is_none());
+        let layer3 = on_segment("eth0", &own, &[], Detection::Off).unwrap();
+        assert!(layer3.announce && layer3.prefix_routes && !layer3.slaac && layer3.detection == Detection::Off);
+        let kinds = |plan: Plan| plan.iter().map(|one| one.kind().name).collect::<Vec<_>>();
+        let up = BringUp { ifname: String::new(), slaac: false }.kind().name;
+        assert_eq!(kinds(on_no_segment("eth0", &[], &[])), [up]);
+        assert_eq!(kinds(on_no_segment("eth0", &own, &[])), [KIND.name]);
+        assert_eq!(kinds(on_master("eth0", &own, &[], true, true, true)), [KIND.name]);
+        assert_eq!(kinds(on_master("eth0", &[], &[], true, true, false)), [up]);
+        assert!(on_master("eth0", &[], &[], true, true, true).is_empty());
+    }
+
+    #[test]
+    fn detection_is_decided_when_all_own_addresses_are_usable_or_one_is_not() {
+        let layer3 = layer3(&["fd00::2/64", "fd00::3/64"], Vec::new());
+        assert!(layer3.has_ipv6());
+        for (found, is_decided) in [
+            (vec![address("fd00::2/64", false, false), address("fd00::3/64", false, false)], true),
+            (vec![address("fd00::2/64", false, false), address("fd00::3/64", true, false)], false),
+            (vec![address("fd00::2/64", true, false), address("fd00::3/64", true, true)], true),
+            (vec![address("fd00::2/64", false, false), address("fd00::9/64", true, false)], true),
+            (vec![address("fd00::2/64", true, false), address("fd00::9/64", true, true)], false),
+        ] {
+            assert_eq!(layer3.is_decided(&found), is_decided, "{found:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_has_to_be_there_and_usable_if_packets_pass() {
+        let layer3 = layer3(&["fd00::2/64"], Vec::new());
+        let missing = "address of eth0: wanted fd00::2/64, found [fd00::3/64]";
+        let unusable = "address of eth0: wanted fd00::2/64 usable, found it under duplicate address detection";
+        for (found, passes, text) in [
+            (address("fd00::2/64", false, false), true, None),
+            (address("fd00::3/64", false, false), true, Some(missing)),
+            (address("fd00::2/64", true, false), true, Some(unusable)),
+            (address("fd00::2/64", true, false), false, None),
+            (address("fd00::2/64", false, true), false, Some(unusable)),
+        ] {
+            let found = [found];
+            let drifts = drifts(|drifts| layer3.verify_addresses(&found, passes, drifts));
+            assert_eq!(drifts.first().map(String::as_str), text, "{found:?} {passes}");
+        }
+    }
+
+    #[test]
+    fn the_kernel_adds_a_route_for_each_prefix_of_several_addresses() {
+        let addresses = ["10.1.0.2/24", "10.2.0.2/32", "fd00::2/64", "fd01::2/128"];
+        let layer3 = layer3(&addresses, vec![to("192.0.2.0/24")]);
+        assert_eq!(layer3.by_prefix(), [to("10.1.0.0/24"), to("fd00::/64")]);
+        assert_eq!(Layer3 { prefix_routes: false, ..layer3.clone() }.by_prefix(), []);
+        let found = [to("192.0.2.0/24"), to("fd00::/64")];
+        assert_eq!(
+            drifts(|drifts| layer3.verify_routes(&found, drifts)),
+            ["route of eth0: wanted 10.1.0.0/24, found []"]
+        );
+    }
+
+    #[test]
+    fn each_property_that_a_route_is_wanted_with_is_compared_but_the_scope_of_ipv6() {
+        let full = |dst: &str| KernelRoute {
+            gateway: Some([10, 1, 0, 1].into()),
+            source: Some([10, 1, 0, 2].into()),
+            priority: Some(5),
+            mtu: Some(1400),
+            advmss: Some(1300),
+            scope: Some(0),
+            table: 100,
+            ..to(dst)
+        };
+        let wanted = full("10.0.0.0/8");
+        assert!(is_satisfied(&to("10.0.0.0/8"), &wanted) && is_satisfied(&wanted, &wanted));
+        let changes: [fn(&mut KernelRoute); 6] = [
+            |route| route.gateway = None,
+            |route| route.source = None,
+            |route| route.priority = Some(6),
+            |route| route.mtu = None,
+            |route| route.advmss = None,
+            |route| route.scope = Some(SCOPE_LINK),
+        ];
+        for (place, change) in changes.into_iter().enumerate() {
+            let mut found = wanted.clone();
+            change(&mut found);
+            assert!(!is_satisfied(&wanted, &found), "{place}");
+        }
+        let other_scope = KernelRoute { scope: None, ..full("fd00::/8") };
+        assert!(is_satisfied(&full("fd00::/8"), &other_scope));
+        assert_eq!(
+            text(&wanted),
+            "10.0.0.0/8 via 10.1.0.1 src 10.1.0.2 metric 5 mtu 1400 advmss 1300 scope 0 table 100"
+        );
+        assert_eq!(text(&to("10.0.0.0/8")), "10.0.0.0/8");
+    }
+
+    #[test]
+    fn packets_pass_with_a_carrier_unless_the_link_waits() {
+        for (carrier, operstate, passes) in [
+            (true, "UP", true),
+            (true, "UNKNOWN", true),
+            (true, "DORMANT", false),
+            (true, "TESTING", false),
+            (false, "UP", false),
+        ] {
+            let mut link = Link::default();
+            (link.carrier, link.operstate) = (carrier, operstate.into());
+            assert_eq!(may_pass(&link), passes, "{carrier} {operstate}");
+        }
+    }
+
+    #[test]
+    fn layer_3_is_printed_with_what_is_unusual() {
+        let plain = Layer3 { detection: Detection::Off, ..layer3(&["10.1.0.2/24", "fd00::2/64"], Vec::new()) };
+        assert_eq!(plain.to_string(), "eth0 up with 10.1.0.2/24, fd00::2/64");
+        let more =
+            Layer3 { detection: Detection::Full, slaac: true, routes: vec![to("10.0.0.0/8"), to("::/0")], ..plain };
+        assert_eq!(
+            more.to_string(),
+            "eth0 up with 10.1.0.2/24, fd00::2/64; routes 10.0.0.0/8, ::/0; duplicate address detection; router advertisements \
+             are accepted"
+        );
+    }
+}

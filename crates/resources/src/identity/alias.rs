@@ -151,4 +151,71 @@ mod tests {
             assert_eq!(recorded_mac(&port(format!("other {mac}"))), None);
         }
     }
+    fn tag(network: &str, container: &str) -> AttachmentId {
+        AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() }
+    }
+
+    fn link(alias: &str) -> Link {
+        let mut link = Link::default();
+        link.alias = Some(alias.to_owned());
+        link
+    }
+
+    /// Links of containers that run have such aliases: their form stays as it is.
+    #[test]
+    fn a_mark_is_the_hash_of_the_network_and_that_of_the_tag() {
+        // `printf n | sha256sum`
+        assert_eq!(network_mark("n"), "cnikit:1b16b1df538ba12d:");
+        let tag = tag("n", "c");
+        assert_eq!(mark_of(&tag), format!("cnikit:1b16b1df538ba12d:{}", hex(&tag.hash()[..16])));
+        assert_eq!(mark(&of(&tag)), Some(&*mark_of(&tag)));
+        assert_eq!(hex(&[0, 0x1f, 0xf0, 0xff]), "001ff0ff");
+    }
+
+    #[test]
+    fn a_text_is_no_mark_unless_it_begins_as_one_and_has_its_length() {
+        let ours = mark_of(&tag("n", "c"));
+        for other in [&ours.replace("cnikit", "upkeep"), &ours[..ours.len() - 1], &format!("{ours}0"), "cnikit:", ""] {
+            assert_eq!(mark(other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn a_link_belongs_to_the_tag_of_its_alias_and_without_one_to_nobody_known() {
+        let ours = tag("n", "c");
+        for (alias, owned) in [
+            (of(&ours), AliasOwner::This),
+            (mark_of(&ours), AliasOwner::This),
+            (of(&tag("n", "d")), AliasOwner::Another),
+            (of(&tag("m", "c")), AliasOwner::Another),
+            ("cnikit:".to_owned(), AliasOwner::Unknown),
+            (String::new(), AliasOwner::Unknown),
+        ] {
+            assert_eq!(owner(&link(&alias), &ours), owned, "{alias}");
+        }
+        assert_eq!(owner(&Link::default(), &ours), AliasOwner::Unknown);
+        assert_eq!((clear_text(&link("other text")), clear_text(&link(&of(&ours)))), (None, Some(&*ours.to_string())));
+    }
+
+    #[test]
+    fn a_tag_of_the_network_is_stale_unless_it_is_valid() {
+        let marks = Marks { network: network_mark("n"), valid: BTreeSet::from([mark_of(&tag("n", "valid"))]) };
+        for (alias, is_stale) in [
+            (of(&tag("n", "gone")), true),
+            (mark_of(&tag("n", "gone")), true),
+            (of(&tag("n", "valid")), false),
+            (of(&tag("m", "gone")), false),
+            (network_mark("n"), false),
+        ] {
+            assert_eq!((marks.is_stale(&link(&alias)), marks.is_stale_text(&alias)), (is_stale, is_stale), "{alias}");
+        }
+        assert!(!marks.is_stale(&Link::default()));
+    }
+
+    #[test]
+    fn a_text_is_cut_between_characters() {
+        for (longest, cut_text) in [(0, ""), (1, "a"), (2, "a"), (3, "aß"), (9, "aß")] {
+            assert_eq!(cut("aß".to_owned(), longest), cut_text, "{longest}");
+        }
+    }
 }

@@ -65,3 +65,37 @@ pub(crate) fn has_mac_of(record: Option<&CniResult>, ifname: &str, link: &Link) 
     }
     false
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_types::Interface;
+
+    use super::*;
+
+    #[test]
+    fn a_link_is_the_recorded_one_if_an_interface_of_the_container_has_its_name_and_mac() {
+        let mac = "02:00:00:00:00:01";
+        let mut link = Link::default();
+        link.mac = mac.parse().ok();
+        let of = |name: &str, mac: &str, sandbox: &str| Interface {
+            name: name.into(),
+            mac: mac.into(),
+            sandbox: sandbox.into(),
+            ..Interface::default()
+        };
+        let other = of("eth1", "02:00:00:00:00:09", "/run/netns/a");
+        for (interface, is_recorded) in [
+            (of("eth0", mac, "/run/netns/a"), true),
+            (of("eth0", mac, ""), false),
+            (of("eth1", mac, "/run/netns/a"), false),
+            (of("eth0", "02:00:00:00:00:02", "/run/netns/a"), false),
+            (of("eth0", "", "/run/netns/a"), false),
+        ] {
+            let record = CniResult { interfaces: vec![other.clone(), interface.clone()], ..CniResult::default() };
+            assert_eq!(has_mac_of(Some(&record), "eth0", &link), is_recorded, "{interface:?}");
+        }
+        assert!(has_mac_of(None, "eth0", &link) && has_mac_of(Some(&CniResult::default()), "eth0", &link));
+        let record = CniResult { interfaces: vec![of("eth0", "", "/run/netns/a")], ..CniResult::default() };
+        assert!(!has_mac_of(Some(&record), "eth0", &Link::default()), "neither has a MAC");
+    }
+}

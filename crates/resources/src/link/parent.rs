@@ -164,3 +164,44 @@ impl fmt::Display for Master {
         write!(f, " {}", self.place())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_types::Interface;
+
+    use super::*;
+
+    #[test]
+    fn the_master_of_the_result_is_its_only_interface_with_a_name() {
+        let of = |names: &[&str]| {
+            let interface = |name: &&str| Interface { name: (*name).to_owned(), ..Interface::default() };
+            let record = CniResult { interfaces: names.iter().map(interface).collect(), ..CniResult::default() };
+            only_interface(&record).map(str::to_owned).map_err(|error| error.to_string())
+        };
+        assert_eq!(of(&["eth0"]).as_deref(), Ok("eth0"));
+        assert_eq!(of(&["", "eth0"]).as_deref(), Ok("eth0"));
+        for names in [&[][..], &[""], &["eth0", "eth1"]] {
+            assert!(of(names).unwrap_err().contains("lacks a single named interface"), "{names:?}");
+        }
+    }
+
+    #[test]
+    fn a_default_route_leads_everywhere_of_its_family() {
+        assert_eq!(
+            (everything(Family::V4).to_string(), everything(Family::V6).to_string()),
+            ("0.0.0.0/0".into(), "::/0".into())
+        );
+    }
+
+    #[test]
+    fn a_master_is_printed_with_its_place() {
+        for (which, in_container, text) in [
+            (Which::Named("eth7".into()), false, "eth7 on the host"),
+            (Which::Named("eth7".into()), true, "eth7 in the container"),
+            (Which::OfDefaultRoute, false, "what has the default route on the host"),
+            (Which::OfPrevResult, true, "what was made before in the container"),
+        ] {
+            assert_eq!(Master { which, in_container }.to_string(), text);
+        }
+    }
+}

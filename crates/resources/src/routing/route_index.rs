@@ -39,3 +39,44 @@ pub(crate) fn metric(route: &KernelRoute) -> u32 {
         priority => priority.unwrap_or_default(),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn route(dst: &str, change: impl FnOnce(&mut KernelRoute)) -> RouteCopy {
+        let mut route = KernelRoute { index: Some(2), ..KernelRoute::to(dst.parse().unwrap()) };
+        change(&mut route);
+        RouteCopy::new(&route).unwrap()
+    }
+
+    #[test]
+    fn only_an_ipv6_route_without_a_metric_gets_one_of_the_kernel() {
+        for (dst, priority, is) in [
+            ("10.0.0.0/8", None, 0),
+            ("10.0.0.0/8", Some(0), 0),
+            ("10.0.0.0/8", Some(7), 7),
+            ("fd00::/8", None, 1024),
+            ("fd00::/8", Some(0), 1024),
+            ("fd00::/8", Some(7), 7),
+        ] {
+            let route = KernelRoute { priority, ..KernelRoute::to(dst.parse().unwrap()) };
+            assert_eq!(metric(&route), is, "{dst} {priority:?}");
+        }
+    }
+
+    #[test]
+    fn a_route_is_found_by_what_it_is_for_the_kernel() {
+        let routes = [
+            route("fd00::/8", |route| route.priority = Some(1024)),
+            route("10.0.0.0/8", |route| route.scope = Some(253)),
+        ];
+        let index = RouteIndex::of(&routes);
+        assert_eq!(index.find(&route("fd00::/8", |_| ())), Some(&routes[0]));
+        assert_eq!(index.find(&route("fd00::/8", |route| route.scope = Some(253))), Some(&routes[0]));
+        assert!(index.has(&route("10.0.0.0/8", |route| (route.scope, route.priority) = (Some(253), Some(0)))));
+        assert!(!index.has(&route("10.0.0.0/8", |route| route.scope = Some(0))), "the scope of an IPv4 route counts");
+        assert!(!index.has(&route("fd00::/8", |route| route.priority = Some(7))));
+        assert!(!index.has(&route("fd00::/8", |route| route.index = Some(3))));
+    }
+}

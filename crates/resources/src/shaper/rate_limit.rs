@@ -185,4 +185,17 @@ mod tests {
         assert_eq!(refusal(8, u64::from(u32::MAX) * 8), "burst cannot be more than 4GB");
         assert_eq!(refusal(8, u64::MAX), "burst cannot be more than 4GB");
     }
+    #[test]
+    fn a_limit_is_printed_with_what_decides_how_long_a_packet_waits() {
+        let text = |fq_codel| RateLimit::checked(8_000_000, 80_000, Duration::from_millis(30), fq_codel).unwrap();
+        assert_eq!(text(false).to_string(), "8000000 bit/s, burst 10000 bytes, latency 30 ms");
+        assert_eq!(text(true).to_string(), "8000000 bit/s, burst 10000 bytes, fq_codel");
+        assert!(text(true).has_fq_codel() && !text(false).has_fq_codel());
+    }
+
+    #[test]
+    fn the_lowest_rate_and_the_highest_burst_are_taken() {
+        let lowest = RateLimit::checked(8, u64::from(u32::MAX) * 8 - 1, USUAL_LATENCY, false).unwrap();
+        assert_eq!((lowest.rate, lowest.burst), (1, u32::MAX - 1));
+    }
 }

@@ -304,3 +304,96 @@ fn unknown_kind(error: &cnikit_netlink::Error, wanted: &Shaper) -> Error {
         .detail(error.to_string())
         .hint("`modprobe sch_tbf`, `modprobe sch_htb cls_u32`, `modprobe sch_fq_codel`, or boot a kernel that has them")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::shaper::{CountedTraffic, USUAL_LATENCY};
+
+    fn shaper(fq_codel: bool, subnets: &[&str]) -> Shaper {
+        let subnets: Vec<String> = subnets.iter().map(|subnet| (*subnet).to_owned()).collect();
+        let filters = CountedTraffic::checked(&subnets, &[]).unwrap().of_ingress();
+        let limit = RateLimit::checked(8_000_000, 800_000, USUAL_LATENCY, fq_codel).unwrap();
+        let mut link = Link::default();
+        link.mtu = 1500;
+        Shaper::wanted(&limit, &link, filters)
+    }
+
+    #[test]
+    fn a_limit_of_everything_is_a_tbf_and_one_of_a_part_an_htb_with_a_queue_of_its_own() {
+        for (shaper, kind, has_fifo, compares_limit) in [
+            (shaper(false, &[]), "tbf", false, true),
+            (shaper(true, &[]), "tbf", false, true),
+            (shaper(false, &["10.0.0.0/8"]), "htb", true, true),
+            (shaper(true, &["10.0.0.0/8"]), "htb", false, false),
+        ] {
+            assert_eq!((shaper.kind(), shaper.has_fifo(), shaper.compares_limit()), (kind, has_fifo, compares_limit));
+        }
+    }
+
+    #[test]
+    fn a_shaper_is_met_by_one_with_all_its_properties() {
+        let changes: [fn(&mut Shaper); 5] = [
+            |found| found.fq_codel = !found.fq_codel,
+            |found| found.filters.clear(),
+            |found| found.bucket.rate += 1,
+            |found| found.bucket.limit += 1,
+            |found| found.bucket.buffer += 1,
+        ];
+        let wanted = shaper(false, &["10.0.0.0/8"]);
+        assert!(wanted.is_met_by(&wanted));
+        for (place, change) in changes.into_iter().enumerate() {
+            let mut found = wanted.clone();
+            change(&mut found);
+            assert!(!wanted.is_met_by(&found), "{place}");
+        }
+        // fq_codel has a limit of its own, in packets.
+        let wanted = shaper(true, &["10.0.0.0/8"]);
+        let mut found = wanted.clone();
+        found.bucket.limit += 1;
+        assert!(wanted.is_met_by(&found));
+    }
+
+    #[test]
+    fn a_bucket_in_bytes_may_be_rounded_and_one_in_ticks_may_not() {
+        let tbf = |buffer, burst| Tbf { rate: 1, limit: 1, buffer, burst };
+        for (burst, found, is_same) in [
+            (None, 100, true),
+            (None, 101, false),
+            (Some(1), 68, true),
+            (Some(1), 132, true),
+            (Some(1), 133, false),
+            (Some(1), 67, false),
+        ] {
+            assert_eq!(is_same_buffer(&tbf(100, burst), &tbf(found, None)), is_same, "{burst:?} {found}");
+        }
+    }
+
+    #[test]
+    fn a_root_is_a_shaper_by_its_kind_its_handle_and_the_class_of_what_is_not_limited() {
+        let qdisc = |kind: &str, handle, default_class| Qdisc {
+            handle,
+            kind: kind.to_owned(),
+            tbf: None,
+            default_class,
+            fifo_limit: None,
+        };
+        for (root, is_ours) in [
+            (qdisc("tbf", ROOT_HANDLE, None), true),
+            (qdisc("htb", ROOT_HANDLE, Some(UNLIMITED)), true),
+            (qdisc("htb", ROOT_HANDLE, Some(1)), false),
+            (qdisc("htb", ROOT_HANDLE, None), false),
+            (qdisc("tbf", ROOT_HANDLE + 1, None), false),
+            (qdisc("htb", 0, Some(UNLIMITED)), false),
+            (qdisc("fq_codel", ROOT_HANDLE, Some(UNLIMITED)), false),
+        ] {
+            assert_eq!(is_shaper(&root), is_ours, "{root:?}");
+        }
+    }
+
+    #[test]
+    fn only_a_root_that_is_a_shaper_has_one() {
+        assert!(Root::Kernels.shaper().is_none() && Root::Shaper(None).shaper().is_none());
+        assert!(Root::Shaper(Some(shaper(false, &[]))).shaper().is_some());
+    }
+}

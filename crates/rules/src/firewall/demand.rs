@@ -26,3 +26,24 @@ pub(super) struct Isolation {
     /// Whether its containers are isolated from each other too.
     pub(super) within: bool,
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_rule_is_wanted_without_an_address_or_what_to_do_with_it() {
+        let address = [IpAddr::from([10, 1, 0, 2])];
+        let isolation = Isolation { bridge: "cni0".into(), within: false };
+        for (addresses, accepts, isolation, is_empty) in [
+            (&address[..], true, None, false),
+            (&address, false, Some(&isolation), false),
+            (&address, true, Some(&isolation), false),
+            (&address, false, None, true),
+            (&[], true, Some(&isolation), true),
+        ] {
+            let demand = Demand { addresses, accepts, isolation, admin_chain: "CNI-ADMIN" };
+            assert_eq!(demand.is_empty(), is_empty, "{addresses:?} {accepts} {isolation:?}");
+        }
+    }
+}

@@ -91,3 +91,36 @@ impl fmt::Display for FirewallBackend {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_has_a_name_unless_it_is_automatic() {
+        for (name, backend, of_rules) in [
+            ("iptables", Some(FirewallBackend::Iptables), Backend::Iptables),
+            ("nftables", Some(FirewallBackend::Nftables), Backend::Nftables),
+            ("firewalld", Some(FirewallBackend::Firewalld), Backend::Automatic),
+            ("ipset", None, Backend::Automatic),
+            ("", None, Backend::Automatic),
+        ] {
+            assert_eq!(FirewallBackend::named(name), backend, "{name}");
+            assert_eq!(backend.unwrap_or_default().of_rules(), of_rules, "{name}");
+        }
+        let automatic = FirewallBackend::Automatic.to_string();
+        assert_eq!(automatic, "firewalld if it runs, iptables if it works, otherwise nftables");
+    }
+
+    #[test]
+    fn a_policy_names_the_links_and_whether_their_containers_are_isolated_from_each_other() {
+        let names = vec!["cni0".to_owned()];
+        for (policy, found, word) in [
+            (IngressPolicy::Open, None, "open"),
+            (IngressPolicy::SameBridge(names.clone()), Some((&names[..], false)), "same-bridge"),
+            (IngressPolicy::Isolated(names.clone()), Some((&names[..], true)), "isolated"),
+        ] {
+            assert_eq!((policy.names(), policy.word()), (found, word));
+        }
+    }
+}

@@ -26,3 +26,19 @@ pub(super) fn refuse_or_log(map: &PortMap, conflicts: &[Conflict]) -> Result<()>
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_conflict_is_refused_by_name_unless_the_first_container_keeps_the_port() {
+        let mut map = PortMap::tried([10, 1, 0, 2].into());
+        let conflicts = [Conflict { mapping: map.mappings[0].clone(), holder: "c-other".into() }];
+        let refused = refuse_or_log(&map, &conflicts).unwrap_err().to_string();
+        assert!(refused.contains("tcp 1 of the host leads to c-other already"), "{refused}");
+        refuse_or_log(&map, &[]).unwrap();
+        map.on_conflict = OnPortConflict::KeepFirst;
+        refuse_or_log(&map, &conflicts).unwrap();
+    }
+}

@@ -219,3 +219,143 @@ pub(super) fn by_port<'a>(mappings: impl Iterator<Item = &'a Mapping>) -> HashMa
     }
     ports
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ip(address: &str) -> IpAddr {
+        address.parse().unwrap()
+    }
+
+    /// A mapping of TCP to port 80.
+    fn mapping(host_port: u16, host: Option<&str>) -> Mapping {
+        Mapping { host_port, container_port: 80, protocol: L4Protocol::Tcp, host_address: host.map(ip) }
+    }
+
+    fn map(addresses: &[&str], mappings: Vec<Mapping>) -> PortMap {
+        let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
+        PortMap { addresses, mappings, ..PortMap::tried(ip("10.1.0.2")) }
+    }
+
+    #[test]
+    fn a_mapping_is_for_its_address_and_an_unspecified_one_for_every_address_of_its_family() {
+        for (own, host, is_for) in [
+            (None, "192.0.2.1", true),
+            (None, "2001:db8::1", true),
+            (Some("192.0.2.1"), "192.0.2.1", true),
+            (Some("192.0.2.1"), "192.0.2.2", false),
+            (Some("0.0.0.0"), "192.0.2.2", true),
+            (Some("0.0.0.0"), "2001:db8::1", false),
+            (Some("::"), "2001:db8::1", true),
+            (Some("::"), "192.0.2.2", false),
+        ] {
+            assert_eq!(mapping(1, own).is_for(ip(host)), is_for, "{own:?} {host}");
+        }
+    }
+
+    #[test]
+    fn mappings_overlap_if_some_connection_meets_both() {
+        for (one, other, overlaps) in [
+            (mapping(1, None), mapping(1, Some("192.0.2.1")), true),
+            (mapping(1, Some("192.0.2.1")), mapping(1, None), true),
+            (mapping(1, Some("192.0.2.1")), mapping(1, Some("0.0.0.0")), true),
+            (mapping(1, Some("192.0.2.1")), mapping(1, Some("192.0.2.2")), false),
+            (mapping(1, Some("0.0.0.0")), mapping(1, Some("::")), false),
+            (mapping(1, None), mapping(2, None), false),
+            (mapping(1, None), Mapping { protocol: L4Protocol::Udp, ..mapping(1, None) }, false),
+        ] {
+            assert_eq!((one.overlaps(&other), other.overlaps(&one)), (overlaps, overlaps), "{one} and {other}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_leads_to_an_address_of_the_family_of_its_host_address() {
+        let v4 = mapping(8080, Some("0.0.0.0"));
+        assert_eq!(v4.dnat_target(ip("10.1.0.2")), Some("10.1.0.2:80".parse().unwrap()));
+        assert_eq!(v4.dnat_target(ip("fd00::2")), None);
+        assert_eq!(mapping(1, None).dnat_target(ip("fd00::2")), Some("[fd00::2]:80".parse().unwrap()));
+    }
+
+    #[test]
+    fn the_flows_of_a_mapping_are_to_its_port_and_its_only_address() {
+        let target = "10.1.0.2:80".parse().unwrap();
+        let flows = |address| Flows { protocol: 6, port: 8080, address, target };
+        assert_eq!(mapping(8080, Some("192.0.2.1")).flows_to(target), flows(Some(ip("192.0.2.1"))));
+        for every in [None, Some("0.0.0.0")] {
+            assert_eq!(mapping(8080, every).flows_to(target), flows(None), "{every:?}");
+        }
+    }
+
+    #[test]
+    fn a_mapping_is_printed_with_its_host_address() {
+        assert_eq!(mapping(8080, None).to_string(), "tcp 8080 to 80");
+        assert_eq!(mapping(8080, Some("192.0.2.1")).to_string(), "tcp 192.0.2.1:8080 to 80");
+        assert_eq!(mapping(8080, Some("::1")).to_string(), "tcp [::1]:8080 to 80");
+    }
+
+    #[test]
+    fn ports_lead_to_the_first_address_of_a_family_that_a_mapping_is_for() {
+        let addresses = ["10.1.0.2/24", "10.2.0.2/24", "fd00::2/64"];
+        let both = map(&addresses, vec![mapping(1, Some("192.0.2.1")), mapping(2, None)]);
+        assert_eq!((both.target(true), both.target(false)), (Some(ip("10.1.0.2")), Some(ip("fd00::2"))));
+        assert_eq!(both.mappings_to(ip("10.1.0.2")).count(), 2);
+        assert_eq!(both.mappings_to(ip("fd00::2")).collect::<Vec<_>>(), [&mapping(2, None)]);
+        let v4 = map(&addresses, vec![mapping(1, Some("192.0.2.1"))]);
+        assert_eq!((v4.target(true), v4.target(false)), (Some(ip("10.1.0.2")), None));
+        let led: Vec<(Option<IpAddr>, SocketAddr)> =
+            both.flows().into_iter().map(|flows| (flows.address, flows.target)).collect();
+        assert_eq!(
+            led,
+            [
+                (Some(ip("192.0.2.1")), "10.1.0.2:80".parse().unwrap()),
+                (None, "10.1.0.2:80".parse().unwrap()),
+                (None, "[fd00::2]:80".parse().unwrap()),
+            ]
+        );
+    }
+
+    #[test]
+    fn addresses_and_networks_are_those_of_one_family_and_networks_once_each() {
+        let map = map(&["10.1.0.2/24", "10.1.0.3/24", "10.2.0.2/16", "fd00::2/64"], Vec::new());
+        assert_eq!(map.addresses_of(IpVersion::V4), [ip("10.1.0.2"), ip("10.1.0.3"), ip("10.2.0.2")]);
+        assert_eq!(map.addresses_of(IpVersion::V6), [ip("fd00::2")]);
+        let networks = |ipv4| map.networks(ipv4).iter().map(ToString::to_string).collect::<Vec<_>>();
+        assert_eq!(
+            (networks(true), networks(false)),
+            (vec!["10.1.0.0/24".into(), "10.2.0.0/16".into()], vec!["fd00::/64".into()])
+        );
+    }
+
+    #[test]
+    fn the_versions_are_those_of_the_addresses() {
+        for (addresses, versions) in [
+            (&["10.1.0.2/24"][..], &[IpVersion::V4][..]),
+            (&["fd00::2/64"], &[IpVersion::V6]),
+            (&["fd00::2/64", "10.1.0.2/24"], &[IpVersion::V4, IpVersion::V6]),
+            (&[], &[]),
+        ] {
+            assert_eq!(map(addresses, Vec::new()).versions().collect::<Vec<_>>(), versions, "{addresses:?}");
+        }
+    }
+
+    /// For each mapping one rule that leads to the container, and one that masquerades, for each network if they are for hairpins.
+    #[test]
+    fn as_many_rules_are_needed_as_the_family_with_more_networks_has() {
+        let hairpin = map(&["10.1.0.2/24", "fd00::2/64", "fd01::2/64"], vec![mapping(1, None), mapping(2, None)]);
+        assert_eq!(hairpin.rules_needed(), 6);
+        for masquerades in [Masquerades::Nothing, Masquerades::All] {
+            assert_eq!(PortMap { masquerades, ..hairpin.clone() }.rules_needed(), 4, "{masquerades:?}");
+        }
+    }
+
+    #[test]
+    fn mappings_are_removed_by_value_and_grouped_by_protocol_and_port() {
+        let all = vec![mapping(1, None), mapping(1, Some("192.0.2.1")), mapping(2, None)];
+        let rest = map(&["10.1.0.2/24"], all.clone()).without([mapping(1, None)].iter());
+        assert_eq!(rest.mappings, all[1..]);
+        let grouped = by_port(all.iter());
+        assert_eq!(grouped[&(L4Protocol::Tcp, 1)], [&all[0], &all[1]]);
+        assert_eq!((grouped.len(), &grouped[&(L4Protocol::Tcp, 2)][..]), (2, &[&all[2]][..]));
+    }
+}

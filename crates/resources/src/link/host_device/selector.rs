@@ -385,4 +385,67 @@ mod tests {
         fs::remove_file(shown.join("device")).unwrap();
         assert_eq!(parent_in_sysfs(&link, &links), None, "it has no device");
     }
+    #[test]
+    fn a_selector_is_about_a_device_by_what_it_selects() {
+        let mut link = Link::default();
+        link.mac = "02:00:00:00:00:01".parse().ok();
+        link.permanent_address = "02:00:00:00:00:02".parse().ok();
+        let mut parent = ParentDevice::default();
+        parent.name = "0000:00:03.0".to_owned();
+        link.parent = Some(parent);
+        let altnames = ["enp0s3".to_owned()];
+        let address = |text: &str| DeviceSelector::HardwareAddress(text.parse().unwrap());
+        for (selector, is_about) in [
+            (DeviceSelector::Name("eth7".into()), true),
+            (DeviceSelector::Name("enp0s3".into()), true),
+            (DeviceSelector::Name("eth8".into()), false),
+            (address("02:00:00:00:00:01"), true),
+            (address("02:00:00:00:00:02"), true),
+            (address("02:00:00:00:00:03"), false),
+            (DeviceSelector::KernelPath("/sys/devices/pci0000:00/0000:00:03.0".into()), true),
+            (DeviceSelector::KernelPath("/sys/devices/pci0000:00/0000:00:04.0".into()), false),
+            (DeviceSelector::Pci("0000:00:03.0".into()), true),
+            (DeviceSelector::Pci("0000:00:04.0".into()), false),
+            (DeviceSelector::Auxiliary("0000:00:03.0".into()), true),
+            (DeviceSelector::Auxiliary("mlx5_core.sf.4".into()), false),
+            (DeviceSelector::Unknown("eth7".into()), false),
+        ] {
+            assert_eq!(selector.is_about("eth7", &altnames, &link), is_about, "{selector}");
+        }
+        assert!(!DeviceSelector::Pci("0000:00:03.0".into()).is_about("eth7", &altnames, &Link::default()));
+        assert_eq!(pci_address(&link), None, "nothing tells the bus");
+        link.parent.as_mut().unwrap().bus = "pci".to_owned();
+        assert_eq!(pci_address(&link).as_deref(), Some("0000:00:03.0"));
+        assert_eq!(pci_address(&Link::default()), None);
+    }
+
+    #[test]
+    fn a_selector_is_printed_with_the_kind_of_its_device() {
+        for (selector, text) in [
+            (DeviceSelector::Name("eth7".into()), "device eth7"),
+            (DeviceSelector::Unknown("dev-1".into()), "device dev-1"),
+            (
+                DeviceSelector::HardwareAddress("02:00:00:00:00:01".parse().unwrap()),
+                "device with the address 02:00:00:00:00:01",
+            ),
+            (DeviceSelector::KernelPath("/sys/devices/a/b".into()), "device at /sys/devices/a/b"),
+            (DeviceSelector::Pci("0000:00:03.0".into()), "PCI device 0000:00:03.0"),
+            (DeviceSelector::Auxiliary("mlx5_core.sf.4".into()), "auxiliary device mlx5_core.sf.4"),
+        ] {
+            assert_eq!(selector.to_string(), text);
+        }
+        let unknown = DeviceSelector::Unknown("dev-1".into()).explain_missing().unwrap().to_string();
+        assert!(unknown.contains("runtime config DeviceID dev-1 not found or unsupported"), "{unknown}");
+        assert!(DeviceSelector::Name("eth7".into()).explain_missing().is_none());
+    }
+
+    #[test]
+    fn a_device_includes_its_devices_on_the_virtio_bus_and_names_are_sorted() {
+        let device = tempfile::tempdir().unwrap();
+        ["virtio1", "virtio0", "net"].iter().for_each(|name| fs::create_dir(device.path().join(name)).unwrap());
+        let all = [device.path().to_owned(), device.path().join("virtio0"), device.path().join("virtio1")];
+        assert_eq!(with_virtio(device.path()), all);
+        assert_eq!(listed(device.path()).unwrap(), ["net", "virtio0", "virtio1"]);
+        assert_eq!(listed(&device.path().join("absent")).unwrap(), Vec::<String>::new());
+    }
 }
