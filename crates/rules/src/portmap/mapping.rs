@@ -235,7 +235,7 @@ mod tests {
 
     fn map(addresses: &[&str], mappings: Vec<Mapping>) -> PortMap {
         let addresses = addresses.iter().map(|address| address.parse().unwrap()).collect();
-        PortMap { addresses, mappings, ..PortMap::tried(ip("10.1.0.2")) }
+        PortMap { mappings, addresses, ..PortMap::tried(ip("10.1.0.2")) }
     }
 
     #[test]
