@@ -12,7 +12,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use cnikit_process::Deadline;
-use cnikit_testkit::campaign::case_limit;
+use cnikit_testkit::campaign::{SummaryLine, case_limit};
 use cnikit_testkit::{Host, Subject};
 use cnikit_tests::switched::{Until, execute_until};
 use cnikit_tests::{NAMES, released};
@@ -391,6 +391,8 @@ fn a_node_that_executes_a_plugin_all_the_while_never_sees_a_half() {
     assert_eq!(failures, Vec::<String>::new());
     assert!(times > 2 * rounds, "it was executed {times} times only");
     assert_eq!(node.files().len(), NAMES.len() + 3, "temporary files are left: {:?}", node.files().into_keys());
+    let what = "install beside a plugin that is executed";
+    SummaryLine { tried: rounds, of: ALL_INSTALLATIONS, ..SummaryLine::new(what, "installations") }.print();
 }
 
 #[test]

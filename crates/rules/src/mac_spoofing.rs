@@ -140,6 +140,27 @@ mod tests {
             assert!(shortened(RULES.comment(&tag)).len() <= LONGEST_COMMENT);
             assert_eq!(RULES.ids(&tag).count(), if length <= 233 { 2 } else { 1 });
         }
+        assert_eq!(RULES.names(&tag("n1", &long[..233])).map(|name| name.len()).max(), Some(LONGEST_CHAIN));
+        assert_eq!(shortened(RULES.comment(&tag("n1", &long))).len(), LONGEST_COMMENT);
+    }
+
+    #[test]
+    fn rules_with_hashed_ids_have_the_second_choice_alone() {
+        let hashed = PortRules { hashed: true, ..RULES };
+        let all: Vec<_> = RULES.names(&tag("n1", "c1")).collect();
+        assert_eq!(hashed.names(&tag("n1", "c1")).collect::<Vec<_>>(), all[2..]);
+    }
+
+    #[test]
+    fn the_table_has_the_shared_chains_and_all_that_an_attachment_may_have() {
+        let tag = tag("n1", "c1");
+        let layout = RULES.empty_layout(&tag);
+        let base: Vec<_> = RULES.base.iter().map(|(name, ..)| *name).collect();
+        assert!(!base.is_empty() && layout.rule_chains == base, "{:?}", layout.rule_chains);
+        assert_eq!(layout.chains.iter().map(|chain| chain.name).collect::<Vec<_>>(), base);
+        assert!(layout.owned_chains.iter().map(|chain| &chain.name).eq(&RULES.names(&tag).collect::<Vec<_>>()));
+        let commented = PortRules { table_comment: Some("for a test"), ..RULES };
+        assert_eq!(commented.empty_layout(&tag).table_comment, Some("for a test"));
     }
 
     #[test]

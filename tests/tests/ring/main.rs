@@ -74,9 +74,9 @@ fn main() -> ExitCode {
 /// The tests that `CNIKIT_RING_PART` chooses: all, or every nth one, because neighbours in the list take alike long.
 fn part_of(tests: Vec<Test>) -> Vec<Test> {
     let Ok(part) = std::env::var("CNIKIT_RING_PART") else { return tests };
-    let numbers = part.split_once('/').and_then(|(n, count)| Some((n.parse().ok()?, count.parse().ok()?)));
-    let Some((n @ 1.., count)) = numbers.filter(|(n, count): &(usize, usize)| n <= count) else {
-        panic!("CNIKIT_RING_PART={part}: not such as 2/4");
-    };
-    tests.into_iter().skip(n - 1).step_by(count).collect()
+    let numbers = part.split_once('/').map(|(n, count)| [n, count].map(str::parse::<usize>));
+    match numbers {
+        Some([Ok(n @ 1..), Ok(count)]) if n <= count => tests.into_iter().skip(n - 1).step_by(count).collect(),
+        _ => panic!("CNIKIT_RING_PART={part}: not such as 2/4"),
+    }
 }

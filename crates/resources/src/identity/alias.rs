@@ -125,32 +125,6 @@ pub fn hex(bytes: &[u8]) -> String {
 mod tests {
     use super::*;
 
-    #[test]
-    fn an_alias_has_both_hashes_within_the_kernels_limit() {
-        let tag = AttachmentId { network: "n".repeat(300), container: "c".into(), ifname: "eth0".into() };
-        let alias = of(&tag);
-        assert_eq!(alias.len(), LONGEST);
-        assert_eq!(mark(&alias).map(str::len), Some(56));
-    }
-
-    #[test]
-    fn the_alias_of_a_port_records_the_mac_of_the_other_end_whatever_the_names() {
-        let mac = Mac([2, 0, 0, 0, 0, 7]);
-        for network in ["n".to_owned(), "n".repeat(300)] {
-            let tag = AttachmentId { network, container: "c".into(), ifname: "eth0".into() };
-            let port = |alias| {
-                let mut port = Link::default();
-                port.alias = Some(alias);
-                port
-            };
-            let ours = port(of_port(&tag, mac));
-            assert!(ours.alias.as_ref().is_some_and(|alias| alias.len() <= LONGEST));
-            assert_eq!(owner(&ours, &tag), AliasOwner::This);
-            assert_eq!((recorded_mac(&ours), clear_text(&ours).map(|text| &text[..1])), (Some(mac), Some("n")));
-            assert_eq!(recorded_mac(&port(of(&tag))), None, "an older version records none");
-            assert_eq!(recorded_mac(&port(format!("other {mac}"))), None);
-        }
-    }
     fn tag(network: &str, container: &str) -> AttachmentId {
         AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() }
     }
@@ -161,6 +135,26 @@ mod tests {
         link
     }
 
+    #[test]
+    fn an_alias_has_both_hashes_within_the_kernels_limit() {
+        let alias = of(&tag(&"n".repeat(300), "c"));
+        assert_eq!(alias.len(), LONGEST);
+        assert_eq!(mark(&alias).map(str::len), Some(56));
+    }
+
+    #[test]
+    fn the_alias_of_a_port_records_the_mac_of_the_other_end_whatever_the_names() {
+        let mac = Mac([2, 0, 0, 0, 0, 7]);
+        for network in ["n".to_owned(), "n".repeat(300)] {
+            let tag = tag(&network, "c");
+            let ours = link(&of_port(&tag, mac));
+            assert!(ours.alias.as_ref().is_some_and(|alias| alias.len() <= LONGEST));
+            assert_eq!(owner(&ours, &tag), AliasOwner::This);
+            assert_eq!((recorded_mac(&ours), clear_text(&ours).map(|text| &text[..1])), (Some(mac), Some("n")));
+            assert_eq!(recorded_mac(&link(&of(&tag))), None, "an older version records none");
+            assert_eq!(recorded_mac(&link(&format!("other {mac}"))), None);
+        }
+    }
     /// Links of containers that run have such aliases: their form stays as it is.
     #[test]
     fn a_mark_is_the_hash_of_the_network_and_that_of_the_tag() {
