@@ -51,6 +51,13 @@ release_target() {
 }
 has_std() { compgen -G "$(rustc --print target-libdir --target "$1")/libstd-*.rlib" >/dev/null; }
 
+# WORKSPACE: cargo's flags for what is built and tested together. The agent is apart: few need it, and with it every build has a TLS library,
+# and other crates have its features. With $CNIKIT_WITH_AGENT it is among them, as in CI, which compiles what both use once instead of twice.
+# AGENT: those for the agent.
+WORKSPACE=(--workspace --exclude cnikit-agent)
+AGENT=(--package cnikit-agent)
+[ -z "${CNIKIT_WITH_AGENT:-}" ] || WORKSPACE=(--workspace) AGENT=(--workspace)
+
 # need COMMAND PACKAGE: installs a Debian package for a command that is not there.
 missing=()
 need() { command -v "$1" >/dev/null || missing+=("$2"); }
@@ -59,6 +66,7 @@ need() { command -v "$1" >/dev/null || missing+=("$2"); }
 need_linker() {
     need cc gcc
     [ -e /usr/include/stdio.h ] || missing+=(libc6-dev)
+    [ -z "${CNIKIT_WITH_AGENT:-}" ] || need_protoc
 }
 
 # need_protoc: the compiler of protocol buffers, and the definitions that come with it, which Debian has in a package of their own.
@@ -422,7 +430,7 @@ unpack_etcd() {
 # built_program NAME: builds the programs of the workspace, and prints the path of one. With the examples, whose dependencies are those of
 # tests, they have the features that `scripts/test` builds them with: `--bin NAME` alone would compile half of the crates anew.
 built_program() {
-    cargo build --workspace --exclude cnikit-agent --bins --examples --locked --message-format json-render-diagnostics |
+    cargo build "${WORKSPACE[@]}" --bins --examples --locked --message-format json-render-diagnostics |
         sed -n 's|.*"executable":"\([^"]*/'"$1"'\)".*|\1|p'
 }
 

@@ -91,18 +91,10 @@ fn build_once() -> PathBuf {
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
     let profile = if cfg!(debug_assertions) { "dev" } else { "release" };
-    cargo.args([
-        "build",
-        "--quiet",
-        "--locked",
-        "--workspace",
-        "--exclude",
-        "cnikit-agent",
-        "--bins",
-        "--examples",
-        "--profile",
-        profile,
-    ]);
+    cargo.args(["build", "--quiet", "--locked", "--workspace", "--bins", "--examples", "--profile", profile]);
+    if std::env::var_os("CNIKIT_WITH_AGENT").is_none_or(|value| value.is_empty()) {
+        cargo.args(["--exclude", "cnikit-agent"]);
+    }
     let built_well = cargo.status().expect("cargo can be started");
     assert!(built_well.success(), "the binaries do not build");
     built()
