@@ -459,6 +459,27 @@ fn gc_removes_what_is_of_the_network_and_not_valid() {
     }
 }
 
+/// A script that appends all rules of a file to those that are there doubles each of them.
+#[test]
+fn rules_that_were_loaded_twice_are_put_in_order_by_add_and_removed_by_del_and_gc() {
+    for way in HALVES {
+        let host = Host::new();
+        let net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+        let [one, two] = [net.attach("c-one"), net.attach("c-two")];
+        let half = way.half();
+        for program in ["iptables", "ip6tables"] {
+            host.sh(&format!("{program}-{half}-save -t filter | grep -v ^: | {program}-{half}-restore --noflush"));
+        }
+        net.firewall.call(&host, "ADD", one.id, &one.container.path(), &[("prevResult", one.result.clone())]).ok();
+        net.check(&one).ok();
+        net.detach(&one);
+        assert!(!net.names(&one), "{way:?}: {}", net.rules());
+        net.check(&two).ok();
+        net.gc(json!([]));
+        assert!(!net.names(&two) && !net.rules().contains("cni0"), "{way:?}: {}", net.rules());
+    }
+}
+
 /// As `tampering::FIREWALL` has it for the other half.
 const LEGACY: [Tampering; 4] = [
     Tampering::on_host(

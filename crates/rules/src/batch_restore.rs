@@ -217,3 +217,54 @@ impl Round {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_iptables::IptablesRule;
+    use cnikit_skel::Error;
+
+    use super::*;
+
+    fn wanted(exclusive: &[&str], changes: impl Fn(&mut Changes) -> Result<()> + 'static) -> Wanted {
+        let made = move |_: &Table| {
+            let mut made = Changes::default();
+            changes(&mut made).map(|()| made)
+        };
+        Wanted { changes: Box::new(made), exclusive: exclusive.iter().map(|text| (*text).to_owned()).collect() }
+    }
+
+    fn adding(chain: &'static str, exclusive: &[&str]) -> Wanted {
+        wanted(exclusive, move |changes| {
+            changes.append(chain, &IptablesRule::any().jump("ACCEPT"));
+            Ok(())
+        })
+    }
+
+    fn removing() -> Wanted {
+        wanted(&[], |changes| {
+            changes.delete("A", &IptablesRule::any().jump("DROP"));
+            Ok(())
+        })
+    }
+
+    #[test]
+    fn one_write_has_what_only_adds_and_nothing_twice_or_one_removal() {
+        let mut outcomes = [RestoreOutcome::Left; 7];
+        let mut round = Round::default();
+        let mut add = |at, one: &Wanted| round.add(at, one, &Table::default(), &mut outcomes);
+        assert!(add(0, &adding("A", &[])) && add(1, &adding("B", &["tcp 80"])));
+        assert!(!add(2, &adding("C", &["tcp 80"])), "two want one port");
+        assert!(!add(3, &adding("A", &[])), "two want one line");
+        assert!(!add(4, &removing()), "what is removed may be what others count on");
+        assert!(add(5, &wanted(&[], |_| Ok(()))));
+        assert!(add(6, &wanted(&[], |_| Err(Error::config("refused")))), "it fails again, alone");
+        assert_eq!((round.all, round.changes.to_string()), (vec![0, 1], "-A A -j ACCEPT\n-A B -j ACCEPT\n".into()));
+        let mut left = [RestoreOutcome::Left; 7];
+        left[5] = RestoreOutcome::Unchanged;
+        assert_eq!(outcomes, left);
+        let mut alone = Round::default();
+        assert!(alone.add(4, &removing(), &Table::default(), &mut outcomes));
+        assert!(!alone.add(0, &adding("A", &[]), &Table::default(), &mut outcomes));
+        assert_eq!(alone.all, [4]);
+    }
+}

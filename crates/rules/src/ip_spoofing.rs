@@ -368,6 +368,8 @@ fn of_routed(addresses: &[IpAddr], mac: Mac, port: &str, main: &str) -> Content 
 
 #[cfg(test)]
 mod tests {
+    use cnikit_resources::alias::hex;
+
     use super::*;
 
     const OURS: Mac = Mac([0x02, 0x11, 0x22, 0x33, 0x44, 0x55]);
@@ -389,5 +391,121 @@ mod tests {
             }
             assert_eq!(content.own[0].last().map(|rule| &rule.verdict), Some(&Verdict::Drop));
         }
+    }
+
+    const LINK_LOCAL: &str = "fe80::11:22ff:fe33:4455";
+
+    fn check(is_port: bool) -> IpSpoofCheck {
+        let addresses = ["10.0.0.2", "fd00::2"].map(|one| one.parse().unwrap()).to_vec();
+        IpSpoofCheck { ifname: "eth0".into(), mac: Some(OURS), addresses, is_port }
+    }
+
+    /// The rules of each base chain and of each chain of the attachment, as nft prints them.
+    fn shown(check: &IpSpoofCheck) -> (Vec<Vec<String>>, Vec<Vec<String>>) {
+        let names = ["main", "dad", "nd", "ext", "ext2"].map(str::to_owned);
+        let content = check.content(&names[..check.rules().names.len()], "veth0", OURS);
+        let shown = |chains: Vec<Vec<Rule>>| -> Vec<Vec<String>> {
+            chains.iter().map(|rules| rules.iter().map(Rule::to_string).collect()).collect()
+        };
+        (shown(content.base), shown(content.own))
+    }
+
+    /// An address in the digits of `nft`.
+    fn digits(address: &str) -> String {
+        hex(&address.parse::<Ipv6Addr>().unwrap().octets())
+    }
+
+    #[test]
+    fn a_port_passes_what_is_from_its_addresses_and_nothing_that_is_for_servers_and_routers() {
+        let (base, own) = shown(&check(true));
+        assert_eq!(base[0], ["iifname \"veth0\" jump main"]);
+        let redirects = ["1 @th,0,8 0x05", "58 @th,0,8 0x89"];
+        assert_eq!(base[1], redirects.map(|one| format!("oifname \"veth0\" meta l4proto {one} drop")));
+        let main = [
+            "udp dport 68 drop",
+            "udp dport 546 drop",
+            "meta l4proto 2 @th,0,8 0x11 drop",
+            "meta l4proto 2 @th,0,8 0x30 drop",
+            "meta l4proto 103 drop",
+            "ip6 saddr :: meta l4proto 58 goto dad",
+            "meta l4proto 58 jump nd",
+            "ip saddr 10.0.0.2 accept",
+            "ip6 saddr fd00::2 meta l4proto != 255 goto ext",
+            &format!("ip6 saddr {LINK_LOCAL} meta l4proto != 255 goto ext"),
+            // The hardware type, the protocol and both lengths; the sender's MAC and address; the target's address.
+            "meta protocol arp @nh,0,48 0x000108000604 @nh,64,80 0x0211223344550a000002 accept",
+            "meta protocol arp @nh,0,64 0x0001080006040001 @nh,64,80 0x02112233445500000000 @nh,192,32 0x0a000002 accept",
+            "ip saddr 0.0.0.0 udp sport 68 udp dport 67 accept",
+            "drop",
+        ];
+        assert_eq!(own[0], main);
+        let headers = ["00", "2b", "2c", "33", "3c", "87", "8b", "8c"];
+        let once: Vec<String> = headers.iter().map(|one| format!("@nh,48,8 0x{one} jump ext2")).collect();
+        assert_eq!(own[3], [&once[..], &["accept".to_owned()]].concat());
+        assert_eq!(own[4], headers.map(|one| format!("@nh,320,8 0x{one} drop")));
+    }
+
+    /// The length of the payload, the next header and the hop limit are at byte 4 of the IPv6 header (RFC 8200, section 3); the
+    /// type is the first byte of a message, a target is at byte 8, and its options follow (RFC 4861, section 4).
+    #[test]
+    fn neighbour_discovery_is_of_its_own_addresses_with_its_own_mac() {
+        let (_, own) = shown(&check(true));
+        let of = |length: &str, kind: &str| format!("@nh,32,32 0x00{length}3aff @th,0,8 0x{kind}");
+        let addresses = ["fd00::2", LINK_LOCAL].map(digits);
+        let mut detection = Vec::new();
+        for address in &addresses {
+            detection.push(format!("{} @th,64,128 0x{address} accept", of("18", "87")));
+            detection.push(format!("{} @th,64,128 0x{address} @th,192,16 0x0e01 accept", of("20", "87")));
+        }
+        detection.push(format!("{} accept", of("08", "85")));
+        detection.extend(["83", "84", "8f"].map(|kind| format!("@th,0,8 0x{kind} accept")));
+        detection.push("drop".into());
+        assert_eq!(own[1], detection);
+        let mut neighbours = vec![
+            format!("{} return", of("18", "87")),
+            format!("{} @th,192,64 0x0101021122334455 return", of("20", "87")),
+        ];
+        for address in &addresses {
+            neighbours.push(format!("{} @th,64,128 0x{address} return", of("18", "88")));
+            neighbours.push(format!("{} @th,64,128 0x{address} @th,192,64 0x0201021122334455 return", of("20", "88")));
+        }
+        neighbours.push(format!("{} return", of("08", "85")));
+        neighbours.push(format!("{} @th,64,64 0x0101021122334455 return", of("10", "85")));
+        neighbours.extend(["87", "88", "85", "86", "89", "82", "97"].map(|kind| format!("@th,0,8 0x{kind} drop")));
+        assert_eq!(own[2], neighbours);
+    }
+
+    #[test]
+    fn a_routed_container_sends_from_its_addresses_and_is_no_router() {
+        let (base, own) = shown(&check(false));
+        assert_eq!(base, [["iifname \"veth0\" jump main"]]);
+        let main = [
+            "meta l4proto 1 @th,0,8 0x05 drop",
+            "meta l4proto 58 @th,0,8 0x86 drop",
+            "meta l4proto 58 @th,0,8 0x89 drop",
+            "ip saddr 10.0.0.2 accept",
+            "ip6 saddr fd00::2 accept",
+            &format!("ip6 saddr {LINK_LOCAL} accept"),
+            "ip6 saddr :: meta l4proto 58 accept",
+            "drop",
+        ];
+        assert_eq!(own, [main]);
+    }
+
+    #[test]
+    fn each_address_has_its_rules_once_and_an_address_of_ipv6_none_of_arp() {
+        let mut check = check(true);
+        check.addresses.push(LINK_LOCAL.parse().unwrap());
+        assert_eq!(shown(&check), shown(&super::tests::check(true)));
+        assert_eq!(by_family(&check.addresses, OURS).0, [IpAddr::from([10, 0, 0, 2]); 1]);
+        let arp = of_arp(LINK_LOCAL.parse().unwrap(), OURS);
+        assert_eq!(arp.map(|rule| rule.to_string()), ["meta protocol arp drop"; 2]);
+        assert!(
+            check
+                .to_string()
+                .starts_with("drop packets from the container with another source address than 10.0.0.2, ")
+        );
+        let none = check.content(&[], "veth0", OURS);
+        assert!(none.base.is_empty() && none.own.is_empty());
     }
 }

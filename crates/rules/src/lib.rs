@@ -37,6 +37,8 @@ mod choice;
 pub mod firewall;
 pub mod ip_spoofing;
 mod iptables;
+#[cfg(test)]
+mod lines;
 pub mod mac_spoofing;
 pub mod masquerade;
 pub mod nftables;

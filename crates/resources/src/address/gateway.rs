@@ -183,3 +183,83 @@ impl fmt::Display for Gateway {
         f.write_str(if self.force { ", in place of any other" } else { "" })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn network(text: &str) -> IpNetwork {
+        text.parse().unwrap()
+    }
+
+    fn present(text: &str) -> Address {
+        let scope = if text.starts_with("fe80") { 253 } else { GLOBAL };
+        Address { scope, ..crate::address::present(text) }
+    }
+
+    fn gateway(addresses: &[&str]) -> Gateway {
+        Gateway {
+            link: "br0".into(),
+            addresses: addresses.iter().map(|text| network(text)).collect(),
+            force: false,
+            containers: Vec::new(),
+            untrusted: Vec::new(),
+        }
+    }
+
+    #[test]
+    fn an_address_is_missing_unless_the_link_has_it_with_its_prefix() {
+        let wanted = gateway(&["10.1.0.1/24", "fd00::1/64"]);
+        assert_eq!(wanted.missing(&[]), wanted.addresses);
+        assert_eq!(wanted.missing(&[present("10.1.0.1/24")]), [network("fd00::1/64")]);
+        assert_eq!(wanted.missing(&[present("10.1.0.1/16"), present("fd00::1/64")]), [network("10.1.0.1/24")]);
+        assert_eq!(wanted.missing(&[present("fd00::1/64"), present("10.1.0.1/24")]), []);
+    }
+
+    #[test]
+    fn another_ipv4_address_or_an_overlapping_ipv6_network_is_in_the_way() {
+        let wanted = gateway(&["10.1.0.1/24", "fd00::1/64"]);
+        let of = |missing: &[&str], there: &[&str]| -> Vec<String> {
+            let missing: Vec<IpNetwork> = missing.iter().map(|text| network(text)).collect();
+            let there: Vec<Address> = there.iter().map(|text| present(text)).collect();
+            wanted.in_the_way(&missing, &there).iter().map(|one| one.address.to_string()).collect()
+        };
+        let (v4, v6) = (&["10.1.0.1/24"][..], &["fd00::1/64"][..]);
+        assert_eq!(of(v4, &["10.9.0.1/24", "fd00::9/64", "fe80::1/64"]), ["10.9.0.1/24"]);
+        assert_eq!(of(v6, &["10.9.0.1/24", "fd00::9/64", "fe80::1/64"]), ["fd00::9/64"]);
+        assert_eq!(of(v6, &["fd00::9/48", "fd00::9/96", "fd00:1::1/64"]), ["fd00::9/48", "fd00::9/96"]);
+        assert_eq!(of(v4, &["10.1.0.1/24"]), [""; 0], "it is wanted");
+        assert_eq!(of(&[], &["10.9.0.1/24"]), [""; 0], "nothing is missing");
+    }
+
+    #[test]
+    fn what_is_in_the_way_is_refused_with_both_addresses_unless_it_may_be_removed() {
+        let mut wanted = gateway(&["10.1.0.1/24", "fd00::1/64"]);
+        let said = wanted.refuse_unless_forced(&present("10.9.0.1/24")).unwrap_err().to_string();
+        let text = "\"br0\" already has an IP address different from 10.1.0.1/24, fd00::1/64: 10.9.0.1/24";
+        assert!(said.contains(text) && said.contains("ip address del 10.9.0.1/24 dev br0"), "{said}");
+        assert_eq!(wanted.to_string(), "gateway on br0: 10.1.0.1/24, fd00::1/64");
+        wanted.force = true;
+        wanted.refuse_unless_forced(&present("10.9.0.1/24")).unwrap();
+        assert_eq!(wanted.to_string(), "gateway on br0: 10.1.0.1/24, fd00::1/64, in place of any other");
+    }
+
+    #[test]
+    fn an_address_of_a_dhcp_servers_reply_is_not_given_to_the_host() {
+        let untrusted = vec![network("10.1.0.1/24")];
+        let wanted = Gateway { untrusted, ..gateway(&["10.1.0.1/24", "fd00::1/64"]) };
+        wanted.refuse_untrusted(&[network("fd00::1/64")]).unwrap();
+        let said = wanted.refuse_untrusted(&wanted.addresses).unwrap_err().to_string();
+        assert!(said.contains("the gateway 10.1.0.1/24 comes from the reply of a DHCP server, and br0"), "{said}");
+        assert!(wanted.to_string().ends_with("; the link must have 10.1.0.1/24 already"), "{wanted}");
+    }
+
+    #[test]
+    fn a_container_cannot_have_an_address_of_the_host() {
+        let [one, two] = [[10, 1, 0, 1], [10, 1, 0, 2]].map(IpAddr::from);
+        refuse_shared("br0", [one].into_iter(), &[two]).unwrap();
+        refuse_shared("br0", [].into_iter(), &[two]).unwrap();
+        let said = refuse_shared("br0", [one, two].into_iter(), &[two]).unwrap_err().to_string();
+        assert!(said.contains("the container cannot have 10.1.0.2: the host has it on br0"), "{said}");
+    }
+}

@@ -397,6 +397,7 @@ mod tests {
     use cnikit_types::Route;
 
     use super::*;
+    use crate::address::present;
 
     fn ips(ips: &[(&str, Option<&str>)]) -> Vec<Ip> {
         let ip = |(address, gateway): &(&str, Option<&str>)| Ip {
@@ -424,17 +425,7 @@ mod tests {
     }
 
     fn address(address: &str, tentative: bool, dad_failed: bool) -> Address {
-        Address {
-            index: 2,
-            address: address.parse().unwrap(),
-            no_dad: false,
-            no_prefix_route: false,
-            tentative,
-            dad_failed,
-            scope: 0,
-            permanent: true,
-            broadcast: None,
-        }
+        Address { tentative, dad_failed, ..present(address) }
     }
 
     fn drifts(verify: impl FnOnce(&mut Drifts)) -> Vec<String> {

@@ -274,3 +274,53 @@ fn sweep_in(kind: &str, marks: &Marks, netns: &Netns) -> Result<()> {
     let links: Vec<Link> = container.links_of_kind(kind)?.into_iter().filter(is_meant).collect();
     delete_all(&container, &links, is_meant)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn tag(container: &str) -> AttachmentId {
+        AttachmentId { network: "n".into(), container: container.into(), ifname: "eth0".into() }
+    }
+
+    fn link(group: u32, alias: Option<String>) -> Link {
+        let mut link = Link::default();
+        link.kind = Some("dummy".into());
+        link.group = group;
+        link.alias = alias;
+        link
+    }
+
+    #[test]
+    fn a_link_is_its_tags_by_alias_or_by_group_until_it_has_an_alias() {
+        let (own, other) = (tag("c1"), tag("c2"));
+        for (group, alias, whose) in [
+            (0, Some(&own), AliasOwner::This),
+            (0, Some(&other), AliasOwner::Another),
+            (group_of(&own), Some(&other), AliasOwner::Another),
+            (group_of(&own), None, AliasOwner::This),
+            (group_of(&other), None, AliasOwner::Another),
+            (0, None, AliasOwner::Unknown),
+        ] {
+            assert_eq!(owner(&link(group, alias.map(alias::of)), &own), whose, "{group} {alias:?}");
+        }
+        assert!(is("dummy", &link(0, None)) && !is("macvlan", &link(0, None)) && !is("dummy", &Link::default()));
+    }
+
+    #[test]
+    fn a_group_is_not_that_of_all_links_and_an_index_none_that_the_kernel_chooses() {
+        let tags: Vec<AttachmentId> = (0..100).map(|n| tag(&format!("c{n}"))).collect();
+        for tag in &tags {
+            let hash = tag.hash();
+            assert_eq!(group_of(tag), u32::from_be_bytes([hash[0], hash[1], hash[2], hash[3]]));
+            assert_eq!(high_index(tag), group_of(tag) / 8 + 0x2000_0000);
+            assert!(i32::try_from(high_index(tag)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_kernel_that_lacks_the_kind_is_told_by_its_module() {
+        let said = no_kind("VXLAN", "vxlan").to_string();
+        assert!(said.contains("this kernel has no VXLAN") && said.contains("`modprobe vxlan`"), "{said}");
+    }
+}

@@ -410,3 +410,96 @@ fn remove_rules_of_upstream(context: &ReleaseContext, netns: &Netns) -> Result<(
 /// The protocol number of a rule whose program names none.
 #[doc(alias = "RTPROT_UNSPEC")]
 const UPSTREAMS_PROTOCOL: u8 = 0;
+
+#[cfg(test)]
+mod tests {
+    use cnikit_netlink::KernelRoute;
+
+    use super::*;
+
+    fn route(dst: &str, table: u32) -> RouteCopy {
+        let route = KernelRoute { index: Some(3), table, ..KernelRoute::to(dst.parse().unwrap()) };
+        RouteCopy::new(&route).unwrap()
+    }
+
+    fn rule(from: &str, table: u32) -> StoredRule {
+        StoredRule { from: from.parse().unwrap(), table, priority: 32765 }
+    }
+
+    fn state(rules: &[&StoredRule], added: &[&RouteCopy], moved: &[&RouteCopy]) -> SourceState {
+        let [added, moved] = [added, moved].map(|routes| StoredRoute::all(routes.iter().copied().cloned()));
+        SourceState { index: 3, rules: rules.iter().copied().cloned().collect(), added, moved }
+    }
+
+    fn now(rules: &[&StoredRule], routes: &[&RouteCopy]) -> Now {
+        let rules = Rules { all: rules.iter().map(|stored| stored.rule()).collect() };
+        Now { index: 3, rules, routes: routes.iter().copied().cloned().collect() }
+    }
+
+    fn texts<'a>(routes: impl IntoIterator<Item = &'a RouteCopy>) -> Vec<String> {
+        routes.into_iter().map(|copy| format!("{} {}", copy.route().dst, copy.route().table)).collect()
+    }
+
+    #[test]
+    fn what_is_missing_is_added_and_only_what_was_ours_is_removed() {
+        let (main, own) = (route("10.0.0.0/24", MAIN_TABLE), route("10.0.0.0/24", 100));
+        let wanted = state(&[&rule("10.0.0.2/32", 100)], &[&own], &[&main]);
+        let nothing = SourceState { index: 3, ..SourceState::default() };
+        let foreign = rule("10.0.0.9/32", 100);
+        let first = now(&[&foreign], &[&main]).changes(&nothing, &wanted);
+        assert_eq!((first.add_rules, first.delete_rules), (vec![wanted.rules[0].rule()], Vec::new()));
+        assert_eq!((texts(&first.add_routes), texts(&first.delete_routes)), (texts([&own]), texts([&main])));
+
+        let made = now(&[&wanted.rules[0], &foreign], &[&own]);
+        let again = made.changes(&wanted, &wanted);
+        assert_eq!(again.to_string(), "changes of 0 routing rules and 0 routes", "a second ADD has nothing to do");
+
+        let back = made.changes(&wanted, &nothing);
+        assert_eq!((back.add_rules, back.delete_rules), (Vec::new(), vec![wanted.rules[0].rule()]));
+        assert_eq!((texts(&back.add_routes), texts(&back.delete_routes)), (texts([&main]), texts([&own])));
+
+        let elsewhere = now(&[], &[&main]).changes(&wanted, &nothing);
+        assert_eq!(elsewhere.to_string(), "changes of 0 routing rules and 0 routes", "all is as it was already");
+        let other_link = SourceState { index: 9, ..wanted.clone() };
+        assert_eq!(texts(&made.changes(&other_link, &nothing).add_routes), [""; 0], "its routes went with that link");
+    }
+
+    #[test]
+    fn a_repeated_add_counts_the_routes_that_it_moved_and_not_those_that_it_added() {
+        let (first, second) = (route("10.0.0.0/24", MAIN_TABLE), route("10.1.0.0/24", MAIN_TABLE));
+        let (own, hint) = (route("10.0.0.0/24", 100), route("10.2.0.0/24", MAIN_TABLE));
+        let before = state(&[], &[&own, &hint], &[&first]);
+        let there = now(&[], &[&own, &hint, &second]);
+        assert_eq!(texts(&there.main_routes(&before)), texts([&second, &first]));
+        assert_eq!(texts(&there.main_routes(&SourceState { index: 9, ..before.clone() })), texts([&second]));
+        let returned = now(&[], &[&first, &second]);
+        assert_eq!(texts(&returned.main_routes(&before)), texts([&first, &second]), "each once");
+    }
+
+    #[test]
+    fn a_rule_is_missed_unless_its_table_is_the_one_that_was_made_or_is_allowed() {
+        let of =
+            |tables| SourceRouting { ifname: "eth0".into(), addresses: Vec::new(), tables, data_dir: PathBuf::new() };
+        let fixed = of(SourceTables::Fixed(100));
+        let automatic = of(SourceTables::Automatic { add_source_hints: false });
+        let one = SourceAddress { address: "10.0.0.2/24".parse().unwrap(), gateway: None, has_static_gateway: false };
+        let drift = |routing: &SourceRouting, state: Option<&SourceState>, rules: &[&StoredRule]| {
+            let mut drifts = Drifts::default();
+            routing.verify_rule(&one, state, &now(rules, &[]), &mut drifts);
+            drifts.texts().join("; ")
+        };
+        let [right, other, low] = [100, 101, 99].map(|table| rule("10.0.0.2/32", table));
+        assert_eq!(drift(&fixed, None, &[&right]), "");
+        let said = "routing rule of eth0: wanted from 10.0.0.2/32 lookup 100, found [101]";
+        assert_eq!(drift(&fixed, None, &[&other]), said);
+        assert_eq!(drift(&automatic, None, &[&other]), "");
+        assert!(drift(&automatic, None, &[&low]).contains("lookup a table of its own, found [99]"));
+        let stored = state(&[&right], &[], &[]);
+        assert_eq!(drift(&automatic, Some(&stored), &[&other]), said);
+        assert!(drift(&automatic, None, &[&rule("10.0.0.3/32", 100)]).ends_with("found []"), "of another address");
+        let hints = of(SourceTables::Automatic { add_source_hints: true });
+        assert!(fixed.takes(100) && !fixed.takes(101) && automatic.takes(100) && !automatic.takes(99));
+        assert!(fixed.to_string().starts_with("packets from no address of eth0 routed by table 100; "), "{fixed}");
+        assert!(hints.to_string().contains("its subnets stay in the main table"), "{hints}");
+    }
+}

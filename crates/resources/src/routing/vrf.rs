@@ -526,3 +526,48 @@ fn leave_vrf_of_upstream(context: &ReleaseContext, netns: &Netns, name: &str) ->
     leave(&container, netns, ifname, Some(&vrf), &state)?;
     remove_if_empty(&container, &vrf)
 }
+
+#[cfg(test)]
+mod tests {
+    use cnikit_netlink::KernelRoute;
+
+    use super::*;
+    use crate::address::present;
+
+    fn member(table: Option<u32>) -> VrfMember {
+        let addresses = ["10.1.0.2/24", "fd00::2/64"].map(|text| text.parse().unwrap()).to_vec();
+        VrfMember { ifname: "eth0".into(), vrf: "blue".into(), table, addresses, data_dir: "/run/x".into() }
+    }
+
+    #[test]
+    fn a_route_of_the_main_table_goes_to_the_table_of_the_vrf_and_back() {
+        let route = |table| {
+            let route = KernelRoute { index: Some(3), table, ..KernelRoute::to("10.0.0.0/8".parse().unwrap()) };
+            RouteCopy::new(&route).unwrap()
+        };
+        let in_vrf = placed(&route(MAIN_TABLE), MAIN_TABLE, 7);
+        assert_eq!(in_vrf.route().table, 7);
+        assert_eq!(placed(&in_vrf, 7, MAIN_TABLE).route(), route(MAIN_TABLE).route());
+        assert_eq!(placed(&route(9), MAIN_TABLE, 7), route(9), "a table that an operator chose");
+    }
+
+    #[test]
+    fn an_address_that_the_restart_lost_is_named() {
+        let drifts = |there: &[&str]| {
+            let there: Vec<Address> = there.iter().map(|text| present(text)).collect();
+            let mut drifts = Drifts::default();
+            member(None).verify_addresses(&there, &mut drifts);
+            drifts.texts().join("; ")
+        };
+        assert_eq!(drifts(&["fd00::2/64", "10.1.0.2/24"]), "");
+        assert_eq!(drifts(&["10.1.0.2/24"]), "address of eth0: wanted fd00::2/64, found [10.1.0.2/24]");
+    }
+
+    #[test]
+    fn a_membership_is_told_with_its_table() {
+        let kept = "; the old state is stored in /run/x";
+        assert_eq!(member(Some(7)).to_string(), format!("eth0 a member of VRF blue, table 7{kept}"));
+        assert_eq!(member(None).to_string(), format!("eth0 a member of VRF blue, a free table unless it exists{kept}"));
+        assert_eq!(ipv6_key("eth0", "accept_dad"), "net/ipv6/conf/eth0/accept_dad");
+    }
+}

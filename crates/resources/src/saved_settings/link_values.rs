@@ -89,3 +89,74 @@ impl LinkValues {
         all.into_iter().filter_map(|(of, value)| Some((of, value?))).collect()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MAC: Mac = Mac([2, 0, 0, 0, 0, 1]);
+
+    fn all() -> LinkValues {
+        LinkValues {
+            mac: Some(MAC),
+            mtu: Some(1400),
+            promisc: Some(true),
+            allmulti: Some(false),
+            tx_queue_length: Some(7),
+        }
+    }
+
+    fn link() -> Link {
+        let mut link = Link::default();
+        link.mac = Some(Mac([2, 0, 0, 0, 0, 9]));
+        link.mtu = 1500;
+        link.all_multicast = true;
+        link.tx_queue_length = 1000;
+        link
+    }
+
+    #[test]
+    fn only_what_a_link_has_otherwise_is_changed_and_its_values_are_those_from_before() {
+        let (changed, before) = all().differing(&link());
+        assert_eq!(changed, all());
+        let values =
+            [("MAC", "02:00:00:00:00:09"), ("MTU", "1500"), ("promisc", "off"), ("allmulti", "on"), ("txQLen", "1000")];
+        assert_eq!(before.words(), values.map(|(of, value)| (of, value.to_owned())));
+        assert_eq!(before.differing(&link()), (LinkValues::default(), LinkValues::default()), "it has them");
+        let one = LinkValues { mtu: Some(1400), promisc: Some(false), ..LinkValues::default() };
+        let (changed, before) = one.differing(&link());
+        assert_eq!(changed.words(), [("MTU", "1400".to_owned())]);
+        assert_eq!(before.words(), [("MTU", "1500".to_owned())]);
+        assert_eq!(LinkValues::default().differing(&link()), (LinkValues::default(), LinkValues::default()));
+    }
+
+    #[test]
+    fn each_value_is_set_alone_if_the_kernel_refuses_all_together() {
+        let each = all().each();
+        assert_eq!(each.len(), 5);
+        let none = LinkValues::default();
+        assert_eq!(each.iter().fold(none.clone(), |sum, one| sum.or(one)), all());
+        assert!(each.iter().all(|one| one.words().len() == 1), "{each:?}");
+        assert!(none.each().is_empty());
+    }
+
+    #[test]
+    fn the_values_from_before_the_first_change_are_kept() {
+        let first = LinkValues { mtu: Some(1500), promisc: Some(false), ..LinkValues::default() };
+        let kept = first.or(&all());
+        assert_eq!(
+            (kept.mtu, kept.promisc, kept.mac, kept.tx_queue_length),
+            (Some(1500), Some(false), Some(MAC), Some(7))
+        );
+        assert_eq!(first.or(&LinkValues::default()), first);
+        assert_eq!(LinkValues::default().or(&all()), all());
+    }
+
+    #[test]
+    fn a_setting_that_is_absent_is_not_sent() {
+        let all = all();
+        let change = LinkChange::default().mac(MAC).mtu(1400).promiscuous(true).all_multicast(false).tx_queue_length(7);
+        assert_eq!(format!("{:?}", all.change()), format!("{change:?}"));
+        assert_eq!(format!("{:?}", LinkValues::default().change()), format!("{:?}", LinkChange::default()));
+    }
+}

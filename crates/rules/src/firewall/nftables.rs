@@ -306,3 +306,6 @@ fn way_through(rule: &Rule) -> Option<Key> {
 fn closed_way(rule: &Rule) -> Option<Key> {
     if rule.verdict == Verdict::Drop { way_through(rule) } else { None }
 }
+
+#[cfg(test)]
+mod tests;

@@ -150,4 +150,21 @@ mod tests {
     fn a_comment_never_outgrows_the_kernel() {
         assert_eq!(comment(&tag(&"n".repeat(200), "c1", "eth0")).len(), LONGEST_COMMENT);
     }
+
+    #[test]
+    fn all_that_leaves_the_subnet_of_an_address_is_masqueraded_but_multicast() {
+        let tag = tag("net \"1\"", "c1", "eth0");
+        let addresses = ["10.1.0.2/24", "fd00::2/64"].map(|text| text.parse().unwrap());
+        let shown: Vec<String> = rules(&addresses, &tag).iter().map(Rule::to_string).collect();
+        let comment = format!("comment \"{}, net: net 1, if: eth0, id: c1\"", prefix(&tag));
+        let wanted = [
+            format!("ip saddr 10.1.0.2 ip daddr != 10.1.0.0/24 masquerade {comment}"),
+            format!("ip6 saddr fd00::2 ip6 daddr != fd00::/64 masquerade {comment}"),
+        ];
+        assert_eq!(shown, wanted);
+        let TableLayout { prologue, chains, .. } = layout();
+        let shown: Vec<String> = prologue[0].1.iter().map(Rule::to_string).collect();
+        assert_eq!(shown, ["ip daddr 224.0.0.0/4 return", "ip6 daddr ff00::/8 return", "goto masq_checks"]);
+        assert!(chains.iter().all(|chain| chain.hook.is_some() == (chain.name == prologue[0].0)));
+    }
 }

@@ -278,7 +278,50 @@ pub fn available(backend: Backend) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use OnPortConflict::{KeepFirst, Refuse};
+
     use super::*;
+
+    /// Mappings of these ports of the host.
+    fn map(ports: &[u16], on_conflict: OnPortConflict) -> PortMap {
+        let tried = PortMap::tried([10, 1, 0, 2].into());
+        let of = |port: &u16| Mapping { host_port: *port, ..tried.mappings[0].clone() };
+        PortMap { mappings: ports.iter().map(of).collect(), on_conflict, ..tried.clone() }
+    }
+
+    #[test]
+    fn a_port_that_stays_with_a_container_of_the_other_backend_is_not_missed() {
+        let tag = AttachmentId { network: "n".into(), container: "c1".into(), ifname: "eth0".into() };
+        let verify = |map: &PortMap, _: &AttachmentId| {
+            let missing = |mapping: &Mapping| (mapping.host_port == 80).then(|| format!("{mapping} is missing"));
+            Ok(Comparison { drifts: map.mappings.iter().filter_map(missing).collect(), ..Comparison::default() })
+        };
+        let conflicts = |map: &PortMap, _: &AttachmentId| {
+            let conflict = |mapping: &Mapping| {
+                (mapping.host_port == 80).then(|| Conflict { mapping: mapping.clone(), holder: "c2".into() })
+            };
+            Ok(map.mappings.iter().filter_map(conflict).collect())
+        };
+        let other = CheckedBackend { verify, conflicts };
+        let of = |backend: &CheckedBackend, ports: &[u16], on_conflict| {
+            let compared = backend.compare(&map(ports, on_conflict), &tag).unwrap();
+            (compared.drifts.len(), compared.any, compared.loopback == Loopback::Unpublished)
+        };
+        assert_eq!(of(&other, &[80, 81], KeepFirst), (0, false, false));
+        assert_eq!(of(&other, &[80, 81], Refuse), (1, false, false));
+        assert_eq!(of(&other, &[80], KeepFirst), (0, true, true), "it has no rule, and so no loopback");
+        assert_eq!(of(&other, &[81], KeepFirst), (0, false, false));
+        let free = CheckedBackend { verify, conflicts: |_, _| Ok(Vec::new()) };
+        assert_eq!(of(&free, &[80, 81], KeepFirst), (1, false, false), "nobody has it");
+
+        let kept = other.without_conflicts(&map(&[80, 81], KeepFirst), &tag).unwrap();
+        assert_eq!(kept.mappings, map(&[81], KeepFirst).mappings);
+        let said = other.without_conflicts(&map(&[80, 81], Refuse), &tag).unwrap_err().to_string();
+        assert!(said.contains("tcp 80 of the host leads to c2 already"), "{said}");
+        assert_eq!(free.without_conflicts(&map(&[80, 81], Refuse), &tag).unwrap().mappings.len(), 2);
+        let shown = PublishedPorts::of(map(&[80, 81], Refuse)).to_string();
+        assert!(shown.starts_with("port mappings: ") && shown.contains(", "), "{shown}");
+    }
 
     #[test]
     fn addresses_that_no_container_can_have_are_recognised() {

@@ -505,3 +505,6 @@ pub(super) fn available() -> Result<()> {
         .rehearse(&layout(TableFamily::Ip), filter(&unnamed, vec![to]), rules(&map, to, "")?)
         .map_err(|error| BACKEND.explained_nftables(error))
 }
+
+#[cfg(test)]
+mod tests;

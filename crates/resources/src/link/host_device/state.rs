@@ -209,3 +209,97 @@ impl DeviceIdentity {
         if is_alone { links.pop() } else { None }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn address(last: u8) -> Option<HardwareAddress> {
+        HardwareAddress::new(&[2, 0, 0, 0, 0, last])
+    }
+
+    fn place(name: &str) -> ParentDevice {
+        let mut place = ParentDevice::default();
+        place.bus = "pci".into();
+        place.name = name.into();
+        place
+    }
+
+    fn link(name: &str, kind: Option<&str>, parent: Option<ParentDevice>, permanent: Option<HardwareAddress>) -> Link {
+        let mut link = Link::default();
+        link.name = name.into();
+        link.kind = kind.map(str::to_owned);
+        link.parent = parent;
+        link.permanent_address = permanent;
+        link
+    }
+
+    fn identity(of: &Link) -> DeviceIdentity {
+        DeviceIdentity {
+            index: 7,
+            inside: None,
+            kind: of.kind.clone(),
+            parent: of.parent.clone(),
+            permanent: of.permanent_address.clone(),
+            peer: None,
+        }
+    }
+
+    /// Names among which hardware is looked for, and the one that is found.
+    fn found(identity: &DeviceIdentity, among: &[&Link]) -> Option<String> {
+        identity.hardware_among(among.iter().map(|link| (*link).clone()).collect()).map(|link| link.name)
+    }
+
+    #[test]
+    fn hardware_is_what_has_no_kind_and_a_place_on_a_bus_or_an_address_of_its_own() {
+        for (kind, place, permanent, is) in [
+            (None, Some(place("0000:00:03.0")), address(1), true),
+            (None, Some(place("0000:00:03.0")), None, true),
+            (None, None, address(1), true),
+            (None, None, None, false),
+            (Some("dummy"), None, address(1), false),
+            (Some("veth"), Some(place("0000:00:03.0")), None, false),
+        ] {
+            assert_eq!(identity(&link("a", kind, place, permanent)).is_hardware(), is);
+        }
+    }
+
+    #[test]
+    fn a_number_that_another_device_has_by_now_is_not_the_device() {
+        let card = link("a", None, Some(place("0000:00:03.0")), address(1));
+        let of_card = identity(&card);
+        assert!(of_card.is_at_its_index(&card));
+        assert!(of_card.is_at_its_index(&link("b", None, Some(place("0000:00:03.0")), address(1))), "a name changes");
+        assert!(!of_card.is_at_its_index(&link("a", None, Some(place("0000:00:04.0")), address(1))));
+        assert!(!of_card.is_at_its_index(&link("a", Some("dummy"), Some(place("0000:00:03.0")), address(1))));
+        // Kernels before 5.14 do not tell the place on the bus.
+        assert!(of_card.is_at_its_index(&link("a", None, None, address(1))));
+        assert!(!of_card.is_at_its_index(&link("a", None, None, address(2))));
+        assert!(!of_card.is_at_its_index(&link("a", None, None, None)));
+        let unplaced = identity(&link("a", None, None, address(1)));
+        assert!(!unplaced.is_at_its_index(&link("a", None, None, address(2))), "another port");
+        let dummy = identity(&link("a", Some("dummy"), None, None));
+        assert!(dummy.is_at_its_index(&link("a", Some("dummy"), None, None)));
+        assert!(!dummy.is_at_its_index(&link("a", Some("veth"), None, None)));
+    }
+
+    #[test]
+    fn hardware_is_found_by_its_address_or_as_the_only_port_of_its_place() {
+        let there = || Some(place("0000:00:03.0"));
+        let (one, two) = (link("one", None, there(), address(1)), link("two", None, there(), address(2)));
+        let other = link("other", None, Some(place("0000:00:04.0")), address(1));
+        let macvlan = link("macvlan", Some("macvlan"), there(), address(1));
+        assert_eq!(found(&identity(&two), &[&other, &one, &macvlan, &two]).as_deref(), Some("two"));
+        assert_eq!(found(&identity(&two), &[&one]).as_deref(), Some("one"), "the card has one port and a new address");
+        let third = link("third", None, there(), address(3));
+        assert_eq!(found(&identity(&third), &[&one, &two]), None, "which of two ports it was is not known");
+        assert_eq!(found(&identity(&one), &[&other, &macvlan]), None);
+        let without = link("without", None, there(), None);
+        assert_eq!(found(&identity(&without), &[&other, &one]).as_deref(), Some("one"));
+        let unplaced = link("unplaced", None, None, address(1));
+        assert_eq!(found(&identity(&unplaced), &[&link("a", None, None, address(2))]), None);
+        assert_eq!(found(&identity(&unplaced), &[&link("b", None, None, address(1))]).as_deref(), Some("b"));
+        let dummy = link("dummy", Some("dummy"), None, None);
+        assert_eq!(found(&identity(&dummy), &[&dummy]), None, "any program can make another one");
+    }
+}

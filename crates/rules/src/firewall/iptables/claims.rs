@@ -293,8 +293,12 @@ impl<'a> Claims<'a> {
                 others.push(marker);
             }
         }
+        // A marker that is there twice, because a script loaded the rules again, is one of two that both go with the first.
+        let mut gone = HashSet::new();
         for marker in self.markers.iter().filter(|marker| is_ending(marker)).chain(without_rules) {
-            edits.gone(self.table, OWNERS, marker.rule);
+            if gone.insert(marker.rule) {
+                edits.gone(self.table, OWNERS, marker.rule);
+            }
         }
         let by_upstream = self.unclaimed(&ending.iter().flat_map(Claim::sharing).collect::<Vec<_>>());
         let staying = others.iter().map(|marker| &marker.claim).chain(wanted).chain(upstream).chain(&by_upstream);

@@ -178,3 +178,6 @@ fn clear(nftables: Option<&Nftables>, filter: &ClaimFilter) -> Result<()> {
     let clearing = |table: &Table| Ok(Claims::of(table).released(filter).changes());
     BACKEND.begin_clear(nftables, chains, clearing).finish(|| BACKEND.clear(nftables, chains, clearing))
 }
+
+#[cfg(test)]
+mod tests;

@@ -132,3 +132,6 @@ pub(super) fn sweep(context: &GcContext) -> Result<()> {
         BACKEND.for_each_table(nftables.as_deref(), chains, |ruleset| ruleset.change(|table| filter.changes(table)));
     errors.finish()
 }
+
+#[cfg(test)]
+mod tests;

@@ -130,3 +130,88 @@ pub(super) fn mapping_of(rule: &IptablesRule) -> Option<Mapping> {
         host_address: rule.destination_address(),
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::share::Share;
+    use super::super::share::tests::{made, names, portmap, table};
+    use super::*;
+    use crate::portmap::OnPortConflict;
+
+    const VERSION: IpVersion = IpVersion::V4;
+
+    /// What container `c1` of network `n-1` has of these mappings, in lines of iptables-save.
+    fn lines(of: &PortMap) -> Vec<String> {
+        let names = names("n-1", "c1", "eth0");
+        made(&Share::wanted(of, VERSION, &names), &names)
+    }
+
+    /// Why an ADD of a container is refused, or nothing.
+    fn refused(of: &PortMap, network: &str, container: &str, table: &Table) -> String {
+        let tag = AttachmentId { network: network.into(), container: container.into(), ifname: "eth0".into() };
+        refuse_conflicts(of, VERSION, &tag, table).map_or_else(|error| error.to_string(), |()| String::new())
+    }
+
+    /// A container at another address that wants one of the ports of `portmap()`, with changes.
+    fn second(at: usize, change: impl Fn(&mut Mapping)) -> PortMap {
+        let mut mapping = portmap().mappings.swap_remove(at);
+        change(&mut mapping);
+        PortMap { mappings: vec![mapping], addresses: vec!["10.1.0.3/24".parse().unwrap()], ..portmap() }
+    }
+
+    #[test]
+    fn a_port_of_another_container_is_refused_with_its_name_and_one_of_its_own_is_not() {
+        let table = table(&lines(&portmap()));
+        let same = second(0, |_| {});
+        let found = refused(&same, "n-2", "c2", &table);
+        let holder = r#"tcp 8080 of the host leads to container "c1" of network "n-1" (iptables) already"#;
+        assert!(found.contains(holder), "{found}");
+        for network in ["n-1", "n-2"] {
+            assert_eq!(refused(&same, network, "c1", &table), "", "in another network it is the same container");
+        }
+        let first = PortMap { on_conflict: OnPortConflict::KeepFirst, ..second(0, |_| {}) };
+        assert_eq!(refused(&first, "n-2", "c2", &table), "");
+        let without = PortMap { addresses: vec!["fd00:1::3/64".parse().unwrap()], ..second(0, |_| {}) };
+        assert_eq!(refused(&without, "n-2", "c2", &table), "", "it has no address that the rules could lead to");
+    }
+
+    #[test]
+    fn another_port_protocol_or_host_address_is_no_conflict() {
+        let table = table(&lines(&portmap()));
+        let is_refused =
+            |at: usize, change: &dyn Fn(&mut Mapping)| !refused(&second(at, change), "n-1", "c2", &table).is_empty();
+        assert!(!is_refused(0, &|one| one.host_port = 8090));
+        assert!(!is_refused(0, &|one| one.protocol = L4Protocol::Udp));
+        let host = |text: &str| Some(text.parse().unwrap());
+        assert!(is_refused(2, &|_| {}), "of 127.0.0.2");
+        assert!(is_refused(2, &|one| one.host_address = None), "every address of the host is that one too");
+        assert!(!is_refused(2, &|one| one.host_address = host("127.0.0.3")));
+        assert!(!is_refused(3, &|_| {}), "an IPv6 address of the host leads nowhere by IPv4");
+    }
+
+    #[test]
+    fn entries_with_other_conditions_are_for_other_connections() {
+        let unconditional = PortMap { conditions_v4: Vec::new(), ..portmap() };
+        let [with, without] = [&portmap(), &unconditional].map(|of| table(&lines(of)));
+        let mut other = second(0, |_| {});
+        assert!(!refused(&other, "n-1", "c2", &without).is_empty(), "one without conditions is for all connections");
+        other.conditions_v4 = ["-s", "10.8.0.0/16"].map(str::to_owned).to_vec();
+        assert_eq!(refused(&other, "n-1", "c2", &with), "");
+        other.conditions_v4.clear();
+        assert!(!refused(&other, "n-1", "c2", &with).is_empty());
+    }
+
+    #[test]
+    fn rules_without_names_or_ports_are_told_by_their_chain_or_passed_over() {
+        let comment = r#"-m comment --comment "dnat name: \"n-1\" id: \"c1\"" "#;
+        let mut nameless: Vec<String> = lines(&portmap()).iter().map(|line| line.replace(comment, "")).collect();
+        assert!(nameless.iter().all(|line| !line.contains("dnat name")), "{nameless:?}");
+        nameless.insert(0, "-A CNI-HOSTPORT-DNAT -j ACCEPT".into());
+        nameless.insert(1, "-A CNI-HOSTPORT-DNAT -p icmp -j ACCEPT".into());
+        let found = refused(&second(0, |_| {}), "n-1", "c2", &table(&nameless));
+        assert!(
+            found.contains("tcp 8080 of the host leads to chain CNI-DN-6ac8013f2d24e893d59dd (iptables)"),
+            "{found}"
+        );
+    }
+}

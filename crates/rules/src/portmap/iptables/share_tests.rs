@@ -1,5 +1,6 @@
 use super::*;
 use crate::backend::Backend;
+use crate::lines::Lines;
 use crate::portmap::{L4Protocol, OnPortConflict};
 
 pub(in super::super) fn portmap() -> PortMap {
@@ -31,17 +32,14 @@ pub(in super::super) fn names(network: &str, container: &str, ifname: &str) -> N
 }
 
 /// The lines that make them, from nothing.
-fn made(share: &Share, names: &Names) -> Vec<String> {
+pub(in super::super) fn made(share: &Share, names: &Names) -> Vec<String> {
     let changes = Share::default().changes_to(share, &Table::default(), &names.chain).to_string();
     changes.lines().map(str::to_owned).collect()
 }
 
 /// A table with what these lines say, as if iptables-save said it.
-fn table(lines: &[String]) -> Table {
-    let chains = lines.iter().filter_map(|line| Some(format!(":{} - [0:0]\n", line.strip_prefix("-N ")?)));
-    let rules = lines.iter().filter(|line| line.starts_with("-A ")).map(|line| format!("{line}\n"));
-    let said: String = chains.chain([format!(":{ENTRIES} - [0:0]\n")]).chain(rules).collect();
-    Table::read(&format!("*nat\n{said}COMMIT\n"), "nat", "").unwrap()
+pub(in super::super) fn table(lines: &[String]) -> Table {
+    Lines::made_by("nat", ENTRIES, lines).read()
 }
 
 /// As portmap 1.9.1 of upstream wrote it, by iptables-save 1.8.9, in its order; the two rules with the mark are ours.
@@ -119,6 +117,22 @@ fn an_installed_share_needs_no_change_and_is_removed_entirely() {
     assert!(gone.ends_with("-F CNI-DN-6ac8013f2d24e893d59dd\n-X CNI-DN-6ac8013f2d24e893d59dd\n"), "{gone}");
 }
 
+#[test]
+fn rules_that_are_there_twice_are_made_once_and_removed_entirely() {
+    let names = names("n-1", "c1", "eth0");
+    let wanted = Share::wanted(&portmap(), IpVersion::V4, &names);
+    let mut lines = Lines::made_by("nat", ENTRIES, &made(&wanted, &names));
+    let once = lines.clone();
+    lines.double();
+    let found = names.installed(&lines.read(), |_| false);
+    let mut again = lines.clone();
+    again.change(&found.changes_to(&wanted, &lines.read(), &names.chain));
+    assert_eq!(again.sorted(), once.sorted());
+    lines.change(&found.changes_to(&Share::default(), &lines.read(), &names.chain));
+    assert_eq!(lines.rules(), [""; 0]);
+    assert_eq!(lines.chains(), [ENTRIES]);
+}
+
 /// The same for another interface and address, with other ports.
 fn second() -> (Names, PortMap) {
     let mut other = portmap();
@@ -129,21 +143,12 @@ fn second() -> (Names, PortMap) {
 
 /// What these changes leave of a table.
 fn after(lines: &[String], changes: &Changes) -> Vec<String> {
-    let mut left = lines.to_vec();
-    for line in changes.to_string().lines() {
-        if let Some(rule) = line.strip_prefix("-D ") {
-            let place = left.iter().position(|one| one.strip_prefix("-A ") == Some(rule)).expect("it is there");
-            left.remove(place);
-        } else if let Some(chain) = line.strip_prefix("-F ") {
-            left.retain(|one| !one.starts_with(&format!("-A {chain} ")));
-        } else if let Some(chain) = line.strip_prefix("-X ") {
-            left.retain(|one| *one != format!("-N {chain}"));
-        } else {
-            left.push(line.to_owned());
-        }
-    }
-    left.sort_by_key(|line| (!line.starts_with("-N"), line.starts_with("-A CNI-HOSTPORT")));
-    left
+    let mut all = Lines::made_by("nat", ENTRIES, lines);
+    all.change(changes);
+    let (entries, rules): (Vec<String>, Vec<String>) =
+        all.rules().into_iter().partition(|line| line.starts_with("-A CNI-HOSTPORT"));
+    let chains = all.chains().into_iter().skip(1).map(|chain| format!("-N {chain}"));
+    chains.chain(rules).chain(entries).collect()
 }
 
 #[test]
@@ -219,7 +224,7 @@ fn a_chain_that_a_killed_upstream_plugin_left_is_removed_by_a_del() {
     let names = names("n-1", "c1", "eth0");
     let lines: Vec<String> = V4.lines().map(str::to_owned).collect();
     let chain = "-F CNI-DN-6ac8013f2d24e893d59dd\n-X CNI-DN-6ac8013f2d24e893d59dd\n";
-    for (kept, entries) in [(0..1, 0), (0..2, 0), (10..13, 3)] {
+    for (kept, entries) in [(1..1, 0), (1..2, 0), (10..13, 3)] {
         let left: Vec<String> = lines[..1].iter().chain(&lines[kept]).cloned().collect();
         let table = table(&left);
         let gone = names.installed(&table, |_| false).changes_to(&Share::default(), &table, &names.chain).to_string();
