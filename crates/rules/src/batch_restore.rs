@@ -224,6 +224,7 @@ mod tests {
     use cnikit_skel::Error;
 
     use super::*;
+    use crate::backend::AbsentReport;
 
     fn wanted(exclusive: &[&str], changes: impl Fn(&mut Changes) -> Result<()> + 'static) -> Wanted {
         let made = move |_: &Table| {
@@ -245,6 +246,40 @@ mod tests {
             changes.delete("A", &IptablesRule::any().jump("DROP"));
             Ok(())
         })
+    }
+
+    const BACKEND: RuleBackend = RuleBackend {
+        kind: "tried rules",
+        what: "tried rules",
+        table: "nat",
+        shared: &[],
+        locks: false,
+        key: "backend",
+        nftables_needs: "",
+        iptables_needs: "",
+        absent: AbsentReport::Once,
+    };
+
+    #[test]
+    fn each_kind_of_rules_has_a_table_of_each_version() {
+        let mut batch = IptablesBatch::default();
+        let other = RuleBackend { what: "other rules", ..BACKEND };
+        let [v4, v6] = [IpVersion::V4, IpVersion::V6];
+        for (backend, version) in [(BACKEND, v4), (BACKEND, v6), (other, v4), (BACKEND, v4), (other, v6), (BACKEND, v6)]
+        {
+            batch.add(backend, Chains::Named("A"), version, removing());
+        }
+        let entries: Vec<(usize, usize)> = batch.entries.iter().map(|entry| (entry.table, entry.wanted)).collect();
+        assert_eq!(entries, [(0, 0), (1, 0), (2, 0), (0, 1), (3, 0), (1, 1)]);
+        let tables: Vec<_> = batch.tables.iter().map(|one| (one.backend.what, one.version, one.all.len())).collect();
+        let wanted = [(BACKEND.what, v4, 2), (BACKEND.what, v6, 2), (other.what, v4, 1), (other.what, v6, 1)];
+        assert_eq!(tables, wanted);
+    }
+
+    #[test]
+    fn what_nftables_skips_is_left_to_a_restore_of_its_own() {
+        let of = [BatchOutcome::Unchanged, BatchOutcome::Made, BatchOutcome::Skipped].map(outcome);
+        assert_eq!(of, [RestoreOutcome::Unchanged, RestoreOutcome::Made, RestoreOutcome::Left]);
     }
 
     #[test]

@@ -492,6 +492,13 @@ mod tests {
         assert_eq!(own, [main]);
     }
 
+    /// On a bridge -300 is the priority of macspoofchk; elsewhere -200 is that of connection tracking.
+    #[test]
+    fn the_rules_come_behind_macspoofchk_and_before_connection_tracking() {
+        let priorities = |rules: PortRules| rules.base.iter().map(|(_, _, priority)| *priority).collect::<Vec<_>>();
+        assert_eq!((priorities(PORT), priorities(ROUTED)), (vec![-299, 0], vec![-300]));
+    }
+
     #[test]
     fn each_address_has_its_rules_once_and_an_address_of_ipv6_none_of_arp() {
         let mut check = check(true);

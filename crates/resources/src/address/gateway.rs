@@ -228,6 +228,10 @@ mod tests {
         assert_eq!(of(v4, &["10.9.0.1/24", "fd00::9/64", "fe80::1/64"]), ["10.9.0.1/24"]);
         assert_eq!(of(v6, &["10.9.0.1/24", "fd00::9/64", "fe80::1/64"]), ["fd00::9/64"]);
         assert_eq!(of(v6, &["fd00::9/48", "fd00::9/96", "fd00:1::1/64"]), ["fd00::9/48", "fd00::9/96"]);
+        assert_eq!(of(v6, &["fd00::5:0:0:1/96"]), ["fd00::5:0:0:1/96"], "inside of the wanted network");
+        let wanted = gateway(&["fd00:0:0:7::1/64"]);
+        let around = present("fd00::9/48");
+        assert_eq!(wanted.in_the_way(&wanted.addresses, std::slice::from_ref(&around)), [&around]);
         assert_eq!(of(v4, &["10.1.0.1/24"]), [""; 0], "it is wanted");
         assert_eq!(of(&[], &["10.9.0.1/24"]), [""; 0], "nothing is missing");
     }

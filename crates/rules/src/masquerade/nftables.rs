@@ -162,9 +162,12 @@ mod tests {
             format!("ip6 saddr fd00::2 ip6 daddr != fd00::/64 masquerade {comment}"),
         ];
         assert_eq!(shown, wanted);
-        let TableLayout { prologue, chains, .. } = layout();
+        let TableLayout { prologue, chains, rule_chains, table_comment, .. } = layout();
         let shown: Vec<String> = prologue[0].1.iter().map(Rule::to_string).collect();
         assert_eq!(shown, ["ip daddr 224.0.0.0/4 return", "ip6 daddr ff00::/8 return", "goto masq_checks"]);
-        assert!(chains.iter().all(|chain| chain.hook.is_some() == (chain.name == prologue[0].0)));
+        let hooks: Vec<_> =
+            chains.iter().map(|chain| (chain.name, chain.hook.as_ref().map(|one| one.priority))).collect();
+        assert_eq!((prologue[0].0, hooks), (POSTROUTING, vec![(CHECKS, None), (POSTROUTING, Some(100))]));
+        assert!(rule_chains == [CHECKS] && table_comment.is_some());
     }
 }

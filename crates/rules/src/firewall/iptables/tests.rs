@@ -188,7 +188,8 @@ fn rules_of_upstream_are_removed_by_their_address_and_a_bridge_of_upstream_stays
     let undo = step(7, &[address("10.1.0.2"), bridge(false)]).put_back(&host.read(), &before);
     rolled_back.change(&undo);
     assert_eq!(rolled_back, upstreams);
-    add(&mut host, 8, &[address("10.1.0.2")]);
+    let before = add(&mut host, 8, &[address("10.1.0.2"), bridge(false)]);
+    assert_eq!(before.unclaimed, [bridge(false)], "the address is claimed by now");
     del(&mut host, 7, &[ip("10.1.0.2")]);
     assert_eq!(host.count("10.1.0.2"), 3, "another attachment claims it");
     del(&mut host, 8, &[ip("10.1.0.2")]);
@@ -222,6 +223,14 @@ fn many_addresses_and_rules_that_are_there_twice_are_all_removed() {
     assert_eq!(drifts(&again, &addresses), [""; 0]);
     del(&mut host, 1, &[]);
     assert_eq!(host.count("10.1.0."), 0);
+}
+
+#[test]
+fn the_chains_of_rules_and_markers_are_told_from_all_others() {
+    assert!(
+        ["CNI-FORWARD", "CNI-ISOLATION-STAGE-1", "CNI-ISOLATION-STAGE-2", OWNERS].iter().all(|chain| is_ours(chain))
+    );
+    assert!(!["FORWARD", ADMIN, "CNI-HOSTPORT-DNAT", ""].iter().any(|chain| is_ours(chain)));
 }
 
 #[test]

@@ -67,6 +67,39 @@ fn each_rule_is_in_the_sets_that_packets_are_looked_up_in() {
 }
 
 #[test]
+fn a_forwarded_packet_passes_isolation_the_operators_chain_and_what_accepts() {
+    let hooks = |layout: &TableLayout| -> Vec<(&'static str, Option<i32>)> {
+        layout.chains.iter().map(|chain| (chain.name, chain.hook.as_ref().map(|hook| hook.priority))).collect()
+    };
+    let prologue = |layout: &TableLayout| -> Vec<String> {
+        let [(chain, rules)] = &layout.prologue[..] else { panic!("{layout}") };
+        assert_eq!(*chain, FORWARD);
+        rules.iter().map(Rule::to_string).collect()
+    };
+    let inet = forward();
+    assert_eq!(hooks(&inet), [(OWNERS, None), (ADMINS, None), (FORWARD, Some(0))]);
+    let rules = [
+        "iifname . oifname @isolated drop",
+        "iifname @bridges oifname @bridges iifname . oifname != @loops drop",
+        "jump admins",
+        "ip daddr @ipv4 ct state established,related accept",
+        "ip saddr @ipv4 accept",
+        "ip6 daddr @ipv6 ct state established,related accept",
+        "ip6 saddr @ipv6 accept",
+    ];
+    assert_eq!(prologue(&inet), rules);
+    let bridge = bridged();
+    assert_eq!(hooks(&bridge), [(OWNERS, None), (FORWARD, Some(-200))]);
+    assert_eq!(prologue(&bridge), ["meta ibrname . meta obrname @isolated drop"]);
+    for layout in [inet, bridge] {
+        assert_eq!(layout.rule_chains, [OWNERS]);
+        assert!(layout.table_comment.is_some());
+        let owners = layout.indexes.last().unwrap();
+        assert!(owners.set.name == OWNERS && matches!(owners.by, IndexBy::Owner));
+    }
+}
+
+#[test]
 fn a_comment_holds_the_mark_and_no_quote_and_the_admins_chain_is_shared_by_its_name() {
     let said = comment(&tag(&"c".repeat(300)));
     assert_eq!(said.len(), LONGEST_COMMENT);
@@ -76,5 +109,5 @@ fn a_comment_holds_the_mark_and_no_quote_and_the_admins_chain_is_shared_by_its_n
     let owner = "operator:CNI-ADMIN".to_owned();
     assert_eq!(filter, OwnerFilter::Owned { comment: Some(owner.clone()), owner });
     assert_eq!(layout.chains.iter().map(|chain| chain.name).collect::<Vec<_>>(), [ADMINS, "CNI-ADMIN"]);
-    assert!(layout.chains.iter().all(|chain| chain.hook.is_none()));
+    assert!(layout.chains.iter().all(|chain| chain.hook.is_none()) && layout.rule_chains == [ADMINS]);
 }

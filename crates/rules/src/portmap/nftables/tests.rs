@@ -155,6 +155,43 @@ fn conditions_that_cannot_be_written_are_refused_by_their_key_before_anything_is
     preflight(&unused).unwrap();
 }
 
+/// Rules with the chain that they are in, as nft prints them.
+fn texts(chains: &[(&'static str, Vec<Rule>)]) -> Vec<(&'static str, Vec<String>)> {
+    chains.iter().map(|(chain, rules)| (*chain, rules.iter().map(Rule::to_string).collect())).collect()
+}
+
+#[test]
+fn packets_to_the_host_alone_pass_upstreams_chains_after_one_lookup() {
+    let words = |words: &[&str]| words.iter().map(|word| (*word).to_owned()).collect::<Vec<_>>();
+    let to_host = "fib daddr type local jump hostports_all";
+    let not_loopback = format!("ip6 daddr != ::1 {to_host}");
+    let every_rule = ("hostports_all", words(&["jump hostip_hostports", "jump hostports"]));
+    for (family, from_host, accepted) in [
+        (TableFamily::Ip, to_host, vec![every_rule.clone()]),
+        (TableFamily::Ip6, not_loopback.as_str(), vec![("output", words(&[to_host])), every_rule.clone()]),
+    ] {
+        let layout = layout(family);
+        let hooks: Vec<_> =
+            layout.chains.iter().map(|chain| (chain.name, chain.hook.as_ref().map(|hook| hook.priority))).collect();
+        let plain = [PORTS, OLD_PORTS, ALL].map(|name| (name, None));
+        let base = [("prerouting", Some(-100)), ("output", Some(-100)), (MASQUERADING, Some(100))];
+        assert_eq!(hooks, [plain, base].concat());
+        let looked_up = words(&["jump hostip_hostports", "meta l4proto . th dport @hostports_in_use jump hostports"]);
+        let prologue = [(ALL, looked_up), ("prerouting", words(&[to_host])), ("output", words(&[from_host]))];
+        assert_eq!(texts(&layout.prologue), prologue);
+        assert_eq!(texts(&layout.accepted_prologues), accepted, "as upstream has them, and older versions of ours");
+        let [condition] = &layout.jump_conditions[..] else { panic!("{layout}") };
+        assert_eq!(
+            (&condition.from[..], &condition.to[..]),
+            (&["prerouting", "output"][..], &[PORTS, OLD_PORTS, ALL][..])
+        );
+        assert_eq!(condition.required, Match::LocalDestination);
+        assert_eq!(layout.rule_chains, [PORTS, MASQUERADING, OLD_PORTS]);
+        assert_eq!(layout.indexes.iter().map(|index| index.set.name).collect::<Vec<_>>(), [IN_USE, OWNERS]);
+        assert!(layout.table_comment.is_some());
+    }
+}
+
 #[test]
 fn a_container_is_named_as_far_as_a_comment_holds() {
     let tag = |container: String| AttachmentId { network: "n".into(), container, ifname: "eth0".into() };
