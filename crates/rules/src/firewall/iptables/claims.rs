@@ -414,6 +414,7 @@ mod tests {
                 "-A {FORWARD} -d 10.77.0.{n}/32 -m conntrack --ctstate RELATED,ESTABLISHED -j ACCEPT\n\
                  -A {FORWARD} -s 10.77.0.{n}/32 -j ACCEPT\n"
             ),
+            ("#", n) => format!("-A {FORWARD} -s 10.77.0.{n}/32 -m comment --comment theirs -j ACCEPT\n"),
             (_, n) => format!("-A {OWNERS} -s 10.77.0.{n}/32 -m comment --comment cnikit:{:016x}:{n:0>32}\n", 1),
         };
         let rules: String = lines.iter().map(line).collect();
@@ -432,6 +433,7 @@ mod tests {
         assert_eq!(swept(&["+1", "+3", "+2", "m1", "m2", "m3"], 2), MARKER, "made again since");
         assert_eq!(swept(&["+1", "+3", "+2", "m1", "m2", "m3"], 3), ALL);
         assert_eq!(swept(&["+1", "+2", "+9", "m1", "m2"], 2), MARKER, "the reference writes here");
+        assert_eq!(swept(&["+1", "+2", "#9", "m1", "m2"], 2), ALL, "a rule of an operator, with a comment");
     }
 
     /// Each marker compared with each rule, this takes minutes.

@@ -197,6 +197,39 @@ fn rules_of_upstream_are_removed_by_their_address_and_a_bridge_of_upstream_stays
 }
 
 #[test]
+fn an_isolation_of_upstream_stays_whole_though_ours_was_of_another_kind() {
+    let mut upstreams = empty();
+    add(&mut upstreams, 1, &[bridge(false)]);
+    upstreams.forget(OWNERS);
+    let mut host = upstreams.clone();
+    add(&mut host, 7, &[bridge(true)]);
+    del(&mut host, 7, &[]);
+    assert_eq!(host.sorted(), upstreams.sorted(), "both drop what enters the bridge by one rule");
+}
+
+#[test]
+fn rules_that_packets_do_not_reach_are_put_in_front() {
+    let wanted = [address("10.1.0.2"), bridge(true)];
+    let mut whole = empty();
+    add(&mut whole, 1, &wanted);
+    for (chain, ahead) in [
+        ("CNI-ISOLATION-STAGE-1", "-j RETURN"),
+        ("CNI-ISOLATION-STAGE-2", "-i br9 -j ACCEPT"),
+        ("CNI-FORWARD", "-s 10.9.0.0/16 -j DROP"),
+    ] {
+        let mut host = whole.clone();
+        host.chain(chain).insert(0, ahead.into());
+        let named = drifts(&host, &wanted);
+        assert!(named.len() == 1 && named[0].starts_with(&format!("chain {chain} of filter does not")), "{named:?}");
+        add(&mut host, 1, &wanted);
+        assert_eq!(drifts(&host, &wanted), [""; 0], "{chain}");
+    }
+    let mut host = whole.clone();
+    host.chain("CNI-ISOLATION-STAGE-1").insert(0, "-i br9 -j DROP".into());
+    assert_eq!(drifts(&host, &wanted), [""; 0], "packets of this bridge pass it");
+}
+
+#[test]
 fn a_marker_whose_rules_upstream_removed_does_not_hold_the_next_ones() {
     let mut host = empty();
     add(&mut host, 1, &[address("10.1.0.2")]);
