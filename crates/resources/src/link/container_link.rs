@@ -293,7 +293,7 @@ mod tests {
 
     #[test]
     fn a_link_is_its_tags_by_alias_or_by_group_until_it_has_an_alias() {
-        let (own, other) = (tag("c1"), tag("c2"));
+        let [own, other] = ["c1", "c2"].map(tag);
         for (group, alias, whose) in [
             (0, Some(&own), AliasOwner::This),
             (0, Some(&other), AliasOwner::Another),

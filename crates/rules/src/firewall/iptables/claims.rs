@@ -293,7 +293,7 @@ impl<'a> Claims<'a> {
                 others.push(marker);
             }
         }
-        // A marker that is there twice, because a script loaded the rules again, is one of two that both go with the first.
+        // Where a script has loaded the rules again, a marker is there twice. One call removes both.
         let mut gone = HashSet::new();
         for marker in self.markers.iter().filter(|marker| is_ending(marker)).chain(without_rules) {
             if gone.insert(marker.rule) {

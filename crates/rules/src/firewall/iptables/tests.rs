@@ -21,7 +21,7 @@ fn del(lines: &mut Lines, number: u32, recorded: &[IpAddr]) {
     lines.change(&changes);
 }
 
-/// What a CHECK reports.
+/// The differences that CHECK reports.
 fn drifts(lines: &Lines, wanted: &[Claim]) -> Vec<String> {
     Claims::of(&lines.read()).missing(wanted, ADMIN).drifts("filter")
 }
@@ -123,7 +123,7 @@ fn isolation_comes_before_what_accepts() {
     assert_eq!(first, format!("-i br0 ! -o br0 {} -j CNI-ISOLATION-STAGE-2", policy("same-bridge")));
 }
 
-/// Each rule but the markers, which CHECK does not compare: without it, behind a rule that accepts all, and twice.
+/// Each rule but the markers, which CHECK does not compare.
 #[test]
 fn each_rule_that_is_missing_is_named_and_made_again() {
     let mut whole = empty();

@@ -46,22 +46,20 @@ fn empty() -> Lines {
     Lines::of("nat", "POSTROUTING")
 }
 
-/// What upstream makes of an address, in rules without interface.
-fn upstreams(lines: &mut Lines, address: &str) {
-    let jump = names("n1", "eth0").jump.replace('"', "\\\"");
+/// Adds the rules that upstream makes of these addresses, which name no interface.
+fn upstreams(lines: &mut Lines, addresses: &[&str]) {
+    let comment = names("n1", "eth0").jump.replace('"', "\\\"");
     if !lines.chains().iter().any(|chain| chain == CHAIN) {
-        lines.change(&{
-            let mut changes = Changes::default();
-            changes.new_chain(CHAIN);
-            changes
-        });
-        let rules = [
-            format!("{ACCEPT} \"{jump}\" -j ACCEPT"),
-            format!("! -d 224.0.0.0/4 -m comment --comment \"{jump}\" -j MASQUERADE"),
-        ];
-        lines.chain(CHAIN).extend(rules);
+        let mut changes = Changes::default();
+        changes.new_chain(CHAIN);
+        lines.change(&changes);
     }
-    lines.chain("POSTROUTING").push(format!("-s {address}/32 -m comment --comment \"{jump}\" -j {CHAIN}"));
+    lines.chain(CHAIN).push(format!("{ACCEPT} \"{comment}\" -j ACCEPT"));
+    lines.chain(CHAIN).push(format!("! -d 224.0.0.0/4 -m comment --comment \"{comment}\" -j MASQUERADE"));
+    for address in addresses {
+        let jump = format!("-s {address}/32 -m comment --comment \"{comment}\" -j {CHAIN}");
+        lines.chain("POSTROUTING").push(jump);
+    }
 }
 
 #[test]
@@ -161,7 +159,7 @@ fn a_failed_add_gives_back_what_the_attachment_had() {
 #[test]
 fn the_rules_of_upstream_are_accepted_and_removed_by_their_address() {
     let mut lines = empty();
-    upstreams(&mut lines, "10.1.0.2");
+    upstreams(&mut lines, &["10.1.0.2"]);
     let step = step("eth0", &["10.1.0.2/24"]);
     assert_eq!(drifts(&lines, &step), [""; 0]);
     let mut less = lines.clone();
@@ -176,28 +174,19 @@ fn the_rules_of_upstream_are_accepted_and_removed_by_their_address() {
     assert_eq!(left, empty());
 }
 
-/// They match every address, so in a chain that stays they would masquerade those of the others.
+/// Upstream's rules match every address: in a chain that stays they would masquerade the addresses of other interfaces.
 #[test]
 fn the_rules_of_upstream_go_with_their_last_jump_though_the_chain_stays() {
     let mut lines = empty();
     let other = step("eth1", &["10.2.0.2/24"]);
     add(&mut lines, &other);
     let alone = lines.clone();
-    upstreams_beside(&mut lines, &["10.1.0.2", "10.1.0.3"]);
+    upstreams(&mut lines, &["10.1.0.2", "10.1.0.3"]);
     assert_eq!(drifts(&lines, &other), [""; 0]);
     del(&mut lines, "eth0", &["10.1.0.2/24"]);
     assert_eq!(lines.count("10.1.0.0/24"), 1, "10.1.0.3 still jumps to them");
     del(&mut lines, "eth0", &["10.1.0.3/24"]);
     assert_eq!(lines.sorted(), alone.sorted());
-}
-
-/// Rules of upstream in a chain that exists.
-fn upstreams_beside(lines: &mut Lines, addresses: &[&str]) {
-    let mut apart = empty();
-    addresses.iter().for_each(|address| upstreams(&mut apart, address));
-    lines.chain(CHAIN).extend(apart.chain(CHAIN).clone());
-    let jumps: Vec<String> = apart.chain("POSTROUTING").iter().skip(1).cloned().collect();
-    lines.chain("POSTROUTING").extend(jumps);
 }
 
 #[test]
@@ -239,7 +228,7 @@ fn a_gc_removes_what_is_stale_in_its_network_alone() {
     gc(&mut with_other, "n1", Vec::new());
     assert_eq!((with_other.count("10.9.0"), with_other.count("10.1.0") + with_other.count("10.2.0")), (3, 0));
     let mut reference = empty();
-    upstreams(&mut reference, "10.1.0.2");
+    upstreams(&mut reference, &["10.1.0.2"]);
     let whole = reference.clone();
     gc(&mut reference, "n1", valid());
     assert_eq!(reference, whole);

@@ -140,7 +140,7 @@ mod tests {
 
     const VERSION: IpVersion = IpVersion::V4;
 
-    /// What container `c1` of network `n-1` has of these mappings, in lines of iptables-save.
+    /// The rules of container `c1` of network `n-1` for these mappings, as iptables-save prints them.
     fn lines(of: &PortMap) -> Vec<String> {
         let names = names("n-1", "c1", "eth0");
         made(&Share::wanted(of, VERSION, &names), &names)
