@@ -1,0 +1,83 @@
+//! The list of cached attachments: states, problems, and the files of others.
+
+use std::fs;
+
+use cnikit_libcni::{Attachment, State};
+use serde_json::json;
+
+use crate::node::{Node, container, list};
+
+#[test]
+fn each_attachment_has_its_state_and_its_problems() {
+    let node = Node::new();
+    let net = list("net", &["first"]);
+    node.runtime.add(&net, &container("c1")).unwrap();
+    node.runtime.add(&net, &Attachment::new("c2", "/nonexistent/ns")).unwrap();
+    node.fails("ADD first", 100, "no");
+    node.runtime.add(&net, &container("c3")).unwrap_err();
+    fs::write(node.result_file("net-c4-eth0"), "damaged").unwrap();
+    let all = node.runtime.cache.attachments().unwrap();
+    let states: Vec<_> = all.iter().map(|cached| (&*cached.at.container_id, cached.state)).collect();
+    let expected =
+        [("c1", State::Attached), ("c2", State::Attached), ("", State::Unreadable), ("c3", State::Interrupted)];
+    assert_eq!(states, expected);
+    assert_eq!(all[0].problems, [""; 0]);
+    assert_eq!(all[1].problems, ["its namespace /nonexistent/ns is gone"]);
+    assert_eq!(all[2].problems.len(), 1);
+    assert_eq!(all[3].problems, ["its ADD was not completed: DEL removes what it made"]);
+    assert_eq!(all[0].addresses(), ["10.9.0.2/24"]);
+    assert_eq!((all[2].addresses().len(), all[3].addresses().len()), (0, 0));
+    assert_eq!(all[0].list().unwrap().plugins, net.plugins);
+    assert!(all[2].list().unwrap_err().to_string().contains("the file has no configuration"));
+    assert!(all[0].age().as_secs() < 3600 && all[0].metadata.time.is_some() && all[0].metadata.boot_id.is_some());
+}
+
+#[test]
+fn an_attachment_is_found_by_its_names_and_by_no_others() {
+    let node = Node::new();
+    node.runtime.add(&list("net-a", &["first"]), &container("c1")).unwrap();
+    node.runtime.add(&list("net", &["first"]), &container("c2")).unwrap();
+    let cache = &node.runtime.cache;
+    assert_eq!(cache.attachment("net-a", "c1", "eth0").unwrap().at.container_id, "c1");
+    // Another attachment whose file would have the same name.
+    assert!(cache.attachment("net", "a-c1", "eth0").is_none());
+    assert!(cache.attachment("net", "c2", "eth1").is_none());
+    assert_eq!(cache.attachments_of("c1").unwrap().len(), 1);
+    assert_eq!(cache.attachments_of("c").unwrap().len(), 0);
+    let cached = cache.attachment("net", "c2", "eth0").unwrap();
+    let named = cached.attachment_of("net").unwrap();
+    assert_eq!((&*named.container_id, &*named.ifname), ("c2", "eth0"));
+    assert!(cached.attachment_of("net-a").is_none());
+}
+
+#[test]
+fn a_bare_result_and_one_of_another_boot_are_told() {
+    let node = Node::new();
+    fs::create_dir_all(node.dir.path().join("results")).unwrap();
+    let result = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.4/24"}]});
+    fs::write(node.result_file("net-c1-eth0"), result.to_string()).unwrap();
+    let bare = node.cached();
+    assert_eq!((bare.state, bare.addresses()), (State::Unreadable, vec!["10.9.0.4/24".to_owned()]));
+    assert!(bare.problems[0].starts_with("a bare result"), "{bare:?}");
+    let by_name = bare.attachment_of("net").unwrap();
+    assert_eq!((&*by_name.container_id, &*by_name.ifname), ("c1", "eth0"));
+    assert!(bare.attachment_of("ne").is_none());
+    fs::remove_file(node.result_file("net-c1-eth0")).unwrap();
+
+    node.runtime.add(&list("net", &["first"]), &container("c1")).unwrap();
+    let mut cached = node.cached();
+    assert_eq!(cached.lost_namespace(), None);
+    cached.metadata.boot_id = Some("another".to_owned());
+    assert_eq!(cached.lost_namespace().unwrap(), "it is of another boot: its namespace is gone");
+}
+
+#[test]
+fn a_result_that_cannot_be_read_is_a_problem_of_its_attachment() {
+    let node = Node::new();
+    fs::create_dir_all(node.dir.path().join("results")).unwrap();
+    let upstreams = json!({"kind": "cniCacheV1", "containerId": "c1", "networkName": "net", "ifName": "eth0", "result": {"cniVersion": "9.9"}});
+    fs::write(node.result_file("net-c1-eth0"), upstreams.to_string()).unwrap();
+    let problems = node.cached().problems;
+    assert_eq!(problems[0], "it has no result that can be read");
+    assert!(problems[1].starts_with("its configuration cannot be used: "), "{problems:?}");
+}

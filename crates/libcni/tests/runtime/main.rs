@@ -1,0 +1,16 @@
+//! What a runtime sends to plugins, keeps in its cache and returns, with plugins that are functions in this process.
+//!
+//! The same with real plugins in network namespaces, and with programs that violate the specification, is in `tests/tests`.
+#![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]
+
+#[cfg(feature = "async")]
+mod background;
+mod collection;
+mod deletion;
+mod listing;
+mod networks;
+mod node;
+mod output;
+mod restore;
+mod verbs;
+mod waiting;
