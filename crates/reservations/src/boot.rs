@@ -38,7 +38,7 @@ impl Boot {
         Some(Boot { id: hex(&cnikit_netns::boot_id().ok()?)?, machine: Machine::This })
     }
 
-    pub(crate) fn of(id: u128, machine: Option<u128>) -> Boot {
+    pub(crate) const fn of(id: u128, machine: Option<u128>) -> Boot {
         Boot { id, machine: Machine::Named(machine) }
     }
 
@@ -80,5 +80,8 @@ mod tests {
         assert!(!boot(TWO, Some(MACHINE)).follows(&boot(ONE, Some(TWO))), "another machine");
         assert_eq!(boot(ONE, Some("uninitialized")).machine(), None);
         assert_eq!(Boot::new("", None), None);
+        let now = Boot::now().unwrap();
+        assert_eq!(now, Boot::now().unwrap());
+        assert!(!now.follows(&now));
     }
 }

@@ -248,3 +248,100 @@ fn parse_line(line: &str) -> Option<(IpAddr, Release)> {
     let release = Release { at: at.parse().ok()?, owner: u64::from_str_radix(owner, 16).ok()? };
     Some((address.parse().ok()?, release))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const BOOT: Boot = Boot::of(1, None);
+
+    /// The numbers of the addresses in a file with these releases, and the limit in its header.
+    fn kept(times: impl IntoIterator<Item = u64>, now: u64) -> (Vec<u32>, u64) {
+        let address = |n: usize| IpAddr::from((0x0a00_0000 + u32::try_from(n).unwrap()).to_be_bytes());
+        let releases = times.into_iter().enumerate().map(|(n, at)| (address(n), Release { at, owner: 1 })).collect();
+        let text = written(&BOOT, releases, now);
+        let (boot, limit) = parse_header(&text.as_bytes()[..HEADER]).unwrap();
+        assert_eq!(boot, BOOT.id);
+        let mut numbers = Vec::new();
+        for address in parse_lines(&text[HEADER..]).into_keys() {
+            let IpAddr::V4(address) = address else { panic!("{address}") };
+            numbers.push(u32::from(address) & 0x00ff_ffff);
+        }
+        numbers.sort_unstable();
+        (numbers, limit)
+    }
+
+    #[test]
+    fn the_oldest_releases_are_left_out_if_there_are_many_and_they_are_old() {
+        let day = u64::try_from(KEPT.as_millis()).unwrap();
+        let count = LATEST + 10;
+        let all: Vec<u32> = (0..u32::try_from(count).unwrap()).collect();
+        let oldest_five = |n: usize| if n < 5 { 100 } else { 101 };
+        // At a day and 100 ms the first five are not older than a day.
+        assert_eq!(kept((0..count).map(oldest_five), day + 100).0, all);
+        assert_eq!(kept((0..count).map(oldest_five), day + 101).0, all[5..]);
+        // All are old, and the last of them are kept.
+        assert_eq!(kept((0..count).map(oldest_five), 2 * day).0, all[10..]);
+        assert_eq!(kept((0..LATEST).map(oldest_five), 2 * day).0, all[..LATEST]);
+    }
+
+    #[test]
+    fn a_file_may_grow_to_twice_its_size_and_a_small_one_to_sixteen_kilobytes() {
+        assert_eq!(kept([5], 10).1, 16_384);
+        let mut text = String::new();
+        for n in 0..1000_u32 {
+            let address = IpAddr::from((0x0a00_0000 + n).to_be_bytes());
+            write_line(&mut text, address, Release { at: 5, owner: 1 });
+        }
+        let (numbers, limit) = kept((0..1000).map(|_| 5), 10);
+        assert_eq!((numbers.len(), limit), (1000, 2 * (text.len() + HEADER) as u64));
+    }
+
+    #[test]
+    fn lines_are_appended_up_to_the_limit_of_the_file() {
+        let place = tempfile::tempdir().unwrap();
+        let directory = Directory::open(place.path()).unwrap();
+        let file = CoolingFile { base: place.path().to_owned(), directory: ".pool", name: "net".to_owned() };
+        let lines = "5 10.0.0.1 0000000000000001\n";
+        let header = |boot: u128, limit: usize| format!("{MAGIC} {boot:032x} {limit:010}\n");
+        let whole = HEADER + lines.len();
+        let cases = [
+            (header(1, whole), true),
+            (header(1, whole - 1), false),
+            (header(1, 0), false),
+            (header(2, whole), false),
+            (header(1, 2 * whole) + lines, true),
+            (header(1, 2 * whole) + "5 10.0.0.1 00", false),
+            (header(1, whole)[..HEADER - 1].to_owned(), false),
+        ];
+        for (content, is_appended) in cases {
+            directory.replace("net", content.as_bytes(), 0o600).unwrap();
+            assert_eq!(file.append(&directory, &BOOT, lines).is_some(), is_appended, "{content}");
+            let now = std::fs::read_to_string(place.path().join("net")).unwrap();
+            let expected = if is_appended { content + lines } else { content };
+            assert_eq!(now, expected);
+        }
+        directory.remove("net").unwrap();
+        assert_eq!(file.append(&directory, &BOOT, lines), None);
+    }
+
+    #[test]
+    fn a_header_and_a_line_have_all_their_words_and_no_others() {
+        let id = "0".repeat(31) + "1";
+        assert_eq!(parse_header(format!("cooling1 {id} 5\n").as_bytes()), Some((1, 5)));
+        for text in [
+            format!("cooling2 {id} 5\n"),
+            format!("cooling1 0{id} 5\n"),
+            format!("cooling1 {id} 5 6\n"),
+            format!("cooling1 {id} 5"),
+            format!("cooling1 {id}\n"),
+        ] {
+            assert_eq!(parse_header(text.as_bytes()), None, "{text}");
+        }
+        let release = Release { at: 5, owner: 10 };
+        assert_eq!(parse_line("5 10.0.0.1 000000000000000a"), Some((IpAddr::from([10, 0, 0, 1]), release)));
+        for line in ["5 10.0.0.1 00a", "5 10.0.0.1 000000000000000a 1", "5 10.0.0.1", "x 10.0.0.1 000000000000000a"] {
+            assert_eq!(parse_line(line), None, "{line}");
+        }
+    }
+}

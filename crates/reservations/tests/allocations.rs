@@ -7,8 +7,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use cnikit_reservations::{ErrorKind, Owner, RangeConfig, RangeSet};
-use scene::{MACHINE, NEXT_BOOT, Scene, part, set};
+use cnikit_reservations::{AllocationRequest, ErrorKind, Health, Owner, RangeConfig, RangeSet};
+use scene::{MACHINE, NEXT_BOOT, Scene, part, set, texts};
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -330,6 +330,43 @@ fn lock_timeout_error_names_the_lock_file() {
     assert_eq!(busy.kind, ErrorKind::Busy);
     assert!(busy.text.contains("/net/lock"), "{busy}");
     assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, ErrorKind::Busy);
+    assert_eq!(scene.store.health().unwrap(), Health::default(), "a store that is in use is healthy");
+}
+
+#[test]
+fn a_store_without_a_lock_file_that_can_be_locked_is_not_healthy() {
+    let scene = Scene::new();
+    fs::create_dir_all(scene.dir().join("lock")).unwrap();
+    assert_eq!(scene.store.health().unwrap_err().kind, ErrorKind::Disk);
+}
+
+#[test]
+fn a_locked_store_allocates_and_lists_what_is_reserved() {
+    let scene = Scene::new();
+    let sets = vec![set("10.1.2.0/24")];
+    let request = |container: &str| AllocationRequest {
+        owner: Owner::new(container, "eth0"),
+        sets: sets.clone(),
+        wanted: Vec::new(),
+        cooldown: std::time::Duration::ZERO,
+    };
+    let locked = scene.store.lock().unwrap();
+    assert_eq!(texts(&locked.acquire(&request("a")).unwrap()), "10.1.2.2/24");
+    assert_eq!(texts(&locked.acquire(&request("b")).unwrap()), "10.1.2.3/24");
+    assert_eq!(locked.acquire(&request("b")).unwrap_err().kind, ErrorKind::HoldsAlready);
+    let mut reserved = locked.reserved().unwrap();
+    reserved.sort();
+    assert_eq!(reserved, ips(&["10.1.2.2", "10.1.2.3"]));
+}
+
+#[test]
+fn an_error_is_its_text_and_its_hint() {
+    let scene = Scene::new();
+    scene.add("a", &[set("10.1.2.0/24")]).unwrap();
+    let error = scene.want("b", &[set("10.1.2.0/24")], &["10.1.2.2"]).unwrap_err();
+    let (text, hint) = (error.text.clone(), error.hint.clone().unwrap());
+    assert_eq!(error.to_string(), format!("{text}; hint: {hint}"));
+    assert!(text.contains("10.1.2.2 is not available"), "{text}");
 }
 
 #[test]

@@ -5,7 +5,7 @@ mod scene;
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
@@ -242,6 +242,68 @@ fn the_file_stays_small_and_keeps_the_last_release_of_each_address() {
     for address in ["10.1.2.2", "10.1.2.3", "10.1.2.4"] {
         assert!(text.contains(&format!(" {address} ")), "{address}");
     }
+}
+
+#[test]
+fn releases_are_appended_to_the_file_of_this_boot() {
+    let scene = cooling();
+    released_long_ago(&scene, &["10.1.2.3"]);
+    let inode = fs::metadata(file(&scene)).unwrap().ino();
+    add(&scene, "a", &[], HOUR).unwrap();
+    scene.del("a");
+    assert_eq!(fs::metadata(file(&scene)).unwrap().ino(), inode);
+    let text = fs::read_to_string(file(&scene)).unwrap();
+    assert_eq!(text.lines().count(), 3, "{text}");
+}
+
+#[test]
+fn what_is_no_file_is_replaced_by_one() {
+    let scene = cooling();
+    add(&scene, "a", &[], HOUR).unwrap();
+    released_long_ago(&scene, &[]);
+    fs::remove_file(file(&scene)).unwrap();
+    std::os::unix::fs::symlink("/nonexistent/x", file(&scene)).unwrap();
+    scene.del("a");
+    assert!(fs::read_to_string(file(&scene)).unwrap().contains(" 10.1.2.2 "));
+}
+
+#[test]
+fn only_addresses_of_the_set_that_no_gateway_has_are_given_again() {
+    let scene = cooling();
+    released_long_ago(&scene, &["10.1.2.1", "10.1.2.5", "10.9.9.9", "10.1.2.4"]);
+    let given: Vec<String> =
+        ["a", "b", "c"].map(|container| add(&scene, container, &[], Duration::ZERO).unwrap()).into();
+    assert_eq!(given, ["10.1.2.2/24", "10.1.2.3/24", "10.1.2.4/24"]);
+    assert_eq!(add(&scene, "d", &[], Duration::ZERO).unwrap_err().kind, ErrorKind::Exhausted);
+}
+
+#[test]
+fn in_a_large_set_an_address_that_was_never_given_comes_before_one_that_was_released() {
+    let scene = cooling();
+    let sets = vec![part("10.1.0.0/16", "10.1.0.2", "10.1.8.1")];
+    let request = |n: usize| AllocationRequest {
+        owner: Owner::new(format!("c{n}"), "eth0"),
+        sets: sets.clone(),
+        wanted: Vec::new(),
+        cooldown: Duration::ZERO,
+    };
+    for n in 0..1100 {
+        scene.store.acquire(&request(n)).unwrap();
+    }
+    scene.del("c7");
+    // The search begins at the first address again, and the first thousand are taken.
+    fs::remove_file(scene.dir().join("last_reserved_ip.0")).unwrap();
+    assert_eq!(texts(&scene.store.acquire(&request(2000)).unwrap()), "10.1.4.78/16");
+}
+
+#[test]
+fn a_requested_address_that_the_same_attachment_held_before_the_boot_does_not_wait() {
+    let mut scene = cooling();
+    let long = Duration::from_hours(1 << 30);
+    add(&scene, "a", &["10.1.2.3"], HOUR).unwrap();
+    scene.reboot(NEXT_BOOT, Some(MACHINE));
+    assert_eq!(add(&scene, "b", &["10.1.2.3"], long).unwrap_err().kind, ErrorKind::Exhausted);
+    assert_eq!(add(&scene, "a", &["10.1.2.3"], long).unwrap(), "10.1.2.3/24");
 }
 
 #[test]

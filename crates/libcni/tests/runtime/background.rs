@@ -6,10 +6,14 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::task::{Context, Poll, Wake};
+use std::time::Duration;
 
 use cnikit_libcni::{Background, Error};
 
 use crate::node::{Node, container, list};
+
+/// Longer than any of these calls takes.
+const LONG: Duration = Duration::from_secs(30);
 
 /// Sends whenever the future asks to be polled again.
 struct Waker(Sender<()>);
@@ -28,7 +32,7 @@ fn wait<T>(mut running: Background<T>) -> T {
     loop {
         match Pin::new(&mut running).poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(done) => return done,
-            Poll::Pending => woken.recv().unwrap(),
+            Poll::Pending => woken.recv_timeout(LONG).unwrap(),
         }
     }
 }
@@ -49,7 +53,7 @@ fn a_future_has_the_result_of_its_call_whenever_it_is_polled() {
     assert!(Pin::new(&mut running).poll(&mut context).is_pending());
     assert!(woken.try_recv().is_err());
     begin.send(()).unwrap();
-    woken.recv().unwrap();
+    woken.recv_timeout(LONG).unwrap();
     assert_eq!(Pin::new(&mut running).poll(&mut context), Poll::Ready(Ok(())));
 }
 

@@ -82,6 +82,7 @@ fn what_a_failed_add_made_stays_known_until_a_del_has_succeeded() {
     node.fails("ADD second", 100, "no");
     let error = node.runtime.add(&list, &container("c1")).unwrap_err();
     assert_eq!((error.code(), error.failures()[0].position, error.failures()[0].of), (100, 2, 2));
+    assert!(!error.is_retryable());
     assert_eq!(node.called(), ["ADD first", "ADD second"]);
     assert_eq!(node.cached().state, State::Interrupted);
     assert_eq!(node.runtime.cache.result(&list, &container("c1")).unwrap(), None);

@@ -30,6 +30,7 @@ fn calls_for_one_container_and_gc_of_its_network_wait_and_others_do_not() {
     let (runtime, begins, end) = with_slow(&node);
     let slow = list("net", &["slow"]);
     thread::scope(|scope| {
+        let end = end; // dropped when an assertion fails, so that the plugin ends
         let adding = scope.spawn(|| runtime.add(&slow, &container("c1")));
         begins.recv().unwrap();
         let cached = node.cached();
@@ -66,6 +67,7 @@ fn no_more_lists_run_at_the_same_time_than_the_caller_allows() {
     let runtime = runtime.at_most(0); // at least one
     let slow = list("net", &["slow"]);
     thread::scope(|scope| {
+        let end = end; // dropped when an assertion fails, so that the plugin ends
         let adding = scope.spawn(|| runtime.add(&slow, &container("c1")));
         begins.recv().unwrap();
         for id in ["c2", "c3"] {
@@ -95,14 +97,15 @@ fn a_cancelled_call_starts_nothing_and_ends_its_wait() {
     let lock = File::open(node.dir.path().join("cnikit/locks/n-net")).unwrap();
     lock.lock().unwrap();
     thread::scope(|scope| {
+        let lock = lock;
         let waiting = scope.spawn(|| runtime.add(&net, &container("c2")));
         Deadline::never().pause(Duration::from_millis(50));
         cancel.cancel();
         let error = waiting.join().unwrap().unwrap_err();
         assert!(matches!(error, Error::Cancelled) && error.code() == 11, "{error}");
         assert_eq!(error.to_string(), "cancelled by the caller; hint: run DEL for this attachment");
+        drop(lock);
     });
-    drop(lock);
     for error in [
         runtime.add(&net, &container("c1")).unwrap_err(),
         runtime.del(&net, &container("c1")).unwrap_err(),
