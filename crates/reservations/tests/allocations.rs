@@ -328,7 +328,9 @@ fn lock_timeout_error_names_the_lock_file() {
     let _lock = held.lock("lock", 0o750, std::time::Duration::from_secs(1)).unwrap();
     let busy = scene.add("b", &[set("10.1.2.0/24")]).unwrap_err();
     assert_eq!(busy.kind, ErrorKind::Busy);
-    assert!(busy.text.contains("/net/lock"), "{busy}");
+    let lock = scene.dir().canonicalize().unwrap().join("lock").display().to_string();
+    assert_eq!(busy.text, format!("another process held the lock {lock} for 0 seconds"));
+    assert!(busy.hint.unwrap().starts_with(&format!("`fuser -v {lock}` shows the process")));
     assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, ErrorKind::Busy);
     assert_eq!(scene.store.health().unwrap(), Health::default(), "a store that is in use is healthy");
 }
@@ -338,6 +340,30 @@ fn a_store_without_a_lock_file_that_can_be_locked_is_not_healthy() {
     let scene = Scene::new();
     fs::create_dir_all(scene.dir().join("lock")).unwrap();
     assert_eq!(scene.store.health().unwrap_err().kind, ErrorKind::Disk);
+}
+
+#[test]
+fn a_directory_that_leads_nowhere_and_a_lock_that_is_a_link_are_errors() {
+    let scene = Scene::new();
+    symlink("net", scene.dir()).unwrap();
+    assert_eq!(scene.store.release(&Owner::new("a", "eth0")).unwrap_err().kind, ErrorKind::Disk);
+    fs::remove_file(scene.dir()).unwrap();
+    fs::create_dir(scene.dir()).unwrap();
+    symlink("/etc/passwd", scene.dir().join("lock")).unwrap();
+    let error = scene.add("a", &[set("10.1.2.0/24")]).unwrap_err();
+    assert_eq!(error.kind, ErrorKind::Disk);
+    assert!(error.hint.unwrap().contains("remove what is not a regular file"));
+}
+
+#[test]
+fn a_link_in_place_of_the_last_reserved_address_is_replaced() {
+    let scene = Scene::new();
+    scene.add("a", &[set("10.1.2.0/24")]).unwrap();
+    fs::remove_file(scene.dir().join("last_reserved_ip.0")).unwrap();
+    symlink("/nonexistent/x", scene.dir().join("last_reserved_ip.0")).unwrap();
+    assert_eq!(scene.add("b", &[set("10.1.2.0/24")]).unwrap(), "10.1.2.3/24");
+    assert_eq!(scene.text("last_reserved_ip.0"), "10.1.2.3");
+    assert!(!scene.dir().join("last_reserved_ip.0").is_symlink());
 }
 
 #[test]

@@ -35,6 +35,13 @@ fn add(scene: &Scene, container: &str, wanted: &[&str], cooldown: Duration) -> R
     scene.store.acquire(&request).map(|given| texts(&given))
 }
 
+/// A request for one of 2,048 addresses: more than are tried one by one.
+fn of_large_set(n: usize) -> AllocationRequest {
+    let sets = vec![part("10.1.0.0/16", "10.1.0.2", "10.1.8.1")];
+    let owner = Owner::new(format!("c{n}"), "eth0");
+    AllocationRequest { owner, sets, wanted: Vec::new(), cooldown: Duration::ZERO }
+}
+
 /// Records that the addresses were released in this order, at the start of the machine.
 fn released_long_ago(scene: &Scene, addresses: &[&str]) {
     let mut text = format!("cooling1 {BOOT_DIGITS} 0000016384\n");
@@ -102,15 +109,8 @@ fn the_address_that_was_released_first_is_given_first_after_all_that_never_were(
 #[test]
 fn of_a_set_too_large_to_try_each_the_first_released_is_given_too() {
     let scene = cooling();
-    let sets = vec![part("10.1.0.0/16", "10.1.0.2", "10.1.8.1")];
-    let request = |n: usize| AllocationRequest {
-        owner: Owner::new(format!("c{n}"), "eth0"),
-        sets: sets.clone(),
-        wanted: Vec::new(),
-        cooldown: Duration::ZERO,
-    };
     for n in 0..2048 {
-        scene.store.acquire(&request(n)).unwrap();
+        scene.store.acquire(&of_large_set(n)).unwrap();
     }
     for n in [1500, 7, 900] {
         assert_eq!(scene.del(&format!("c{n}")), 1);
@@ -120,9 +120,9 @@ fn of_a_set_too_large_to_try_each_the_first_released_is_given_too() {
             std::hint::spin_loop();
         }
     }
-    let given = [3000, 3001, 3002].map(|n| texts(&scene.store.acquire(&request(n)).unwrap()));
+    let given = [3000, 3001, 3002].map(|n| texts(&scene.store.acquire(&of_large_set(n)).unwrap()));
     assert_eq!(given, ["10.1.5.222/16", "10.1.0.9/16", "10.1.3.134/16"]);
-    assert_eq!(scene.store.acquire(&request(3003)).unwrap_err().kind, ErrorKind::Exhausted);
+    assert_eq!(scene.store.acquire(&of_large_set(3003)).unwrap_err().kind, ErrorKind::Exhausted);
 }
 
 #[test]
@@ -280,20 +280,13 @@ fn only_addresses_of_the_set_that_no_gateway_has_are_given_again() {
 #[test]
 fn in_a_large_set_an_address_that_was_never_given_comes_before_one_that_was_released() {
     let scene = cooling();
-    let sets = vec![part("10.1.0.0/16", "10.1.0.2", "10.1.8.1")];
-    let request = |n: usize| AllocationRequest {
-        owner: Owner::new(format!("c{n}"), "eth0"),
-        sets: sets.clone(),
-        wanted: Vec::new(),
-        cooldown: Duration::ZERO,
-    };
     for n in 0..1100 {
-        scene.store.acquire(&request(n)).unwrap();
+        scene.store.acquire(&of_large_set(n)).unwrap();
     }
     scene.del("c7");
     // The search begins at the first address again, and the first thousand are taken.
     fs::remove_file(scene.dir().join("last_reserved_ip.0")).unwrap();
-    assert_eq!(texts(&scene.store.acquire(&request(2000)).unwrap()), "10.1.4.78/16");
+    assert_eq!(texts(&scene.store.acquire(&of_large_set(2000)).unwrap()), "10.1.4.78/16");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use std::fs;
 
-use cnikit_libcni::{Attachment, State, ValidAttachment};
+use cnikit_libcni::{Attachment, NetworkList, State, ValidAttachment};
 use serde_json::json;
 
 use crate::node::{Node, container, list, of_version, with_keys};
@@ -11,13 +11,18 @@ fn valid(container_id: &str) -> ValidAttachment {
     ValidAttachment { container_id: container_id.to_owned(), ifname: "eth0".to_owned() }
 }
 
+/// Adds the containers `c1` and `c2`.
+fn attach(node: &Node, net: &NetworkList) {
+    for id in ["c1", "c2"] {
+        node.runtime.add(net, &container(id)).unwrap();
+    }
+}
+
 #[test]
 fn attachments_that_are_not_valid_are_deleted_whatever_their_state() {
     let node = Node::new();
     let net = list("net", &["first", "second"]);
-    for id in ["c1", "c2"] {
-        node.runtime.add(&net, &container(id)).unwrap();
-    }
+    attach(&node, &net);
     node.runtime.add(&list("other", &["first"]), &container("c2")).unwrap();
     node.fails("ADD second", 100, "no");
     node.runtime.add(&net, &Attachment::new("c3", "/nonexistent/ns")).unwrap_err();
@@ -43,9 +48,7 @@ fn attachments_that_are_not_valid_are_deleted_whatever_their_state() {
 fn everything_is_done_after_a_failure_and_all_failures_are_told() {
     let node = Node::new();
     let net = list("net", &["first", "second"]);
-    for id in ["c1", "c2"] {
-        node.runtime.add(&net, &container(id)).unwrap();
-    }
+    attach(&node, &net);
     node.calls();
     node.fails("DEL first", 11, "not now");
     node.fails("GC first", 5, "no file");

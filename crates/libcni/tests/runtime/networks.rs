@@ -3,7 +3,7 @@
 use cnikit_libcni::{Attachment, Error, Networks, State};
 use serde_json::json;
 
-use crate::node::{Node, container, list, of_version};
+use crate::node::{Node, container, list, names, of_version};
 
 /// Network `a` of the plugin `first`, and `b` of `second`.
 fn two(node: &Node) -> Networks {
@@ -143,7 +143,7 @@ fn networks_that_are_no_longer_loaded_are_removed_too_and_a_failure_stops_nothin
     let Error::Several(all) = &error else { panic!("{error}") };
     assert_eq!(all.iter().map(|one| &*one.what).collect::<Vec<_>>(), ["network c, eth2", "network a, eth0"]);
     let calls = node.calls();
-    assert_eq!(calls.iter().map(|call| &*call.name).collect::<Vec<_>>(), ["DEL second", "DEL third", "DEL first"]);
+    assert_eq!(names(&calls), ["DEL second", "DEL third", "DEL first"]);
     assert!(calls.iter().all(|call| call.environment.netns == "/given" && call.environment.container_id == "c1"));
     node.recovers("DEL third");
     node.recovers("DEL first");
@@ -162,7 +162,7 @@ fn gc_keeps_each_container_with_its_interfaces_of_now_and_of_its_add() {
     let networks = Networks::new(node.runtime.clone()).with(list("b", &["second"])).with(list("d", &["third"]));
     networks.gc(&["c1"]).unwrap();
     let calls = node.calls();
-    assert_eq!(calls.iter().map(|call| &*call.name).collect::<Vec<_>>(), ["DEL second", "GC second", "GC third"]);
+    assert_eq!(names(&calls), ["DEL second", "GC second", "GC third"]);
     assert_eq!((&*calls[0].environment.container_id, &*calls[0].environment.ifname), ("c2", "eth1"));
     let valid = |names: &[&str]| {
         let all: Vec<_> = names.iter().map(|ifname| json!({"containerID": "c1", "ifname": ifname})).collect();

@@ -83,7 +83,7 @@ impl Node {
 
     /// Verb and plugin of each call since the last time.
     pub(crate) fn called(&self) -> Vec<String> {
-        self.calls().into_iter().map(|call| call.name).collect()
+        names(&self.calls()).into_iter().map(str::to_owned).collect()
     }
 
     /// The only attachment in the cache.
@@ -97,6 +97,11 @@ impl Node {
     pub(crate) fn result_file(&self, name: &str) -> PathBuf {
         self.dir.path().join("results").join(name)
     }
+}
+
+/// Verb and plugin of each call.
+pub(crate) fn names(calls: &[Call]) -> Vec<&str> {
+    calls.iter().map(|call| call.name.as_str()).collect()
 }
 
 /// A chained plugin returns prevResult, and the first one an address.

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use cnikit_libcni::{Attachment, Error, State, TraceContext};
 use serde_json::{Value, json};
 
-use crate::node::{Node, container, list, of_version, with_keys};
+use crate::node::{Node, container, list, names, of_version, with_keys};
 
 #[test]
 fn each_plugin_gets_the_result_of_the_one_before_it_and_the_last_result_is_kept() {
@@ -16,8 +16,7 @@ fn each_plugin_gets_the_result_of_the_one_before_it_and_the_last_result_is_kept(
     node.prints("ADD second", &by_second);
     assert_eq!(node.runtime.add(&list, &at).unwrap(), by_second);
     let calls = node.calls();
-    let names: Vec<&str> = calls.iter().map(|call| call.name.as_str()).collect();
-    assert_eq!(names, ["ADD first", "ADD second", "ADD third"]);
+    assert_eq!(names(&calls), ["ADD first", "ADD second", "ADD third"]);
     assert_eq!(calls[0].stdin.get("prevResult"), None);
     assert_eq!(calls[1].stdin["prevResult"]["ips"][0]["address"], "10.9.0.2/24");
     assert_eq!(calls[2].stdin["prevResult"], by_second);
@@ -31,18 +30,12 @@ fn each_plugin_gets_the_result_of_the_one_before_it_and_the_last_result_is_kept(
 
     node.runtime.check(&list, &at).unwrap();
     let calls = node.calls();
-    assert_eq!(
-        calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(),
-        ["CHECK first", "CHECK second", "CHECK third"]
-    );
+    assert_eq!(names(&calls), ["CHECK first", "CHECK second", "CHECK third"]);
     assert!(calls.iter().all(|call| call.stdin["prevResult"] == by_second));
 
     let report = node.runtime.del(&list, &at).unwrap();
     let calls = node.calls();
-    assert_eq!(
-        calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(),
-        ["DEL third", "DEL second", "DEL first"]
-    );
+    assert_eq!(names(&calls), ["DEL third", "DEL second", "DEL first"]);
     assert!(calls.iter().all(|call| call.stdin["prevResult"] == by_second));
     assert_eq!(report.warnings, [""; 0]);
     assert_eq!(node.runtime.cache.attachments().unwrap().len(), 0);
@@ -194,7 +187,7 @@ fn status_is_asked_since_the_version_that_has_it_up_to_the_first_that_cannot_ser
     let error = node.runtime.status(&list("net", &["first", "second", "third"])).unwrap_err();
     assert_eq!((error.code(), error.failures()[0].position), (50, 2));
     let calls = node.calls();
-    assert_eq!(calls.iter().map(|call| call.name.as_str()).collect::<Vec<_>>(), ["STATUS first", "STATUS second"]);
+    assert_eq!(names(&calls), ["STATUS first", "STATUS second"]);
     assert_eq!(calls[0].stdin, json!({"type": "first", "name": "net", "cniVersion": "1.1.0"}));
     assert_eq!((calls[0].environment.container_id.as_str(), calls[0].environment.ifname.as_str()), ("", ""));
 }
