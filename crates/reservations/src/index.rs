@@ -522,6 +522,16 @@ mod tests {
     }
 
     #[test]
+    fn a_header_of_a_table_that_cannot_be_is_invalid() {
+        let temporary = tempfile::tempdir().unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let of = |slots, used| Header { state: state(&indexes), slots, used, unreadable: 0 }.to_bytes();
+        for (slots, used, is_valid) in [(64, 63, true), (64, 64, false), (96, 0, false), (32, 0, false)] {
+            assert_eq!(Header::parse(&of(slots, used)).is_some(), is_valid, "{slots}, {used}");
+        }
+    }
+
+    #[test]
     fn a_header_with_any_flipped_bit_is_invalid() {
         let temporary = tempfile::tempdir().unwrap();
         let indexes = Directory::open(temporary.path()).unwrap();

@@ -1,6 +1,8 @@
 //! What plugins print, and what a runtime makes of it.
 
-use cnikit_libcni::FailureKind;
+use std::error::Error as _;
+
+use cnikit_libcni::{Error, FailureKind, NetworkList, Networks};
 use serde_json::json;
 
 use crate::node::{Node, container, list, of_version};
@@ -88,4 +90,24 @@ fn a_plugin_that_fails_without_an_error_object_has_died() {
     assert!(message.contains("died without an error object: exit status 2") && message.contains("oops"), "{message}");
     assert_eq!((error.code(), error.failures()[0].code()), (103, None));
     assert!(message.contains("hint: this is a defect of that plugin"), "{message}");
+}
+
+#[test]
+fn the_source_of_an_error_is_the_first_one_that_caused_it() {
+    let node = Node::new();
+    let net = list("net", &["first"]);
+    node.fails("ADD first", 100, "no range");
+    let error = node.runtime.add(&net, &container("c1")).unwrap_err();
+    let failure = error.source().unwrap();
+    assert_eq!(failure.to_string(), error.to_string());
+    assert_eq!(failure.source().unwrap().to_string(), "no range");
+    node.prints("ADD first", "hello");
+    let error = node.runtime.add(&net, &container("c1")).unwrap_err();
+    assert!(error.source().unwrap().source().is_none());
+    let networks = Networks::new(node.runtime.clone()).with(net);
+    let error = networks.setup(&container("c2")).unwrap_err();
+    assert!(error.source().unwrap().downcast_ref::<Error>().unwrap().source().is_some());
+    let error = NetworkList::parse(b"{").unwrap_err();
+    assert_eq!(error.source().unwrap().to_string(), error.to_string());
+    assert!(Error::Cancelled.source().is_none());
 }
