@@ -518,7 +518,60 @@ mod tests {
         index.file.write_all_at(&[0xff; 5], offset(3) + 20).unwrap();
         assert!(index.find(3).is_err());
         assert!(index.all().is_err(), "a sweep of the other records would miss the lost one");
+        assert!(index.remove_all(&HashSet::new()).is_err());
         assert_eq!(Index::recover(&indexes, "net").unwrap().1, [record(9, 5)]);
+    }
+
+    #[test]
+    fn only_the_record_of_the_address_is_removed_and_its_slot_is_empty_again() {
+        let temporary = tempfile::tempdir().unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        // Alone in the first, a middle and the last slot, where the next one is the first again.
+        for owner in [0, 7, 63] {
+            let mut index = Index::build(&indexes, "net", state(&indexes), &[record(owner, 1)]).unwrap();
+            index.remove(owner, record(owner, 2).address).unwrap();
+            index.remove(owner + 64, record(owner, 1).address).unwrap();
+            assert_eq!((index.header.used, index.all().unwrap()), (1, vec![record(owner, 1)]));
+            index.remove(owner, record(owner, 1).address).unwrap();
+            assert_eq!((index.header.used, index.all().unwrap().len()), (0, 0), "{owner}");
+        }
+        // Before another record, be it in the first slot, the slot stays in use.
+        for (owner, next) in [(7, 8), (63, 64)] {
+            let records = [record(owner, 1), record(next, 2)];
+            let mut index = Index::build(&indexes, "net", state(&indexes), &records).unwrap();
+            index.remove(owner, records[0].address).unwrap();
+            assert_eq!((index.header.used, index.find(next).unwrap()), (2, vec![records[1]]));
+        }
+    }
+
+    #[test]
+    fn files_that_cannot_be_read_are_counted() {
+        let temporary = tempfile::tempdir().unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let unreadable = |last| Record { unreadable: true, ..record(7, last) };
+        let mut index = Index::build(&indexes, "net", state(&indexes), &[record(7, 1), unreadable(2)]).unwrap();
+        let key = |record: Record| (record.owner, record.address);
+        assert_eq!(index.unreadable(), 1);
+        for last in 3..7 {
+            assert!(index.insert(unreadable(last)).unwrap());
+        }
+        assert_eq!(index.unreadable(), 5);
+        index.remove(7, unreadable(2).address).unwrap();
+        index.remove(7, record(7, 1).address).unwrap();
+        assert_eq!(index.unreadable(), 4);
+        index.remove_all(&[unreadable(3), unreadable(4), record(7, 9)].map(key).into()).unwrap();
+        assert_eq!(index.unreadable(), 2);
+    }
+
+    #[test]
+    fn a_table_without_an_empty_slot_is_an_error_and_not_searched_for_ever() {
+        let temporary = tempfile::tempdir().unwrap();
+        let indexes = Directory::open(temporary.path()).unwrap();
+        let index = Index::build(&indexes, "net", state(&indexes), &[]).unwrap();
+        for position in 0..index.header.slots {
+            index.write(position, Slot::Full(record(position.into(), position))).unwrap();
+        }
+        assert_eq!(index.find(7).unwrap_err().to_string(), "no empty slot");
     }
 
     #[test]

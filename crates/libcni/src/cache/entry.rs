@@ -318,6 +318,52 @@ mod tests {
         let read = Entry::read(upstream.as_bytes()).unwrap();
         assert_eq!((read.at.container_id.as_str(), read.config, read.result, read.has_kind), ("c1", None, None, true));
         let bare = Entry::read(br#"{"cniVersion":"1.0.0"}"#).unwrap();
-        assert_eq!((bare.result, bare.has_kind), (Some(json!({"cniVersion": "1.0.0"})), false));
+        assert_eq!((bare.version, bare.has_kind), (FORMAT, false));
+        assert_eq!(bare.result, Some(json!({"cniVersion": "1.0.0"})));
+    }
+
+    #[test]
+    fn an_entry_has_the_name_of_its_file_as_far_as_it_has_names() {
+        let bytes = entry().to_bytes();
+        assert_eq!(Entry::of_file(&bytes, "net-c1-eth0").unwrap(), entry());
+        assert_eq!(
+            Entry::of_file(&bytes, "net-c1-eth1").unwrap_err(),
+            "its content belongs to net-c1-eth0, which is not its name"
+        );
+        let named = |network: &str, container_id: &str, ifname: &str| {
+            let mut entry = entry();
+            entry.network = network.to_owned();
+            entry.at.container_id = container_id.to_owned();
+            entry.at.ifname = ifname.to_owned();
+            entry
+        };
+        for partial in [named("", "c1", "eth0"), named("net", "", "eth0"), named("net", "c1", "")] {
+            assert_eq!(Entry::of_file(&partial.to_bytes(), "any").unwrap(), partial);
+            assert!(partial.is_of("net", &entry().at));
+        }
+        let at = entry().at;
+        for other in [named("net2", "c1", "eth0"), named("net", "c2", "eth0"), named("net", "c1", "eth1")] {
+            assert!(!other.is_of("net", &at));
+        }
+    }
+
+    #[test]
+    fn metadata_has_the_namespace_if_there_is_one() {
+        let cookie = Netns::open("/proc/self/ns/net").unwrap().cookie().ok();
+        let now = CacheMetadata::now("/proc/self/ns/net");
+        assert_eq!(now.netns_cookie, cookie);
+        assert!(now.time.is_some() && now.boot_id.is_some());
+        assert_eq!(CacheMetadata::now("").netns_cookie, None);
+        assert_eq!(CacheMetadata::now("/nonexistent").netns_cookie, None);
+    }
+
+    #[test]
+    fn the_age_is_that_of_the_add_or_of_the_file() {
+        let hour = Duration::from_hours(1);
+        let ago = |hours: u32| SystemTime::now() - hour * hours;
+        let of_add = CacheMetadata { time: Some(ago(2)), ..CacheMetadata::default() };
+        assert_eq!(of_add.age(ago(1)).as_secs() / 3600, 2);
+        assert_eq!(CacheMetadata::default().age(ago(1)).as_secs() / 3600, 1);
+        assert_eq!(CacheMetadata::default().age(SystemTime::now() + hour), Duration::ZERO);
     }
 }

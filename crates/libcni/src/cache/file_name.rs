@@ -19,3 +19,22 @@ pub(crate) fn from_parts(network: &str, container_id: &str, ifname: &str) -> Str
 pub(crate) fn is_valid(name: &str) -> bool {
     !name.contains(['/', '\0']) && name.len() <= LONGEST
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_name_without_a_slash_and_not_too_long_is_valid() {
+        for (name, valid) in [
+            ("net-c1-eth0".to_owned(), true),
+            ("a/b".to_owned(), false),
+            ("a\0b".to_owned(), false),
+            ("n".repeat(LONGEST), true),
+            ("n".repeat(LONGEST + 1), false),
+        ] {
+            assert_eq!(is_valid(&name), valid, "{name}");
+        }
+        assert_eq!(LONGEST, 250);
+    }
+}

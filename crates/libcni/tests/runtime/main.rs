@@ -12,5 +12,6 @@ mod networks;
 mod node;
 mod output;
 mod restore;
+mod validation;
 mod verbs;
 mod waiting;

@@ -1,0 +1,281 @@
+//! What a validator says about the files of a directory, with plugins that are functions in this process.
+
+use std::fs;
+
+use cnikit_libcni::{PluginKeys, RoutedSubnet, Severity, Validator};
+use tempfile::TempDir;
+
+use crate::node::{Node, names};
+
+/// A validator of these files, with the keys of two plugins and of an IPAM plugin.
+fn validator(dir: &TempDir, files: &[(&str, &str)]) -> Validator {
+    for (name, text) in files {
+        let file = dir.path().join(name);
+        fs::create_dir_all(file.parent().unwrap()).unwrap();
+        fs::write(file, text).unwrap();
+    }
+    let keys = |plugin: &str, keys: &[&str]| PluginKeys {
+        plugin: plugin.into(),
+        keys: keys.iter().map(|key| (*key).into()).collect(),
+    };
+    let plugins = vec![
+        keys("first", &["bridge", "mtu", "runtimeConfig.mac", "runtimeConfig.dns"]),
+        keys("second", &["table"]),
+        keys("third", &["type", "subnet", "ranges", "rangeStart", "runtimeConfig.ips"]),
+    ];
+    Validator { dir: dir.path().to_owned(), plugins, ..Validator::default() }
+}
+
+/// The findings, each as one line with the name of its file alone.
+fn found(validator: &Validator) -> Vec<String> {
+    let dir = format!("{}/", validator.dir.display());
+    validator.validate().unwrap().iter().map(|finding| finding.to_string().replace(&dir, "")).collect()
+}
+
+/// The findings of a directory with one file.
+fn found_in(name: &str, text: &str) -> Vec<String> {
+    let dir = TempDir::new().unwrap();
+    found(&validator(&dir, &[(name, text)]))
+}
+
+/// A list with these plugins.
+fn list(plugins: &str) -> String {
+    format!(r#"{{"cniVersion": "1.1.0", "name": "net", "plugins": [{plugins}]}}"#)
+}
+
+#[test]
+fn every_key_of_a_list_and_of_its_plugins_is_known_or_told() {
+    let unknown = "a list has no such key; its keys are case-sensitive";
+    let cases = [
+        (list(r#"{"type": "first", "mtu": 1500, "capabilities": {"mac": true}}"#), vec![]),
+        (list(r#"{"type": "none", "anything": 1}"#), vec![]),
+        (
+            r#"{"cniversion": "1.1.0", "name": "net", "plugins": [{"type": "none"}]}"#.to_owned(),
+            vec![format!("warning: n.conflist:1:2: cniversion: {unknown}; hint: did you mean `cniVersion`?")],
+        ),
+        (
+            r#"{"cniVersion": "1.1.0", "name": "net", "disableChek": true, "zzzz": 1, "plugins": [{"type": "none"}]}"#.to_owned(),
+            vec![
+                format!("warning: n.conflist:1:40: disableChek: {unknown}; hint: did you mean `disableCheck`?"),
+                format!("warning: n.conflist:1:61: zzzz: {unknown}; hint: remove it, or correct its name"),
+            ],
+        ),
+        (
+            list(r#"{"type": "first", "mut": 1, "runtimeConfig": {}}"#),
+            vec![
+                "warning: n.conflist:1:70: plugins[0].mut: first has no such key; hint: did you mean `mtu`?".to_owned(),
+                "warning: n.conflist:1:80: plugins[0].runtimeConfig: only a runtime sets it: it is not passed to the plugin; hint: remove it"
+                    .to_owned(),
+            ],
+        ),
+        (
+            list(r#"{"type": "none", "ipam": {"type": "third", "subnett": "10.1.0.0/16"}}"#),
+            vec!["warning: n.conflist:1:95: plugins[0].ipam.subnett: third has no such key; hint: did you mean `subnet`?".to_owned()],
+        ),
+        (
+            list(r#"{"type": "none", "ipam": {"type": 7}}"#),
+            vec!["error: n.conflist:1:78: plugins[0].ipam.type: expected a text, found 7; hint: write the name of an IPAM plugin".to_owned()],
+        ),
+        (list(r#"{"type": "none", "ipam": {"type": null}}"#), vec![]),
+        (
+            list(r#"{"type": "first", "mtu": 1, "mtu": 2}"#),
+            vec!["error: n.conflist:1:80: plugins[0].mtu: is given more than once; hint: remove all but one of them".to_owned()],
+        ),
+        (
+            r#"{"cniVersion": "1.1.0", "name": "net", "name": "net", "plugins": [{"type": "none"}]}"#.to_owned(),
+            vec!["warning: n.conflist:1:40: name: is given more than once; hint: remove all but one of them".to_owned()],
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(found_in("n.conflist", &text), expected, "{text}");
+    }
+}
+
+#[test]
+fn a_single_plugin_has_its_keys_at_the_top() {
+    assert_eq!(found_in("n.conf", r#"{"cniVersion": "1.1.0", "name": "net", "type": "first"}"#), [""; 0]);
+    let text = r#"{"cniVersion": "1.1.0", "name": "net", "type": "first", "mtu": 1, "mtu": 2, "bridg": "b"}"#;
+    let expected = [
+        "error: n.conf:1:67: mtu: is given more than once; hint: remove all but one of them",
+        "warning: n.conf:1:77: bridg: first has no such key; hint: did you mean `bridge`?",
+    ];
+    assert_eq!(found_in("n.conf", text), expected);
+}
+
+#[test]
+fn a_capability_has_a_plugin_that_declares_it_and_one_that_supports_it() {
+    let declared = |capabilities: &str, ipam: &str| {
+        list(&format!(r#"{{"type": "first", "capabilities": {{{capabilities}}}{ipam}}}"#))
+    };
+    let unsupported =
+        "plugins[0].capabilities.ips: first does not support this capability; hint: remove it, or correct its name";
+    let cases = [
+        (declared(r#""mac": true"#, ""), vec![]),
+        (declared(r#""ips": false"#, ""), vec![]),
+        (declared(r#""ips": true"#, ""), vec![format!("warning: n.conflist:1:87: {unsupported}")]),
+        (declared(r#""ips": true"#, r#", "ipam": {"type": "third"}"#), vec![]),
+        (declared(r#""zzzz": true"#, r#", "ipam": {"type": "none"}"#), vec![]),
+        (
+            declared(r#""mack": true"#, r#", "ipam": {"type": "third"}"#),
+            vec!["warning: n.conflist:1:87: plugins[0].capabilities.mack: first does not support this capability; hint: did you mean `mac`?".to_owned()],
+        ),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(found_in("n.conflist", &text), expected, "{text}");
+    }
+    let dir = TempDir::new().unwrap();
+    let capabilities = vec!["mac".to_owned(), "dns".to_owned()];
+    let files = [("n.conflist", &*declared(r#""mac": true"#, ""))];
+    let findings = found(&Validator { capabilities, ..validator(&dir, &files) });
+    let expected = r#"warning: n.conflist:1:40: plugins: no plugin of the network takes the capability "dns", which the runtime will pass; hint: add "capabilities": {"dns": true} to the plugin that needs it"#;
+    assert_eq!(findings, [expected]);
+}
+
+#[test]
+fn each_plugin_is_asked_once_for_its_versions_and_told_where_it_is_named() {
+    let node = Node::new();
+    let dir = TempDir::new().unwrap();
+    let files = [
+        ("a.conflist", &*list(r#"{"type": "first", "ipam": {"type": "third"}}, {"type": "first"}, {"type": "secnd"}"#)),
+        ("b.conflist", r#"{"cniVersion": "0.4.0", "name": "b", "plugins": [{"type": "first"}]}"#),
+        ("c.conf", r#"{"cniVersion": "1.1.0", "name": "c", "type": "second"}"#),
+        ("d.conf", r#"{"cniVersion": "1.1.0", "name": "d", "type": "zzzzzz"}"#),
+    ];
+    node.prints("VERSION third", "hello");
+    node.fails("VERSION second", 42, "no");
+    let findings = found(&Validator { runtime: Some(node.runtime.clone()), ..validator(&dir, &files) });
+    let calls = node.calls();
+    let mut called = names(&calls);
+    called.sort_unstable();
+    assert_eq!(called, ["VERSION first", "VERSION second", "VERSION third"]);
+    assert_eq!(findings.len(), 5, "{findings:?}");
+    let begins = [
+        "error: a.conflist:1:79: plugins[0].ipam.type: third's answer to VERSION cannot be read: ",
+        "error: a.conflist:1:118: plugins[2].type: failed to find plugin \"secnd\" in path [/nonexistent]; hint: did you mean `second`? If not, ",
+        "error: b.conflist:1:51: plugins[0].type: first does not support version 0.4.0, only 0.3.1, 1.0.0, 1.1.0; hint: set `cniVersion` to one of these",
+        "error: c.conf:1:38: type: no; hint: find out why second fails",
+        "error: d.conf:1:38: type: failed to find plugin \"zzzzzz\" in path [/nonexistent]; hint: install it there",
+    ];
+    for (finding, begin) in findings.iter().zip(begins) {
+        assert!(finding.starts_with(begin), "{finding}");
+    }
+    let validator = Validator { runtime: Some(node.runtime.clone()), ..validator(&dir, &[]) };
+    let codes: Vec<u32> = validator.validate().unwrap().iter().map(|finding| finding.error.code).collect();
+    assert_eq!(codes, [6, 7, 1, 42, 7]);
+}
+
+#[test]
+fn a_plugin_of_a_known_name_that_is_not_installed_is_not_said_to_mean_itself() {
+    let node = Node::new();
+    let dir = TempDir::new().unwrap();
+    let files = [("a.conflist", &*list(r#"{"type": "bridge"}"#))];
+    let mut validator = Validator { runtime: Some(node.runtime.clone()), ..validator(&dir, &files) };
+    validator.plugins.push(PluginKeys { plugin: "bridge".into(), keys: Vec::new() });
+    let findings = found(&validator);
+    assert!(
+        findings[0].contains("failed to find plugin \"bridge\"") && !findings[0].contains("did you mean"),
+        "{findings:?}"
+    );
+}
+
+#[test]
+fn the_second_network_of_a_name_is_told_and_lists_come_first() {
+    let single = |name: &str| format!(r#"{{"cniVersion": "1.1.0", "name": "{name}", "type": "none"}}"#);
+    let dir = TempDir::new().unwrap();
+    let files = [
+        ("10-a.conf", &*single("net")),
+        ("20-a.conflist", &*list(r#"{"type": "none"}"#)),
+        ("30-b.conf", &*single("other")),
+        // Not a network that could be found.
+        ("40-c.conf", r#"{"cniVersion": 1, "name": "other", "type": "none"}"#),
+    ];
+    let findings = found(&validator(&dir, &files));
+    let expected = "warning: 10-a.conf:1:25: name: network \"net\" is also in 20-a.conflist, which is found first; \
+                    hint: remove one of the files, or give its network another name";
+    assert_eq!(findings[0], expected);
+    assert_eq!(findings.len(), 2, "{findings:?}");
+    assert!(findings[1].starts_with("error: 40-c.conf:1:2: cniVersion: "), "{findings:?}");
+}
+
+#[test]
+fn plugins_in_other_files_belong_to_their_list_and_are_told_there() {
+    let dir = TempDir::new().unwrap();
+    let files = [
+        ("n.conflist", r#"{"cniVersion": "1.1.0", "name": "net"}"#),
+        ("net/10-a.conf", r#"{"type": "first", "bridg": "b"}"#),
+        ("net/20-b.conf", "{"),
+        ("alone.conflist", r#"{"cniVersion": "1.1.0", "name": "net2", "loadOnlyInlinedPlugins": true}"#),
+        ("net2/10-a.conf", r#"{"type": "first", "bridg": "b"}"#),
+    ];
+    let findings = found(&validator(&dir, &files));
+    assert_eq!(findings.len(), 3, "{findings:?}");
+    assert!(
+        findings[0].starts_with("error: alone.conflist:1:1: ") && findings[0].contains("no plugin"),
+        "{findings:?}"
+    );
+    assert_eq!(findings[1], "warning: net/10-a.conf:1:19: bridg: first has no such key; hint: did you mean `bridge`?");
+    assert!(findings[2].starts_with("error: net/20-b.conf:1:1: "), "{findings:?}");
+    let empty = found_in("n.conflist", r#"{"cniVersion": "1.1.0", "name": "net"}"#);
+    assert!(empty.len() == 1 && empty[0].starts_with("error: n.conflist:1:1: "), "{empty:?}");
+}
+
+#[test]
+fn addresses_that_two_networks_assign_or_another_route_leads_to_are_told() {
+    let ranges = |name: &str, link: &str, subnet: &str| {
+        format!(
+            r#"{{"cniVersion": "1.1.0", "name": "{name}", "plugins": [{{"type": "first", "bridge": "{link}",
+ "ipam": {{"type": "host-local", "subnet": "{subnet}"}}}}]}}"#
+        )
+    };
+    let dir = TempDir::new().unwrap();
+    let files = [
+        ("a.conflist", &*ranges("a", "cni0", "10.1.0.0/16")),
+        ("b.conflist", &*ranges("b", "cni1", "10.1.4.0/24")),
+        ("c.conflist", &*ranges("c", "cni2", "10.2.0.0/24")),
+    ];
+    let route = |network: &str, device: &str| RoutedSubnet { network: network.parse().unwrap(), device: device.into() };
+    let routes = vec![route("0.0.0.0/0", "eth0"), route("10.1.0.0/16", "cni0"), route("10.2.0.0/16", "tun0")];
+    let findings = found(&Validator { routes, ..validator(&dir, &files) });
+    let expected = [
+        "warning: b.conflist:2:33: plugins[0].ipam.subnet: 10.1.4.0/24 overlaps 10.1.0.0/16 of network \"a\" in a.conflist; hint: give each network addresses of its own",
+        "warning: c.conflist:2:33: plugins[0].ipam.subnet: 10.2.0.0/24 overlaps the host's route to 10.2.0.0/16 over tun0; hint: give the network addresses that no other network uses",
+    ];
+    assert_eq!(findings, expected);
+    // A network that cannot be used assigns nothing.
+    fs::write(dir.path().join("a.conflist"), ranges("a", "cni0", "10.1.0.0/16").replace("\"1.1.0\"", "1")).unwrap();
+    let findings = found(&validator(&dir, &[]));
+    assert!(findings.len() == 1 && findings[0].starts_with("error: a.conflist:1:2: cniVersion"), "{findings:?}");
+}
+
+#[test]
+fn one_file_has_twenty_findings_at_most() {
+    for (count, told) in [(19, 19), (20, 20), (21, 20)] {
+        let keys: String = (0..count).map(|number| format!(r#", "zzzz{number}": 1"#)).collect();
+        let plugin = list(&format!(r#"{{"type": "first"{keys}}}"#));
+        assert_eq!(found_in("n.conflist", &plugin).len(), told);
+        let in_list = format!(r#"{{"cniVersion": "1.1.0", "name": "net", "plugins": [{{"type": "none"}}]{keys}}}"#);
+        assert_eq!(found_in("n.conflist", &in_list).len(), told);
+    }
+}
+
+#[test]
+fn one_file_can_be_validated_alone() {
+    let dir = TempDir::new().unwrap();
+    let validator = validator(
+        &dir,
+        &[
+            ("a.conflist", &*list(r#"{"type": "first", "mut": 1}"#)),
+            ("b.conflist", &*list(r#"{"type": "first"}"#)),
+            ("c.txt", "{"),
+        ],
+    );
+    let findings = validator.validate_file(&dir.path().join("a.conflist")).unwrap();
+    assert_eq!((findings.len(), findings[0].severity), (1, Severity::Warning));
+    assert_eq!(validator.validate_file(&dir.path().join("b.conflist")).unwrap(), []);
+    let error = validator.validate_file(&dir.path().join("c.txt")).unwrap_err().to_string();
+    assert!(error.contains("runtimes read only files that end in .conflist, .conf or .json"), "{error}");
+    let error = validator.validate_file(&dir.path().join("none")).unwrap_err().to_string();
+    assert!(error.contains("hint: rename the file"), "{error}");
+    let missing = Validator { dir: dir.path().join("c.txt"), ..validator };
+    assert!(missing.validate().is_err());
+}
