@@ -6,14 +6,10 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::mpsc::{self, Receiver, Sender};
 use std::task::{Context, Poll, Wake};
-use std::time::Duration;
 
 use cnikit_libcni::{Background, Error};
 
-use crate::node::{Node, container, list};
-
-/// Longer than any of these calls takes.
-const LONG: Duration = Duration::from_secs(30);
+use crate::node::{LONG, Node, container, list};
 
 /// Sends whenever the future asks to be polled again.
 struct Waker(Sender<()>);

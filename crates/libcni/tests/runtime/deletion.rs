@@ -5,7 +5,7 @@ use std::fs;
 use cnikit_libcni::{Attachment, Error};
 use serde_json::json;
 
-use crate::node::{Node, container, list, of_version};
+use crate::node::{Node, container, list, names, of_version};
 
 #[test]
 fn every_plugin_is_called_after_a_failure_unless_the_caller_wants_to_stop() {
@@ -123,4 +123,16 @@ fn a_cache_that_cannot_have_locks_does_not_prevent_del_and_check() {
     assert!(report.warnings[0].starts_with("done without a lock: "), "{report:?}");
     node.runtime.check(&list, &container("c1")).unwrap();
     assert_eq!(node.called(), ["DEL first", "CHECK first"]);
+}
+
+#[test]
+fn what_is_recorded_of_another_attachment_with_the_same_file_name_is_not_used() {
+    let node = Node::new();
+    node.runtime.add(&list("a-b", &["first"]), &container("c").with_arg("A", "1")).unwrap();
+    node.calls();
+    node.runtime.del(&list("a", &["second"]), &container("b-c")).unwrap();
+    let calls = node.calls();
+    assert_eq!((names(&calls), calls[0].stdin.get("prevResult")), (vec!["DEL second"], None));
+    assert_eq!(calls[0].environment.args, "");
+    assert_eq!(node.cached().network, "a-b");
 }

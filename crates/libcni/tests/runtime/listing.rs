@@ -1,8 +1,10 @@
 //! The list of cached attachments: states, problems, and the files of others.
 
 use std::fs;
+use std::time::{Duration, SystemTime};
 
 use cnikit_libcni::{Attachment, State};
+use cnikit_netns::make;
 use serde_json::json;
 
 use crate::node::{Node, container, list};
@@ -67,6 +69,8 @@ fn a_bare_result_and_one_of_another_boot_are_told() {
     node.runtime.add(&list("net", &["first"]), &container("c1")).unwrap();
     let mut cached = node.cached();
     assert_eq!(cached.lost_namespace(), None);
+    cached.metadata.time = Some(SystemTime::now() - Duration::from_hours(2));
+    assert_eq!(cached.age().as_secs() / 3600, 2);
     cached.metadata.boot_id = Some("another".to_owned());
     assert_eq!(cached.lost_namespace().unwrap(), "it is of another boot: its namespace is gone");
 }
@@ -80,4 +84,37 @@ fn a_result_that_cannot_be_read_is_a_problem_of_its_attachment() {
     let problems = node.cached().problems;
     assert_eq!(problems[0], "it has no result that can be read");
     assert!(problems[1].starts_with("its configuration cannot be used: "), "{problems:?}");
+}
+
+#[test]
+fn a_path_that_leads_to_another_namespace_is_not_passed_to_a_del() {
+    let node = Node::new();
+    let path = node.dir.path().join("ns");
+    let at = Attachment::new("c1", path.to_str().unwrap());
+    let deleted_with = || {
+        node.calls();
+        node.runtime.del_cached(&node.cached()).unwrap();
+        node.calls().remove(0).environment.netns
+    };
+    let _first = make::fresh(&path).unwrap();
+    node.runtime.add(&list("net", &["first"]), &at).unwrap();
+    assert_eq!(node.cached().problems, [""; 0]);
+    assert_eq!(deleted_with(), at.netns);
+
+    node.runtime.add(&list("net", &["first"]), &at).unwrap();
+    make::remove(&path).unwrap();
+    let _second = make::fresh(&path).unwrap();
+    assert_eq!(node.cached().problems, [format!("{} leads to another namespace now", at.netns)]);
+    assert_eq!(deleted_with(), "");
+    make::remove(&path).unwrap();
+
+    fs::write(&path, "a file").unwrap();
+    node.runtime.add(&list("net", &["first"]), &at).unwrap();
+    let problems = node.cached().problems;
+    assert!(
+        problems[0].starts_with(&format!("its namespace {} is not a namespace any more", at.netns)),
+        "{problems:?}"
+    );
+    node.runtime.add(&list("net", &["first"]), &Attachment::new("c1", "/proc/self/ns/net")).unwrap();
+    assert_eq!(node.cached().problems, ["its namespace /proc/self/ns/net is the host's own"]);
 }

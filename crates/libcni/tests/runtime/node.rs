@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 use cnikit_libcni::{Attachment, Cache, CachedAttachment, Environment, InProcess, NetworkList, Runtime};
 use serde_json::{Value, json};
@@ -10,6 +11,9 @@ use tempfile::TempDir;
 
 /// The plugins of every node.
 const PLUGINS: [&str; 3] = ["first", "second", "third"];
+
+/// Longer than any call waits that is not waiting in vain.
+pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 /// A node: its plugins, the runtime that calls them, and the directory of its cache.
 pub(crate) struct Node {
@@ -52,7 +56,7 @@ impl Node {
             });
         }
         let cache = Cache::below(dir.path());
-        let runtime = Runtime { executor: Arc::new(plugins), ..Runtime::new("/nonexistent", cache) };
+        let runtime = Runtime { executor: Arc::new(plugins), waiting: LONG, ..Runtime::new("/nonexistent", cache) };
         Self { dir, runtime, shared }
     }
 

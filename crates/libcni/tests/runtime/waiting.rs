@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use cnikit_libcni::{CancellationToken, Deadline, Error, InProcess, PluginError, PluginOutput, Runtime, State};
 
-use crate::node::{Node, container, list};
+use crate::node::{LONG, Node, container, list};
 
 /// A node's runtime whose plugin `slow` sends the verb to the first channel and ends when the second one says so.
 fn with_slow(node: &Node) -> (Runtime, mpsc::Receiver<String>, mpsc::Sender<()>) {
@@ -61,6 +61,29 @@ fn calls_for_one_container_and_gc_of_its_network_wait_and_others_do_not() {
 }
 
 #[test]
+fn while_gc_deletes_a_container_other_networks_serve_all_others() {
+    let node = Node::new();
+    let (runtime, begins, end) = with_slow(&node);
+    let slow = list("net", &["slow"]);
+    end.send(()).unwrap();
+    runtime.add(&slow, &container("c1")).unwrap();
+    begins.recv().unwrap();
+    thread::scope(|scope| {
+        let end = end;
+        let collecting = scope.spawn(|| runtime.gc(&slow, &[]));
+        assert_eq!(begins.recv().unwrap(), "DEL");
+        let short = Runtime { waiting: Duration::ZERO, ..node.runtime.clone() };
+        let other = list("other", &["first"]);
+        assert!(matches!(short.add(&other, &container("c1")).unwrap_err(), Error::Busy(_)));
+        short.add(&other, &container("c2")).unwrap();
+        assert!(matches!(short.add(&list("net", &["first"]), &container("c2")).unwrap_err(), Error::Busy(_)));
+        end.send(()).unwrap(); // DEL
+        end.send(()).unwrap(); // GC
+        collecting.join().unwrap().unwrap();
+    });
+}
+
+#[test]
 fn no_more_lists_run_at_the_same_time_than_the_caller_allows() {
     let node = Node::new();
     let (runtime, begins, end) = with_slow(&node);
@@ -75,7 +98,7 @@ fn no_more_lists_run_at_the_same_time_than_the_caller_allows() {
             assert!(error.to_string().starts_with("the maximum number of lists runs already"), "{error}");
         }
         assert!(matches!(runtime.status(&slow).unwrap_err(), Error::Busy(_)));
-        let waiting = Runtime { waiting: Duration::from_mins(1), ..runtime.clone() };
+        let waiting = Runtime { waiting: LONG, ..runtime.clone() };
         let other = scope.spawn(move || waiting.add(&list("net", &["slow"]), &container("c4")));
         end.send(()).unwrap();
         adding.join().unwrap().unwrap();
