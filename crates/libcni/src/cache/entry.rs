@@ -244,6 +244,17 @@ fn checksum(bytes: &[u8]) -> u64 {
 }
 
 #[cfg(test)]
+impl Entry {
+    /// The bytes of the file with another text instead of its version, and a checksum of that.
+    pub(crate) fn to_bytes_with(&self, version: &str) -> Vec<u8> {
+        let text = String::from_utf8(self.to_bytes()).unwrap();
+        let (before, _) = text.rsplit_once(SUM).unwrap();
+        let summed = before.replace(r#""version":1,"#, version);
+        format!("{summed}{SUM}{:016x}\"}}}}", checksum(summed.as_bytes())).into_bytes()
+    }
+}
+
+#[cfg(test)]
 mod tests {
     use super::*;
 
@@ -276,21 +287,13 @@ mod tests {
         }
     }
 
-    /// The bytes of an entry with another text instead of its version, and a checksum of that.
-    fn with_version(entry: &Entry, version: &str) -> Vec<u8> {
-        let text = String::from_utf8(entry.to_bytes()).unwrap();
-        let (before, _) = text.rsplit_once(SUM).unwrap();
-        let summed = before.replace(r#""version":1,"#, version);
-        format!("{summed}{SUM}{:016x}\"}}}}", checksum(summed.as_bytes())).into_bytes()
-    }
-
     #[test]
     fn an_entry_without_a_version_is_read_and_of_a_later_version_the_version_alone() {
-        assert_eq!(Entry::read(&with_version(&entry(), "")).unwrap(), entry());
-        let later = Entry::of_file(&with_version(&entry(), r#""version":2,"#), "any").unwrap();
+        assert_eq!(Entry::read(&entry().to_bytes_with("")).unwrap(), entry());
+        let later = Entry::of_file(&entry().to_bytes_with(r#""version":2,"#), "any").unwrap();
         assert_eq!(later, Entry { version: 2, ..Entry::default() });
         assert_eq!(
-            Entry::read(&with_version(&entry(), r#""version":"2","#)).unwrap_err(),
+            Entry::read(&entry().to_bytes_with(r#""version":"2","#)).unwrap_err(),
             "its version is not a number"
         );
     }

@@ -303,10 +303,25 @@ mod tests {
             let (fields, whole) = both(&text);
             assert_eq!((fields, whole.container_id.as_str(), whole.addresses.len()), (None, "c1", 1), "{text}");
         }
-        for text in ["", "{", "{}", r#"{"kind":"other"}"#] {
+        for text in ["", "{", "{}", r#"{"kind":"other"}"#, &FILE.replace("cniCacheV1", "other")] {
             let (fields, whole) = both(text);
             assert_eq!((fields, whole.state), (None, State::Unreadable), "{text}");
         }
+        assert_eq!(parse_fields(FILE.as_bytes(), "net-c1-eth1", UNIX_EPOCH), None);
+    }
+
+    #[test]
+    fn of_a_later_version_nothing_is_read() {
+        let metadata = CacheMetadata { time: Some(UNIX_EPOCH), ..CacheMetadata::default() };
+        let entry = Entry { metadata, ..Entry::of_file(FILE.as_bytes(), NAME).unwrap() };
+        let of = |version: &str| {
+            let bytes = entry.to_bytes_with(&format!("\"version\":{version},"));
+            (parse_fields(&bytes, NAME, UNIX_EPOCH), parse_whole(&bytes, NAME, UNIX_EPOCH))
+        };
+        let (fields, whole) = of("1");
+        assert_eq!((fields.as_ref(), whole.state), (Some(&whole), State::Attached));
+        let (fields, whole) = of("2");
+        assert_eq!((fields, whole.state), (None, State::Unreadable));
     }
 
     #[test]

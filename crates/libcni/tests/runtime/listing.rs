@@ -1,9 +1,12 @@
 //! The list of cached attachments: states, problems, and the files of others.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
 use std::time::{Duration, SystemTime};
 
-use cnikit_libcni::{Attachment, State};
+use cnikit_libcni::{Attachment, Cache, State};
 use cnikit_netns::make;
 use serde_json::json;
 
@@ -79,7 +82,8 @@ fn a_bare_result_and_one_of_another_boot_are_told() {
 fn a_result_that_cannot_be_read_is_a_problem_of_its_attachment() {
     let node = Node::new();
     fs::create_dir_all(node.dir.path().join("results")).unwrap();
-    let upstreams = json!({"kind": "cniCacheV1", "containerId": "c1", "networkName": "net", "ifName": "eth0", "result": {"cniVersion": "9.9"}});
+    let mut upstreams = json!({"kind": "cniCacheV1", "containerId": "c1", "networkName": "net", "ifName": "eth0"});
+    upstreams["result"] = json!({"cniVersion": "9.9"});
     fs::write(node.result_file("net-c1-eth0"), upstreams.to_string()).unwrap();
     let problems = node.cached().problems;
     assert_eq!(problems[0], "it has no result that can be read");
@@ -117,4 +121,45 @@ fn a_path_that_leads_to_another_namespace_is_not_passed_to_a_del() {
     );
     node.runtime.add(&list("net", &["first"]), &Attachment::new("c1", "/proc/self/ns/net")).unwrap();
     assert_eq!(node.cached().problems, ["its namespace /proc/self/ns/net is the host's own"]);
+}
+
+#[test]
+fn a_summary_is_the_same_whether_its_file_was_read_as_a_whole_or_not() {
+    let node = Node::new();
+    let net = list("net", &["first"]);
+    let interfaces = json!([{"name": "eth0", "mac": "02:00:00:00:00:01", "sandbox": "/ns"}]);
+    let result = json!({"cniVersion": "1.1.0", "interfaces": interfaces, "ips": [{"address": "10.9.0.2/24"}]});
+    node.prints("ADD first", &result);
+    node.runtime.add(&net, &container("c1")).unwrap();
+    node.runtime.add(&net, &container("c2")).unwrap();
+    // The intent of an ADD whose end was a power cut.
+    let intent = node.dir.path().join("cnikit/intents/net-c2-eth0");
+    fs::copy(node.result_file("net-c2-eth0"), intent).unwrap();
+    node.fails("ADD first", 100, "no");
+    node.runtime.add(&net, &container("c3")).unwrap_err();
+    fs::write(node.result_file("net-c4-eth0"), "damaged").unwrap();
+    fs::write(node.result_file("net-c5-eth0"), result.to_string()).unwrap();
+    fs::write(node.dir.path().join("results").join(OsStr::from_bytes(b"net-\xff")), "").unwrap();
+    fs::write(node.dir.path().join("cnikit/intents/net-c6-eth0"), "damaged").unwrap();
+
+    let summaries = node.runtime.cache.list().unwrap();
+    let states: Vec<_> = summaries.iter().map(|one| (&*one.container_id, one.state)).collect();
+    let unreadable = ("", State::Unreadable);
+    let attached = |id| (id, State::Attached);
+    let interrupted = ("c3", State::Interrupted);
+    assert_eq!(states, [attached("c1"), attached("c2"), unreadable, unreadable, unreadable, interrupted, unreadable]);
+    let mut whole = Vec::new();
+    for (cached, summary) in node.runtime.cache.attachments().unwrap().iter().zip(&summaries) {
+        assert!(summary.age() < Duration::from_hours(1) || summary.file.as_os_str().as_bytes().ends_with(b"\xff"));
+        // The time of a file is that of its last change of any kind in one, and of its content in the other.
+        let mut one = cached.summary();
+        one.written = summary.written;
+        whole.push(one);
+    }
+    assert_eq!(summaries, whole);
+    assert_eq!((summaries[0].mac.as_deref(), &*summaries[0].netns), (Some("02:00:00:00:00:01"), "/ns"));
+    let mut old = summaries[0].clone();
+    old.metadata.time = Some(SystemTime::now() - Duration::from_hours(2));
+    assert_eq!(old.age().as_secs() / 3600, 2);
+    assert_eq!(Cache::below(Path::new("/nonexistent")).list().unwrap(), []);
 }

@@ -92,6 +92,25 @@ fn every_key_of_a_list_and_of_its_plugins_is_known_or_told() {
 }
 
 #[test]
+fn a_text_that_is_not_json_is_told_with_its_place() {
+    let whole = "complete the file; a program should write it under another name in this directory, then rename it";
+    let cases = [
+        ("", format!("1:1: the file is empty; hint: {whole}")),
+        (" \n", format!("2:1: the file is empty; hint: {whole}")),
+        ("{\n\"name\":", format!("2:7: unexpected end of file; hint: {whole}")),
+        ("\u{feff}{}", "1:1: the file begins with a byte order mark; hint: save it as UTF-8 without one".to_owned()),
+        ("{\n  name: 1}", "2:3: not JSON: key must be a string; hint: correct it at that place".to_owned()),
+    ];
+    for (text, expected) in cases {
+        assert_eq!(found_in("n.conflist", text), [format!("error: n.conflist:{expected}")], "{text:?}");
+    }
+    let large = found_in("n.conflist", &format!(r#"{{"plugins": [{}0]}}"#, "0,".repeat(600_000)));
+    let expected =
+        "error: n.conflist:1:1: the document has more than 524288 values, which is the limit; hint: make it smaller";
+    assert_eq!(large, [expected]);
+}
+
+#[test]
 fn a_single_plugin_has_its_keys_at_the_top() {
     assert_eq!(found_in("n.conf", r#"{"cniVersion": "1.1.0", "name": "net", "type": "first"}"#), [""; 0]);
     let text = r#"{"cniVersion": "1.1.0", "name": "net", "type": "first", "mtu": 1, "mtu": 2, "bridg": "b"}"#;
