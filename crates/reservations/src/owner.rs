@@ -114,7 +114,7 @@ mod tests {
         for lost in [&b""[..], &[0; 12], b"c1\r\0\0\0\0", b"\0c1"] {
             assert_eq!(Content::parse(lost), Content::Lost, "{lost:?}");
         }
-        for garbage in ["c1\neth0", "c1\r\neth0\r\nmore", "two words", " ", "c1\r\na/b"] {
+        for garbage in ["c1\neth0", "c1\r\neth0\r\nmore", "two words", " ", "c1\r\na/b", "c1\r\na b", "c1\r\na\u{1}"] {
             assert_eq!(Content::parse(garbage.as_bytes()), Content::Unreadable, "{garbage:?}");
         }
         assert_eq!(Content::parse(&[0xff, 0xfe]), Content::Unreadable);

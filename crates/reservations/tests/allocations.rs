@@ -109,6 +109,17 @@ fn after_a_boot_an_attachment_gets_its_address_back_if_it_may_have_it() {
 }
 
 #[test]
+fn an_address_that_another_program_has_renewed_since_the_boot_is_held() {
+    let mut scene = Scene::new();
+    let sets = [set("10.1.2.0/24")];
+    scene.add("a", &sets).unwrap();
+    scene.reboot(NEXT_BOOT, Some(MACHINE));
+    scene.add("b", &sets).unwrap(); // indexes the reservation of the earlier boot
+    scene.write("10.1.2.2", "a\r\neth0");
+    assert_eq!(scene.add("a", &sets).unwrap_err().kind, ErrorKind::HoldsAlready);
+}
+
+#[test]
 fn a_failed_add_releases_only_its_own_addresses() {
     let scene = Scene::new();
     let first = part("10.1.0.0/24", "", "10.1.0.9");
