@@ -152,6 +152,14 @@ mod tests {
     }
 
     #[test]
+    fn a_set_has_its_ranges_in_their_order_and_one_family() {
+        let starts: Vec<String> = set().ranges().iter().map(|range| range.gateway().to_string()).collect();
+        assert_eq!(starts, ["10.0.0.1", "10.0.1.1"]);
+        assert!(set().is_ipv4());
+        assert!(!RangeSet::try_from(&[written("2001:db8::/64", "", "")][..]).unwrap().is_ipv4());
+    }
+
+    #[test]
     fn the_last_address_of_all_is_no_overflow() {
         let all = RangeSet::try_from(&[written("::/0", "", "")][..]).unwrap();
         let last = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff".parse().ok();

@@ -114,11 +114,14 @@ mod tests {
         RangeSet::try_from(&[RangeConfig { subnet: subnet.parse().ok(), ..RangeConfig::default() }][..]).unwrap()
     }
 
-    fn assigned(wanted: &[&str]) -> Result<String, Error> {
+    fn request(wanted: &[&str]) -> AllocationRequest {
         let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
         let sets = vec![set("10.1.0.0/24"), set("2001:db8::/64"), set("10.2.0.0/24")];
-        let assigned =
-            AllocationRequest { owner: Owner::new("c", "eth0"), sets, wanted, cooldown: Duration::ZERO }.assign()?;
+        AllocationRequest { owner: Owner::new("c", "eth0"), sets, wanted, cooldown: Duration::ZERO }
+    }
+
+    fn assigned(wanted: &[&str]) -> Result<String, Error> {
+        let assigned = request(wanted).assign()?;
         let texts: Vec<String> = assigned.iter().map(|ip| ip.map_or("-".into(), |ip| ip.to_string())).collect();
         Ok(texts.join(" "))
     }
@@ -128,6 +131,14 @@ mod tests {
         assert_eq!(assigned(&[]).unwrap(), "- - -");
         assert_eq!(assigned(&["10.2.0.9", "10.1.0.9"]).unwrap(), "10.1.0.9 - 10.2.0.9");
         assert_eq!(assigned(&["10.1.0.9", "::ffff:10.1.0.9", "2001:db8::9"]).unwrap(), "10.1.0.9 2001:db8::9 -");
+    }
+
+    #[test]
+    fn an_example_has_the_wanted_addresses_and_the_first_of_the_other_sets() {
+        let example = request(&["10.2.0.9"]).example().unwrap();
+        let texts: Vec<String> = example.iter().map(|one| format!("{} {}", one.address, one.gateway)).collect();
+        assert_eq!(texts, ["10.1.0.2/24 10.1.0.1", "2001:db8::2/64 2001:db8::1", "10.2.0.9/24 10.2.0.1"]);
+        assert!(request(&["192.0.2.1"]).example().is_err());
     }
 
     /// A comparison of each address with each other took minutes.

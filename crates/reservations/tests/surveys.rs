@@ -37,6 +37,7 @@ fn a_survey_lists_every_file_and_changes_none() {
     assert!(age < Duration::from_mins(1), "{age:?}");
     assert!(fs::read(scene.index()).unwrap() == before && scene.has("10.1.2.8"));
     assert_eq!(Store::networks(scene.place.path()).unwrap(), ["net"]);
+    assert_eq!(scene.store.path_of(found[0].address), scene.dir().join("10.1.2.2"));
 }
 
 #[test]

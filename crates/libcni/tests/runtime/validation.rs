@@ -1,8 +1,13 @@
 //! What a validator says about the files of a directory, with plugins that are functions in this process.
 
-use std::fs;
+use std::fs::{self, File};
+use std::os::unix::fs::symlink;
+use std::os::unix::net::UnixListener;
+use std::path::Path;
 
 use cnikit_libcni::{PluginKeys, RoutedSubnet, Severity, Validator};
+use nix::sys::stat::Mode;
+use nix::unistd::mkfifo;
 use tempfile::TempDir;
 
 use crate::node::{Node, names};
@@ -108,6 +113,45 @@ fn a_text_that_is_not_json_is_told_with_its_place() {
     let expected =
         "error: n.conflist:1:1: the document has more than 524288 values, which is the limit; hint: make it smaller";
     assert_eq!(large, [expected]);
+}
+
+#[test]
+fn what_is_no_file_is_told_by_its_kind() {
+    let other = "; hint: remove it, or give it another name";
+    let cases: [(&str, fn(&Path), String); 7] = [
+        ("a directory", |path| fs::create_dir(path).unwrap(), format!("is a directory, not a file{other}")),
+        ("a FIFO", |path| mkfifo(path, Mode::S_IRWXU).unwrap(), format!("is a FIFO, not a file{other}")),
+        ("a socket", |path| drop(UnixListener::bind(path).unwrap()), format!("is a socket, not a file{other}")),
+        ("a device", |path| symlink("/dev/null", path).unwrap(), format!("is a device, not a file{other}")),
+        (
+            "a link to nothing",
+            |path| symlink("/nonexistent/x", path).unwrap(),
+            "is a link to /nonexistent/x, which is not there; hint: create the target of the link, or remove the link"
+                .into(),
+        ),
+        (
+            "a link to itself",
+            |path| symlink(path, path).unwrap(),
+            "cannot be read: Too many levels of symbolic links (os error 40); hint: remove it, or put a file there"
+                .into(),
+        ),
+        (
+            "a file that is too large",
+            |path| File::create(path).unwrap().set_len((16 << 20) + 1).unwrap(),
+            format!("is larger than 16 MiB: plugins do not read longer configurations{other}"),
+        ),
+    ];
+    for (what, make, expected) in cases {
+        let dir = TempDir::new().unwrap();
+        make(&dir.path().join("n.conf"));
+        assert_eq!(found(&validator(&dir, &[])), [format!("error: n.conf: {expected}")], "{what}");
+    }
+    // The longest file is read, and is no JSON.
+    let dir = TempDir::new().unwrap();
+    File::create(dir.path().join("n.conf")).unwrap().set_len(16 << 20).unwrap();
+    assert!(found(&validator(&dir, &[]))[0].starts_with("error: n.conf:1:1: not JSON: "));
+    let gone = validator(&dir, &[]).validate_file(&dir.path().join("gone.conf")).unwrap();
+    assert!(gone[0].to_string().ends_with("gone.conf: is not there any more; hint: try again"));
 }
 
 #[test]
