@@ -116,6 +116,62 @@ fn a_text_that_is_not_json_is_told_with_its_place() {
 }
 
 #[test]
+fn everything_that_makes_a_network_invalid_is_told_at_once() {
+    let all = r#"{"cniVersion": 1, "name": "../up", "disableCheck": 3, "disableGC": "x",
+"plugins": [{"type": 1, "capabilities": {"mac": 1, "dns": "x", "ips": true}}, 5, {"capabilities": []}, {"type": "t"}]}"#;
+    let single = r#"{"cniVersion": "1.1.0", "name": "net", "type": 1, "capabilities": {"mac": 1}}"#;
+    let cases: [(&str, &str, &[&str]); 8] = [
+        (
+            "n.conflist",
+            all,
+            &[
+                "1:2: cniVersion: is not a text",
+                "1:19: name: invalid characters found in network name: \"../up\"",
+                "1:36: disableCheck: is not true or false",
+                "1:55: disableGC: is not true or false",
+                "2:14: plugins[0].type: is not a text",
+                "2:42: plugins[0].capabilities.mac: is not true or false",
+                "2:52: plugins[0].capabilities.dns: is not true or false",
+                "2:79: plugins[1]: is not an object",
+                "2:82: plugins[2].type: missing 'type'",
+                "2:83: plugins[2].capabilities: is not an object",
+            ],
+        ),
+        ("n.conflist", r#"{"plugins": []}"#, &["1:1: name: is missing", "1:2: plugins: no plugins in list"]),
+        ("n.conflist", r#"{"name": "net", "plugins": {}}"#, &["1:17: plugins: is not a list"]),
+        (
+            "n.conflist",
+            r#"{"cniVersions": [1], "name": "net", "plugins": [{"type": "t"}]}"#,
+            &["1:18: cniVersions[0]: is not a text"],
+        ),
+        (
+            "n.conflist",
+            r#"{"disableGC": "False", "disableCheck": "TRUE", "name": "net", "plugins": [{"type": "t"}]}"#,
+            &[],
+        ),
+        ("n.conf", r#"{"name": "net", "plugins": {}}"#, &["1:1: type: missing 'type'"]),
+        ("n.conf", single, &["1:40: type: is not a text", "1:68: capabilities.mac: is not true or false"]),
+        (
+            "n.conflist",
+            single,
+            &[
+                "1:1: plugins: no plugin configs found",
+                "1:40: type: a list has no such key; its keys are case-sensitive",
+                "1:51: capabilities: a list has no such key; its keys are case-sensitive",
+            ],
+        ),
+    ];
+    for (name, text, expected) in cases {
+        let found = found_in(name, text);
+        let told: Vec<&str> = found.iter().map(|finding| finding.split_once("; hint: ").unwrap().0).collect();
+        let told: Vec<&str> = told.iter().map(|text| text.split_once(&format!("{name}:")).unwrap().1).collect();
+        assert_eq!(told, expected, "{name}: {text}");
+    }
+    let list_as_one = found_in("n.conf", r#"{"name": "net", "plugins": []}"#);
+    assert!(list_as_one[0].ends_with("hint: this is a list: rename the file to end in .conflist"), "{list_as_one:?}");
+}
+
+#[test]
 fn what_is_no_file_is_told_by_its_kind() {
     let other = "; hint: remove it, or give it another name";
     let cases: [(&str, fn(&Path), String); 7] = [
