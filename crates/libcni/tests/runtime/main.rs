@@ -15,3 +15,4 @@ mod restore;
 mod validation;
 mod verbs;
 mod waiting;
+mod watching;
