@@ -171,10 +171,13 @@ fn everything_that_makes_a_network_invalid_is_told_at_once() {
     assert!(list_as_one[0].ends_with("hint: this is a list: rename the file to end in .conflist"), "{list_as_one:?}");
 }
 
+/// Puts something at a path.
+type Make = fn(&Path);
+
 #[test]
 fn what_is_no_file_is_told_by_its_kind() {
     let other = "; hint: remove it, or give it another name";
-    let cases: [(&str, fn(&Path), String); 7] = [
+    let cases: [(&str, Make, String); 7] = [
         ("a directory", |path| fs::create_dir(path).unwrap(), format!("is a directory, not a file{other}")),
         ("a FIFO", |path| mkfifo(path, Mode::S_IRWXU).unwrap(), format!("is a FIFO, not a file{other}")),
         ("a socket", |path| drop(UnixListener::bind(path).unwrap()), format!("is a socket, not a file{other}")),
