@@ -224,6 +224,17 @@ fn a_sweep_frees_invalid_reservations_and_leaves_unknown_files() {
 }
 
 #[test]
+fn a_file_that_can_be_read_again_belongs_to_its_owner() {
+    let scene = Scene::new();
+    scene.write("10.1.2.9", "two words");
+    scene.add("a", &[set("10.1.2.0/24")]).unwrap();
+    // The index has it as unreadable, and a change of the content does not change the directory.
+    scene.write("10.1.2.9", "b\r\neth0");
+    assert_eq!(scene.store.sweep(&[Owner::new("b", "eth0")]).unwrap(), ips(&["10.1.2.2"]));
+    assert_eq!(scene.reserved(), ["10.1.2.9"]);
+}
+
+#[test]
 fn a_file_that_cannot_be_read_is_named_and_hinders_no_other_address() {
     let scene = Scene::new();
     let sets = [part("10.1.2.0/24", "", "10.1.2.5")];
