@@ -75,6 +75,13 @@ fn an_old_list_has_its_attachments_deleted_and_one_that_disables_gc_nothing() {
 }
 
 #[test]
+fn nothing_is_told_where_nothing_was_ever_attached() {
+    let node = Node::new();
+    assert_eq!(node.runtime.gc(&list("net", &["first"]), &[]).unwrap().warnings, [""; 0]);
+    assert_eq!(node.called(), ["GC first"]);
+}
+
+#[test]
 fn a_stale_attachment_is_deleted_with_the_configuration_of_its_add() {
     let node = Node::new();
     node.runtime.add(&list("net", &["first"]), &container("c1")).unwrap();

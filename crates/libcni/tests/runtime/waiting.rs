@@ -32,7 +32,7 @@ fn calls_for_one_container_and_gc_of_its_network_wait_and_others_do_not() {
     thread::scope(|scope| {
         let end = end; // dropped when an assertion fails, so that the plugin ends
         let adding = scope.spawn(|| runtime.add(&slow, &container("c1")));
-        begins.recv().unwrap();
+        begins.recv_timeout(LONG).unwrap();
         let cached = node.cached();
         assert_eq!(cached.state, State::Adding);
         assert_eq!(cached.problems, [""; 0]);
@@ -67,11 +67,11 @@ fn while_gc_deletes_a_container_other_networks_serve_all_others() {
     let slow = list("net", &["slow"]);
     end.send(()).unwrap();
     runtime.add(&slow, &container("c1")).unwrap();
-    begins.recv().unwrap();
+    begins.recv_timeout(LONG).unwrap();
     thread::scope(|scope| {
         let end = end;
         let collecting = scope.spawn(|| runtime.gc(&slow, &[]));
-        assert_eq!(begins.recv().unwrap(), "DEL");
+        assert_eq!(begins.recv_timeout(LONG).unwrap(), "DEL");
         let short = Runtime { waiting: Duration::ZERO, ..node.runtime.clone() };
         let other = list("other", &["first"]);
         assert!(matches!(short.add(&other, &container("c1")).unwrap_err(), Error::Busy(_)));
@@ -92,7 +92,7 @@ fn no_more_lists_run_at_the_same_time_than_the_caller_allows() {
     thread::scope(|scope| {
         let end = end; // dropped when an assertion fails, so that the plugin ends
         let adding = scope.spawn(|| runtime.add(&slow, &container("c1")));
-        begins.recv().unwrap();
+        begins.recv_timeout(LONG).unwrap();
         for id in ["c2", "c3"] {
             let error = runtime.add(&slow, &container(id)).unwrap_err();
             assert!(error.to_string().starts_with("the maximum number of lists runs already"), "{error}");
@@ -102,7 +102,7 @@ fn no_more_lists_run_at_the_same_time_than_the_caller_allows() {
         let other = scope.spawn(move || waiting.add(&list("net", &["slow"]), &container("c4")));
         end.send(()).unwrap();
         adding.join().unwrap().unwrap();
-        begins.recv().unwrap();
+        begins.recv_timeout(LONG).unwrap();
         end.send(()).unwrap();
         other.join().unwrap().unwrap();
     });
