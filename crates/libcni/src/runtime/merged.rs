@@ -93,7 +93,18 @@ mod tests {
             assert_eq!(merged.interface("eth1").unwrap().ips[0].address.to_string(), "10.9.0.2/8");
             assert_eq!(merged.interface("cni0"), None);
             assert_eq!((merged.routes.len(), merged.dns.len(), merged.results.len()), (1, 1, 2));
+            assert_eq!((&*merged.dns[0].0, &*merged.dns[0].1.nameservers), ("a", &["10.0.0.53".to_owned()][..]));
         }
+    }
+
+    #[test]
+    fn an_address_is_that_of_the_interface_with_its_index() {
+        let interfaces = json!([{"name": "net1", "sandbox": "/ns"}, {"name": "eth0", "sandbox": "/ns"}]);
+        let ips = json!([{"address": "10.0.0.2/8", "interface": 0}, {"address": "10.0.0.3/8", "interface": 1}]);
+        let mut merged = Merged::default();
+        merged.join("a", "eth0", "/ns", json!({"cniVersion": "1.0.0", "interfaces": interfaces, "ips": ips}));
+        let counts: Vec<usize> = merged.interfaces.iter().map(|one| one.ips.len()).collect();
+        assert_eq!(counts, [1, 1]);
     }
 
     #[test]

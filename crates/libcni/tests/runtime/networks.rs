@@ -175,3 +175,17 @@ fn gc_keeps_each_container_with_its_interfaces_of_now_and_of_its_add() {
     assert!(error.to_string().starts_with("network b, eth0: "), "{error}");
     assert_eq!(node.called(), ["GC second", "GC third"]);
 }
+
+#[test]
+fn every_interface_of_a_loaded_network_is_removed() {
+    let node = Node::new();
+    let networks = two(&node);
+    networks.setup(&container("c1")).unwrap();
+    node.runtime.add(&list("a", &["first"]), &container("c1").on("eth5")).unwrap();
+    node.calls();
+    networks.remove(&container("c1")).unwrap();
+    let calls = node.calls();
+    let seen: Vec<_> = calls.iter().map(|call| (&*call.name, &*call.environment.ifname)).collect();
+    assert_eq!(seen, [("DEL first", "eth5"), ("DEL second", "eth1"), ("DEL first", "eth0")]);
+    assert_eq!(node.runtime.cache.attachments().unwrap().len(), 0);
+}

@@ -6,7 +6,9 @@ use std::sync::mpsc;
 use std::thread;
 use std::time::Duration;
 
-use cnikit_libcni::{CancellationToken, Deadline, Error, InProcess, PluginError, PluginOutput, Runtime, State};
+use cnikit_libcni::{
+    CancellationToken, Deadline, Error, InProcess, Networks, PluginError, PluginOutput, Runtime, State,
+};
 
 use crate::node::{LONG, Node, container, list};
 
@@ -81,6 +83,47 @@ fn while_gc_deletes_a_container_other_networks_serve_all_others() {
         end.send(()).unwrap(); // GC
         collecting.join().unwrap().unwrap();
     });
+}
+
+#[test]
+fn no_gc_runs_in_any_network_of_a_container_while_it_is_attached_to_one() {
+    let node = Node::new();
+    let (runtime, begins, end) = with_slow(&node);
+    let networks = Networks::new(runtime).with(list("a", &["slow"])).with(list("b", &["slow"]));
+    thread::scope(|scope| {
+        let end = end;
+        let attaching = scope.spawn(|| networks.setup(&container("c1")));
+        begins.recv_timeout(LONG).unwrap();
+        let short = Runtime { waiting: Duration::ZERO, ..node.runtime.clone() };
+        for name in ["a", "b"] {
+            assert!(matches!(short.gc(&list(name, &["first"]), &[]).unwrap_err(), Error::Busy(_)), "{name}");
+        }
+        short.gc(&list("c", &["first"]), &[]).unwrap();
+        end.send(()).unwrap();
+        end.send(()).unwrap();
+        attaching.join().unwrap().unwrap();
+    });
+}
+
+#[test]
+fn what_a_cancelled_setup_has_attached_is_detached() {
+    let node = Node::new();
+    let cancel = CancellationToken::new().unwrap();
+    let token = cancel.clone();
+    let plugins = InProcess::default().with("first", |call| {
+        let stdout =
+            if call.environment.command == "ADD" { br#"{"cniVersion": "1.1.0"}"#.to_vec() } else { Vec::new() };
+        Ok(PluginOutput { stdout, stderr: Vec::new() })
+    });
+    let plugins = plugins.with("second", move |_| {
+        token.cancel();
+        Err(PluginError::Cancelled { plugin: "second".into(), stderr: String::new() })
+    });
+    let runtime = Runtime { executor: Arc::new(plugins), ..node.runtime.clone() }.cancelled_by(&cancel);
+    let networks = Networks::new(runtime).with(list("a", &["first"])).with(list("b", &["second"]));
+    networks.setup(&container("c1")).unwrap_err();
+    // The DEL of the second one was cancelled too.
+    assert_eq!(node.cached().network, "b");
 }
 
 #[test]
