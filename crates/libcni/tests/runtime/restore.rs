@@ -194,3 +194,16 @@ fn an_attachment_whose_configuration_cannot_be_used_is_an_error_of_its_own() {
     assert!(outcomes[0].outcome.is_ok() && outcomes[1].outcome.is_ok());
     assert!(matches!(outcomes[2].outcome.as_ref().unwrap_err(), Error::Configuration(_)));
 }
+
+#[test]
+fn the_path_of_the_namespace_is_the_callers() {
+    let node = Node::new();
+    let mut all = added(&node, &list("net", &["first"]), &["c1", "c2"]);
+    all[0].at.netns = "/given".to_owned();
+    node.runtime.restore(&all[0]).unwrap();
+    assert_eq!(node.calls().remove(0).environment.netns, "/given");
+    node.prints("RESTORE first", &reply(&[("c1", None), ("c2", None)]));
+    restore(&node, &all);
+    let listed = &node.calls()[0].stdin["cni.dev/attachments"];
+    assert_eq!((&listed[0]["netns"], &listed[1]["netns"]), (&json!("/given"), &json!("")));
+}
