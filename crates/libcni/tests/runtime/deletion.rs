@@ -1,6 +1,7 @@
 //! DEL: also after failures, and with what was recorded.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use cnikit_libcni::{Attachment, Error};
 use serde_json::json;
@@ -80,6 +81,20 @@ fn a_damaged_file_is_set_aside_with_a_warning() {
     assert_eq!((calls.len(), calls[0].stdin.get("prevResult")), (1, None));
     assert!(!node.result_file("net-c1-eth0").exists());
     assert_eq!(fs::read_dir(node.dir.path().join("cnikit/aside")).unwrap().count(), 1);
+}
+
+#[test]
+fn a_link_in_place_of_a_result_is_set_aside_and_not_followed() {
+    let node = Node::new();
+    let list = list("net", &["first"]);
+    node.runtime.add(&list, &container("c1")).unwrap();
+    let elsewhere = node.dir.path().join("elsewhere");
+    fs::rename(node.result_file("net-c1-eth0"), &elsewhere).unwrap();
+    symlink(&elsewhere, node.result_file("net-c1-eth0")).unwrap();
+    node.calls();
+    assert_eq!(node.runtime.del(&list, &container("c1")).unwrap().warnings.len(), 1);
+    assert_eq!(node.calls()[0].stdin.get("prevResult"), None);
+    assert!(elsewhere.exists() && !node.result_file("net-c1-eth0").is_symlink());
 }
 
 #[test]
