@@ -240,7 +240,7 @@ impl Candidate {
     /// The error about a single plugin. If the file is a list instead, the hint says so.
     fn single_error(&self, error: ReadError) -> ConfigError {
         let mut error = self.error(error);
-        let is_list = self.conf.get("plugins").is_some() && self.conf.plugin_type().is_none();
+        let is_list = self.conf.get("plugins").is_some() && self.conf.get("type").is_none();
         if is_list && error.key == "type" {
             "this is a list: rename the file to end in .conflist".clone_into(&mut error.hint);
         }
@@ -254,7 +254,7 @@ impl Candidate {
         let mut all = vec![first];
         for error in errors.into_iter().take(most) {
             if !all.iter().any(|other| other.key == error.path) {
-                all.push(self.error(error));
+                all.push(if self.is_list() { self.error(error) } else { self.single_error(error) });
             }
         }
         all
@@ -400,5 +400,17 @@ mod tests {
         assert!(error.contains("missing 'type'") && error.contains(".conflist"), "{error}");
         let missing = load(&dir.path().join("none"), "net").unwrap_err();
         assert!(matches!(missing, Error::NoConfigurations { .. }));
+    }
+
+    #[test]
+    fn a_text_that_ends_too_early_is_cut_short_and_any_other_is_not() {
+        for (text, is_cut_short) in
+            [("", true), (" ", true), ("{\"name\"", true), ("{x", false), ("[]", false), ("{} x", false)]
+        {
+            let error = Candidate::of(Path::new("n.conf"), text.into()).err().unwrap();
+            assert_eq!(error.is_cut_short(), is_cut_short, "{text:?}: {error}");
+        }
+        let gone = ConfigError::of_file(Path::new("n.conf"), "is not there any more", "try again");
+        assert!(!gone.is_cut_short());
     }
 }

@@ -303,4 +303,18 @@ mod tests {
             );
         }
     }
+
+    #[test]
+    fn the_nearest_name_is_the_first_of_those_with_the_fewest_changes() {
+        let of = |written: &str, names: &[&'static str]| nearest(written, names.iter().copied());
+        assert_eq!(of("MUT", &["mac", "mtu"]), Some("mtu"), "two letters exchanged are one change");
+        assert_eq!(of("gatewey", &["gateways", "gateway"]), Some("gateway"));
+        assert_eq!(of("abcdex", &["abcdey", "abcdez"]), Some("abcdey"));
+        // At most every third letter of the shorter one.
+        assert_eq!(of("abcdef", &["abcdxy"]), Some("abcdxy"));
+        assert_eq!(of("abcdef", &["abcxyz"]), None);
+        assert_eq!(of("abc", &["abcdef"]), None);
+        assert_eq!(of(&"x".repeat(40), &["xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxy"]).map(str::len), Some(40));
+        assert_eq!(of(&"x".repeat(41), &["xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxy"]), None);
+    }
 }

@@ -83,6 +83,11 @@ fn every_key_of_a_list_and_of_its_plugins_is_known_or_told() {
         ),
         (list(r#"{"type": "none", "ipam": {"type": null}}"#), vec![]),
         (
+            // The runtime passes it, so it is not what was meant.
+            list(r#"{"type": "first", "mac": "02:00:00:00:00:01"}"#),
+            vec!["warning: n.conflist:1:70: plugins[0].mac: first has no such key; hint: remove it, or correct its name".to_owned()],
+        ),
+        (
             list(r#"{"type": "first", "mtu": 1, "mtu": 2}"#),
             vec!["error: n.conflist:1:80: plugins[0].mtu: is given more than once; hint: remove all but one of them".to_owned()],
         ),
@@ -167,8 +172,39 @@ fn everything_that_makes_a_network_invalid_is_told_at_once() {
         let told: Vec<&str> = told.iter().map(|text| text.split_once(&format!("{name}:")).unwrap().1).collect();
         assert_eq!(told, expected, "{name}: {text}");
     }
-    let list_as_one = found_in("n.conf", r#"{"name": "net", "plugins": []}"#);
-    assert!(list_as_one[0].ends_with("hint: this is a list: rename the file to end in .conflist"), "{list_as_one:?}");
+}
+
+#[test]
+fn each_key_has_a_hint_of_its_own() {
+    let hint_of = |name: &str, text: &str| found_in(name, text)[0].split_once("; hint: ").unwrap().1.to_owned();
+    let of_name = "give the network a name of letters, digits, `_`, `.` and `-`, a letter or digit first";
+    let of_type = "name the plugin's file on CNI_PATH";
+    let of_list = "this is a list: rename the file to end in .conflist";
+    let cases = [
+        ("n.conflist", r#"{"name": "/", "plugins": [{"type": "t"}]}"#, of_name),
+        ("n.conflist", r#"{"name": "n", "plugins": []}"#, "list at least one plugin, as an object with a `type`"),
+        ("n.conflist", r#"{"name": "n", "plugins": [{}]}"#, of_type),
+        (
+            "n.conflist",
+            r#"{"name": "n", "disableGC": 1, "plugins": [{"type": "t"}]}"#,
+            "write true or false, or leave it out",
+        ),
+        (
+            "n.conflist",
+            r#"{"name": "n", "cniVersion": 1, "plugins": [{"type": "t"}]}"#,
+            "write a version such as \"1.1.0\"",
+        ),
+        ("n.conf", r#"{"name": "n", "type": 1}"#, of_type),
+        ("n.conf", r#"{"name": "n", "plugins": []}"#, of_list),
+        ("n.conf", r#"{"name": "/", "plugins": []}"#, of_list),
+        // A plugin may have a key of this name.
+        ("n.conf", r#"{"name": "n", "plugins": [], "type": 1}"#, of_type),
+    ];
+    for (name, text, hint) in cases {
+        assert_eq!(hint_of(name, text), hint, "{name}: {text}");
+    }
+    let of_others = found_in("n.conf", r#"{"name": "n", "plugins": [], "cniVersion": 1}"#);
+    assert!(of_others[1].ends_with("; hint: write a version such as \"1.1.0\""), "{of_others:?}");
 }
 
 /// Puts something at a path.
