@@ -5,7 +5,7 @@ use std::os::unix::fs::symlink;
 use std::os::unix::net::UnixListener;
 use std::path::Path;
 
-use cnikit_libcni::{PluginKeys, RoutedSubnet, Severity, Validator};
+use cnikit_libcni::{PluginKey, PluginKeys, RoutedSubnet, Severity, Validator};
 use nix::sys::stat::Mode;
 use nix::unistd::mkfifo;
 use tempfile::TempDir;
@@ -414,6 +414,38 @@ fn one_file_has_twenty_findings_at_most() {
         assert_eq!(found_in("n.conflist", &plugin).len(), told);
         let in_list = format!(r#"{{"cniVersion": "1.1.0", "name": "net", "plugins": [{{"type": "none"}}]{keys}}}"#);
         assert_eq!(found_in("n.conflist", &in_list).len(), told);
+    }
+}
+
+#[test]
+fn errors_of_all_kinds_together_are_twenty_at_most() {
+    let keys = |count: usize| (0..count).map(|number| format!(r#", "zzzz{number}": 1"#)).collect::<Vec<_>>().concat();
+    let text = format!(
+        r#"{{"cniVersion": "1.1.0", "name": "net"{}, "plugins": [{{"type": "first"{}}}]}}"#,
+        keys(15),
+        keys(15)
+    );
+    assert_eq!(found_in("n.conflist", &text).len(), 20);
+}
+
+#[test]
+fn a_value_of_a_wrong_type_and_a_missing_key_are_told_with_their_path() {
+    let dir = TempDir::new().unwrap();
+    let plugins = r#"{"type": "first", "mtu": "x", "ipam": {"type": "third", "rangeStart": 5}}"#;
+    let mut validator = validator(&dir, &[("n.conflist", &*list(plugins))]);
+    let typed =
+        |path: &str, value: &str, is_required| PluginKey { value: value.parse().unwrap(), is_required, ..path.into() };
+    validator.plugins[0].keys = vec![typed("mtu", "integer", false), typed("bridge", "", true)];
+    validator.plugins[2].keys = vec![typed("rangeStart", "string: address", false)];
+    let expected = [
+        "1:52: plugins[0].bridge: is missing; hint: correct it: see the documentation of first",
+        "1:70: plugins[0].mtu: ",
+        "1:108: plugins[0].ipam.rangeStart: ",
+    ];
+    let findings = found(&validator);
+    assert_eq!(findings.len(), expected.len(), "{findings:?}");
+    for (finding, begin) in findings.iter().zip(expected) {
+        assert!(finding.starts_with(&format!("error: n.conflist:{begin}")), "{findings:?}");
     }
 }
 
