@@ -2,7 +2,7 @@
 
 use std::fs::{self, File};
 use std::io::Write;
-use std::os::unix::fs::symlink;
+use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
@@ -155,5 +155,12 @@ fn a_network_is_used_as_soon_as_its_plugins_can_serve_it() {
     assert_eq!(next(&mut watcher), ["a"]);
     node.fails("VERSION first", 11, "not any more");
     fs::write(bin.join("anything"), "").unwrap();
+    assert_eq!(next(&mut watcher), [""; 0]);
+    // A file that becomes executable, and one that is written anew, may be plugins that can serve now.
+    node.recovers("VERSION first");
+    fs::set_permissions(bin.join("anything"), PermissionsExt::from_mode(0o755)).unwrap();
+    assert_eq!(next(&mut watcher), ["a"]);
+    node.fails("VERSION first", 11, "not any more");
+    fs::write(bin.join("anything"), "changed").unwrap();
     assert_eq!(next(&mut watcher), [""; 0]);
 }
