@@ -395,4 +395,52 @@ mod tests {
             assert!(matches!(selector("file").select().unwrap_err(), Error::Configuration(_)), "{policy:?}");
         }
     }
+
+    #[test]
+    fn a_file_that_ends_too_early_counts_while_it_is_new_and_may_change_the_selection() {
+        let files =
+            [("05-torn.conf", "{"), ("10-a.conflist", &*list("a")), ("20-torn.conf", "{"), ("30-bad.conf", "{x")];
+        let is_incomplete = |names: &[&str], policy: SelectionPolicy, recent: Duration| {
+            let files: Vec<_> = files.iter().filter(|(name, _)| names.contains(name)).copied().collect();
+            let dir = dir(&files);
+            let selector = NetworkSelector { dir: dir.path().to_owned(), policy, runtime: None };
+            selector.is_incomplete(&selector.select().unwrap(), recent)
+        };
+        let first = SelectionPolicy::FirstValid;
+        let all = SelectionPolicy::FirstOfEachName(None);
+        let hour = Duration::from_hours(1);
+        assert!(is_incomplete(&["05-torn.conf", "10-a.conflist"], first.clone(), hour));
+        assert!(is_incomplete(&["05-torn.conf"], first.clone(), hour), "there is no network yet");
+        assert!(
+            !is_incomplete(&["10-a.conflist", "20-torn.conf"], first.clone(), hour),
+            "the first one is used anyway"
+        );
+        assert!(is_incomplete(&["10-a.conflist", "20-torn.conf"], all.clone(), hour));
+        assert!(!is_incomplete(&["10-a.conflist", "30-bad.conf"], all.clone(), hour), "it is whole, and wrong");
+        assert!(
+            !is_incomplete(&["05-torn.conf", "10-a.conflist"], first, Duration::ZERO),
+            "it is not written any more"
+        );
+        assert!(!is_incomplete(&["10-a.conflist"], all, hour));
+    }
+
+    #[test]
+    fn the_network_of_a_name_is_skipped_if_its_own_file_is_invalid() {
+        let dir = dir(&[("10-a.conflist", r#"{"name": "a", "plugins": []}"#)]);
+        let policy = SelectionPolicy::ByName("a".to_owned());
+        let selector = NetworkSelector { dir: dir.path().to_owned(), policy, runtime: None };
+        let selection = selector.select().unwrap();
+        assert!(selection.networks.is_empty() && matches!(selection.skipped[0].reason, Reason::Invalid(_)));
+        let file = NetworkSelector { dir: dir.path().join("10-a.conflist"), ..selector };
+        assert!(file.select().is_err(), "it is no directory");
+    }
+
+    #[test]
+    fn a_plugin_gets_ten_seconds_at_most_for_its_versions() {
+        for (timeout, expected) in [(1, 1), (10, 10), (60, 10)] {
+            let runtime = Runtime::new("/nonexistent", Cache::below(Path::new("/nonexistent")));
+            let runtime = Runtime { timeout: Duration::from_secs(timeout), ..runtime };
+            assert_eq!(for_version(&runtime).timeout.as_secs(), expected);
+        }
+    }
 }
