@@ -297,14 +297,17 @@ pub fn subnet_env(subnets: [&str; 2], mtu: u32) -> String {
     )
 }
 
+/// A new directory in cargo's output, which is removed when the process ends.
+pub fn dir_until_exit() -> PathBuf {
+    let dir = tempfile::tempdir_in(built()).unwrap().keep();
+    remove_at_exit(&dir);
+    dir
+}
+
 /// The file of flanneld on a host, written to a path that is not removed.
 pub fn subnet_file(name: &str, text: &str) -> PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    let dir = DIR.get_or_init(|| {
-        let dir = tempfile::tempdir_in(built()).unwrap().keep();
-        remove_at_exit(&dir);
-        dir
-    });
+    let dir = DIR.get_or_init(dir_until_exit);
     // A reader sees the complete file, which has the same content each time.
     let mut file = tempfile::NamedTempFile::new_in(dir).unwrap();
     std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();

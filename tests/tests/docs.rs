@@ -15,10 +15,9 @@ use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
 use cnikit_tests::runtimes::{CONFLIST, files};
 use cnikit_tests::schema::Schema;
-use cnikit_tests::{subnet_env, write_pool_files};
+use cnikit_tests::{dir_until_exit, subnet_env, write_pool_files};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
-use tempfile::TempDir;
 
 use keys::Key;
 
@@ -114,12 +113,12 @@ fn documented() -> Vec<Documented> {
 
 /// The directory of a node that has pools and blocks.
 fn pool_files() -> PathBuf {
-    static DIR: LazyLock<TempDir> = LazyLock::new(|| {
-        let dir = TempDir::new().unwrap();
-        write_pool_files(dir.path(), "testnet");
+    static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
+        let dir = dir_until_exit();
+        write_pool_files(&dir, "testnet");
         dir
     });
-    DIR.path().join("leases")
+    DIR.join("leases")
 }
 
 /// Low rates of both directions.
