@@ -114,11 +114,10 @@ pub fn bin() -> &'static Path {
 fn link_plugins() -> PathBuf {
     // In the directory of the binary, because hard links cannot cross file systems. It is made again if it has links to an older
     // build.
-    let dir = tempfile::tempdir_in(build()).unwrap().keep();
+    let dir = dir_until_exit(build());
     for name in NAMES {
         std::fs::hard_link(program("cni-plugins"), dir.join(name)).unwrap();
     }
-    remove_at_exit(&dir);
     dir
 }
 
@@ -177,11 +176,10 @@ pub fn apart() -> &'static Path {
 }
 
 fn copy_plugins() -> PathBuf {
-    let dir = tempfile::tempdir_in(built()).unwrap().keep();
+    let dir = dir_until_exit(built());
     for name in NAMES {
         copy_program(&installed().join("cni-plugins"), &dir.join(name));
     }
-    remove_at_exit(&dir);
     dir
 }
 
@@ -234,11 +232,13 @@ pub fn reference_tool() -> PathBuf {
     tool
 }
 
-/// Removes the directory when the last of our processes has ended: a shell waits for that.
-fn remove_at_exit(dir: &Path) {
+/// A new directory below another one. It is removed when the last of our processes has ended: a shell waits for that.
+pub fn dir_until_exit(above: impl AsRef<Path>) -> PathBuf {
+    let dir = tempfile::tempdir_in(above).unwrap().keep();
     let wait = format!("read -r _; rm -rf '{}'", dir.display());
     let shell = Command::new("/bin/sh").args(["-c", &wait]).stdin(std::process::Stdio::piped()).spawn().unwrap();
     std::mem::forget(shell); // its stdin closes with this process, and that is the signal
+    dir
 }
 
 /// A plugin of ours with a configuration.
@@ -297,17 +297,10 @@ pub fn subnet_env(subnets: [&str; 2], mtu: u32) -> String {
     )
 }
 
-/// A new directory in cargo's output, which is removed when the process ends.
-pub fn dir_until_exit() -> PathBuf {
-    let dir = tempfile::tempdir_in(built()).unwrap().keep();
-    remove_at_exit(&dir);
-    dir
-}
-
-/// The file of flanneld on a host, written to a path that is not removed.
+/// The file of flanneld on a host, at a path that is there until the process ends.
 pub fn subnet_file(name: &str, text: &str) -> PathBuf {
     static DIR: OnceLock<PathBuf> = OnceLock::new();
-    let dir = DIR.get_or_init(dir_until_exit);
+    let dir = DIR.get_or_init(|| dir_until_exit(built()));
     // A reader sees the complete file, which has the same content each time.
     let mut file = tempfile::NamedTempFile::new_in(dir).unwrap();
     std::io::Write::write_all(&mut file, text.as_bytes()).unwrap();

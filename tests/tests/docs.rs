@@ -15,7 +15,7 @@ use cnikit_testkit::{Host, Subject};
 use cnikit_tests::docs::{Example, Page, examples, page, pages};
 use cnikit_tests::runtimes::{CONFLIST, files};
 use cnikit_tests::schema::Schema;
-use cnikit_tests::{dir_until_exit, subnet_env, write_pool_files};
+use cnikit_tests::{built, dir_until_exit, subnet_env, write_pool_files};
 use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ fn documented() -> Vec<Documented> {
 /// The directory of a node that has pools and blocks.
 fn pool_files() -> PathBuf {
     static DIR: LazyLock<PathBuf> = LazyLock::new(|| {
-        let dir = dir_until_exit();
+        let dir = dir_until_exit(built());
         write_pool_files(&dir, "testnet");
         dir
     });

@@ -255,10 +255,14 @@ mod tests {
 
     const BOOT: Boot = Boot::of(1, None);
 
+    /// The address with this number.
+    fn address(number: u32) -> IpAddr {
+        IpAddr::from((0x0a00_0000 + number).to_be_bytes())
+    }
+
     /// The numbers of the addresses in a file with these releases, and the limit in its header.
     fn kept(times: impl IntoIterator<Item = u64>, now: u64) -> (Vec<u32>, u64) {
-        let address = |n: usize| IpAddr::from((0x0a00_0000 + u32::try_from(n).unwrap()).to_be_bytes());
-        let releases = times.into_iter().enumerate().map(|(n, at)| (address(n), Release { at, owner: 1 })).collect();
+        let releases = (0..).map(address).zip(times.into_iter().map(|at| Release { at, owner: 1 })).collect();
         let text = written(&BOOT, releases, now);
         let (boot, limit) = parse_header(&text.as_bytes()[..HEADER]).unwrap();
         assert_eq!(boot, BOOT.id);
@@ -290,8 +294,7 @@ mod tests {
         assert_eq!(kept([5], 10).1, 16_384);
         let mut text = String::new();
         for n in 0..1000_u32 {
-            let address = IpAddr::from((0x0a00_0000 + n).to_be_bytes());
-            write_line(&mut text, address, Release { at: 5, owner: 1 });
+            write_line(&mut text, address(n), Release { at: 5, owner: 1 });
         }
         let (numbers, limit) = kept((0..1000).map(|_| 5), 10);
         assert_eq!((numbers.len(), limit), (1000, 2 * (text.len() + HEADER) as u64));

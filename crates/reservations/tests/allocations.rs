@@ -7,8 +7,8 @@ use std::fs;
 use std::net::IpAddr;
 use std::os::unix::fs::{MetadataExt, symlink};
 
-use cnikit_reservations::{AllocationRequest, ErrorKind, Health, Owner, RangeConfig, RangeSet};
-use scene::{MACHINE, NEXT_BOOT, Scene, part, set, texts};
+use cnikit_reservations::{ErrorKind, Health, Owner, RangeConfig, RangeSet};
+use scene::{MACHINE, NEXT_BOOT, Scene, part, request, set, texts};
 
 fn ips(texts: &[&str]) -> Vec<IpAddr> {
     texts.iter().map(|text| text.parse().unwrap()).collect()
@@ -391,13 +391,7 @@ fn a_link_in_place_of_the_last_reserved_address_is_replaced() {
 #[test]
 fn a_locked_store_allocates_and_lists_what_is_reserved() {
     let scene = Scene::new();
-    let sets = vec![set("10.1.2.0/24")];
-    let request = |container: &str| AllocationRequest {
-        owner: Owner::new(container, "eth0"),
-        sets: sets.clone(),
-        wanted: Vec::new(),
-        cooldown: std::time::Duration::ZERO,
-    };
+    let request = |container: &str| request(container, &[set("10.1.2.0/24")], &[]);
     let locked = scene.store.lock().unwrap();
     assert_eq!(texts(&locked.acquire(&request("a")).unwrap()), "10.1.2.2/24");
     assert_eq!(texts(&locked.acquire(&request("b")).unwrap()), "10.1.2.3/24");
@@ -412,9 +406,8 @@ fn an_error_is_its_text_and_its_hint() {
     let scene = Scene::new();
     scene.add("a", &[set("10.1.2.0/24")]).unwrap();
     let error = scene.want("b", &[set("10.1.2.0/24")], &["10.1.2.2"]).unwrap_err();
-    let (text, hint) = (error.text.clone(), error.hint.clone().unwrap());
-    assert_eq!(error.to_string(), format!("{text}; hint: {hint}"));
-    assert!(text.contains("10.1.2.2 is not available"), "{text}");
+    assert!(error.text.contains("10.1.2.2 is not available"), "{error}");
+    assert_eq!(error.to_string(), format!("{}; hint: {}", error.text, error.hint.as_ref().unwrap()));
 }
 
 #[test]

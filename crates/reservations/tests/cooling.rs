@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 use cnikit_reservations::{AllocationRequest, CoolingFile, Error, ErrorKind, Owner};
-use scene::{BOOT, MACHINE, NEXT_BOOT, Scene, part, set, texts};
+use scene::{BOOT, MACHINE, NEXT_BOOT, Scene, part, request, set, texts};
 
 const HOUR: Duration = Duration::from_hours(1);
 /// As many digits as a boot id has, without dashes.
@@ -29,17 +29,14 @@ fn file(scene: &Scene) -> PathBuf {
 }
 
 fn add(scene: &Scene, container: &str, wanted: &[&str], cooldown: Duration) -> Result<String, Error> {
-    let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
-    let sets = vec![part("10.1.2.0/24", "10.1.2.2", "10.1.2.4")];
-    let request = AllocationRequest { owner: Owner::new(container, "eth0"), sets, wanted, cooldown };
+    let sets = [part("10.1.2.0/24", "10.1.2.2", "10.1.2.4")];
+    let request = AllocationRequest { cooldown, ..request(container, &sets, wanted) };
     scene.store.acquire(&request).map(|given| texts(&given))
 }
 
 /// A request for one of 2,048 addresses: more than are tried one by one.
 fn of_large_set(n: usize) -> AllocationRequest {
-    let sets = vec![part("10.1.0.0/16", "10.1.0.2", "10.1.8.1")];
-    let owner = Owner::new(format!("c{n}"), "eth0");
-    AllocationRequest { owner, sets, wanted: Vec::new(), cooldown: Duration::ZERO }
+    request(&format!("c{n}"), &[part("10.1.0.0/16", "10.1.0.2", "10.1.8.1")], &[])
 }
 
 /// Records that the addresses were released in this order, at the start of the machine.
@@ -208,25 +205,35 @@ fn no_state_of_the_file_fails_a_del_or_an_add() {
     }
 }
 
+/// Puts something at a path.
+type Make = fn(&PathBuf);
+
 #[test]
 fn what_is_no_file_is_replaced_or_left_and_nothing_is_written_through_a_link() {
-    for make in [
-        |path: &PathBuf| std::os::unix::fs::symlink("/nonexistent/x", path).unwrap(),
-        |path: &PathBuf| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(),
-        |path: &PathBuf| fs::create_dir(path).unwrap(),
-        |path: &PathBuf| {
-            fs::remove_dir(path.parent().unwrap()).unwrap();
-            fs::write(path.parent().unwrap(), "in the way").unwrap();
-        },
-        |path: &PathBuf| fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap(),
-    ] {
+    let cases: [(Make, bool); 5] = [
+        (|path| std::os::unix::fs::symlink("/nonexistent/x", path).unwrap(), true),
+        (|path| nix::unistd::mkfifo(path, nix::sys::stat::Mode::S_IRWXU).unwrap(), true),
+        (|path| fs::create_dir(path).unwrap(), false),
+        (
+            |path| {
+                fs::remove_dir(path.parent().unwrap()).unwrap();
+                fs::write(path.parent().unwrap(), "in the way").unwrap();
+            },
+            false,
+        ),
+        (|path| fs::set_permissions(path.parent().unwrap(), fs::Permissions::from_mode(0o777)).unwrap(), false),
+    ];
+    for (make, is_replaced) in cases {
         let scene = cooling();
         add(&scene, "a", &[], HOUR).unwrap();
-        fs::create_dir_all(file(&scene).parent().unwrap()).unwrap();
+        released_long_ago(&scene, &[]);
+        fs::remove_file(file(&scene)).unwrap();
         make(&file(&scene));
         assert_eq!(scene.del("a"), 1);
         assert!(add(&scene, "b", &[], HOUR).is_ok());
         assert!(!std::path::Path::new("/nonexistent").exists());
+        let is_regular = fs::symlink_metadata(file(&scene)).is_ok_and(|found| found.is_file());
+        assert_eq!(is_regular && fs::read_to_string(file(&scene)).unwrap().contains(" 10.1.2.2 "), is_replaced);
     }
 }
 
@@ -254,17 +261,6 @@ fn releases_are_appended_to_the_file_of_this_boot() {
     assert_eq!(fs::metadata(file(&scene)).unwrap().ino(), inode);
     let text = fs::read_to_string(file(&scene)).unwrap();
     assert_eq!(text.lines().count(), 3, "{text}");
-}
-
-#[test]
-fn what_is_no_file_is_replaced_by_one() {
-    let scene = cooling();
-    add(&scene, "a", &[], HOUR).unwrap();
-    released_long_ago(&scene, &[]);
-    fs::remove_file(file(&scene)).unwrap();
-    std::os::unix::fs::symlink("/nonexistent/x", file(&scene)).unwrap();
-    scene.del("a");
-    assert!(fs::read_to_string(file(&scene)).unwrap().contains(" 10.1.2.2 "));
 }
 
 #[test]

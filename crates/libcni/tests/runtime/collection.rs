@@ -94,8 +94,7 @@ fn a_stale_attachment_is_deleted_with_the_configuration_of_its_add() {
 fn a_file_that_cannot_be_read_is_kept_while_it_may_be_a_valid_containers() {
     let node = Node::new();
     let net = list("net", &["first"]);
-    fs::create_dir(node.dir.path().join("results")).unwrap();
-    fs::write(node.result_file("net-c1-eth1"), "damaged").unwrap();
+    node.put_result("net-c1-eth1", "damaged");
     assert_eq!(node.cached().state, State::Unreadable);
     node.runtime.gc(&net, &[valid("c1")]).unwrap();
     assert_eq!(node.called(), ["GC first"]);

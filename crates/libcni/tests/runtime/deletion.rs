@@ -4,9 +4,8 @@ use std::fs;
 use std::os::unix::fs::symlink;
 
 use cnikit_libcni::{Attachment, Error};
-use serde_json::json;
 
-use crate::node::{Node, container, list, names, of_version};
+use crate::node::{Node, container, list, names, of_version, upstreams_result};
 
 #[test]
 fn every_plugin_is_called_after_a_failure_unless_the_caller_wants_to_stop() {
@@ -71,7 +70,7 @@ fn a_damaged_file_is_set_aside_with_a_warning() {
     let at = container("c1");
     node.runtime.add(&list, &at).unwrap();
     node.called();
-    fs::write(node.result_file("net-c1-eth0"), "{").unwrap();
+    node.put_result("net-c1-eth0", "{");
     let error = node.runtime.check(&list, &at).unwrap_err();
     assert!(matches!(error, Error::Cache(_)) && error.to_string().contains("hint: run DEL"), "{error}");
     let report = node.runtime.del(&list, &at).unwrap();
@@ -101,11 +100,9 @@ fn a_link_in_place_of_a_result_is_set_aside_and_not_followed() {
 fn a_recorded_configuration_that_cannot_be_used_is_replaced_by_the_callers() {
     let node = Node::new();
     let list = list("net", &["first"]);
-    // As upstream writes it: without our member, so that no checksum contradicts.
-    let file =
-        json!({"kind": "cniCacheV1", "containerId": "c1", "networkName": "net", "ifName": "eth0", "config": "e30="});
-    fs::create_dir_all(node.dir.path().join("results")).unwrap();
-    fs::write(node.result_file("net-c1-eth0"), file.to_string()).unwrap();
+    let mut file = upstreams_result("c1");
+    file["config"] = "e30=".into();
+    node.put_result("net-c1-eth0", &file.to_string());
     let report = node.runtime.del(&list, &container("c1")).unwrap();
     assert!(report.warnings[0].starts_with("done without the cached configuration: "), "{report:?}");
     assert_eq!(node.called(), ["DEL first"]);

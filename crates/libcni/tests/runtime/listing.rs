@@ -1,4 +1,4 @@
-//! The list of cached attachments: states, problems, and the files of others.
+//! The list of cached attachments: states, problems, and the files of other tools.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -10,7 +10,7 @@ use cnikit_libcni::{Attachment, Cache, State};
 use cnikit_netns::make;
 use serde_json::json;
 
-use crate::node::{Node, container, list};
+use crate::node::{Node, container, list, upstreams_result};
 
 #[test]
 fn each_attachment_has_its_state_and_its_problems() {
@@ -20,7 +20,7 @@ fn each_attachment_has_its_state_and_its_problems() {
     node.runtime.add(&net, &Attachment::new("c2", "/nonexistent/ns")).unwrap();
     node.fails("ADD first", 100, "no");
     node.runtime.add(&net, &container("c3")).unwrap_err();
-    fs::write(node.result_file("net-c4-eth0"), "damaged").unwrap();
+    node.put_result("net-c4-eth0", "damaged");
     let all = node.runtime.cache.attachments().unwrap();
     let states: Vec<_> = all.iter().map(|cached| (&*cached.at.container_id, cached.state)).collect();
     let expected =
@@ -58,9 +58,8 @@ fn an_attachment_is_found_by_its_names_and_by_no_others() {
 #[test]
 fn a_bare_result_and_one_of_another_boot_are_told() {
     let node = Node::new();
-    fs::create_dir_all(node.dir.path().join("results")).unwrap();
     let result = json!({"cniVersion": "1.0.0", "ips": [{"address": "10.9.0.4/24"}]});
-    fs::write(node.result_file("net-c1-eth0"), result.to_string()).unwrap();
+    node.put_result("net-c1-eth0", &result.to_string());
     let bare = node.cached();
     assert_eq!((bare.state, bare.addresses()), (State::Unreadable, vec!["10.9.0.4/24".to_owned()]));
     assert!(bare.problems[0].starts_with("a bare result"), "{bare:?}");
@@ -81,10 +80,9 @@ fn a_bare_result_and_one_of_another_boot_are_told() {
 #[test]
 fn a_result_that_cannot_be_read_is_a_problem_of_its_attachment() {
     let node = Node::new();
-    fs::create_dir_all(node.dir.path().join("results")).unwrap();
-    let mut upstreams = json!({"kind": "cniCacheV1", "containerId": "c1", "networkName": "net", "ifName": "eth0"});
-    upstreams["result"] = json!({"cniVersion": "9.9"});
-    fs::write(node.result_file("net-c1-eth0"), upstreams.to_string()).unwrap();
+    let mut file = upstreams_result("c1");
+    file["result"] = json!({"cniVersion": "9.9"});
+    node.put_result("net-c1-eth0", &file.to_string());
     let problems = node.cached().problems;
     assert_eq!(problems[0], "it has no result that can be read");
     assert!(problems[1].starts_with("its configuration cannot be used: "), "{problems:?}");
@@ -137,8 +135,8 @@ fn a_summary_is_the_same_whether_its_file_was_read_as_a_whole_or_not() {
     fs::copy(node.result_file("net-c2-eth0"), intent).unwrap();
     node.fails("ADD first", 100, "no");
     node.runtime.add(&net, &container("c3")).unwrap_err();
-    fs::write(node.result_file("net-c4-eth0"), "damaged").unwrap();
-    fs::write(node.result_file("net-c5-eth0"), result.to_string()).unwrap();
+    node.put_result("net-c4-eth0", "damaged");
+    node.put_result("net-c5-eth0", &result.to_string());
     fs::write(node.dir.path().join("results").join(OsStr::from_bytes(b"net-\xff")), "").unwrap();
     fs::write(node.dir.path().join("cnikit/intents/net-c6-eth0"), "damaged").unwrap();
 

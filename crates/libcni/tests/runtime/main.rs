@@ -1,4 +1,4 @@
-//! What a runtime sends to plugins, keeps in its cache and returns, with plugins that are functions in this process.
+//! The runtime's calls of plugins, its cache and its results, with plugins that are functions in this process.
 //!
 //! The same with real plugins in network namespaces, and with programs that violate the specification, is in `tests/tests`.
 #![expect(clippy::unwrap_used, reason = "a test panics: that is how it fails")]

@@ -1,6 +1,7 @@
 //! A node whose plugins are functions in this process. Their calls are recorded, and a test sets what they reply.
 
 use std::collections::BTreeMap;
+use std::fs;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use tempfile::TempDir;
 /// The plugins of every node.
 const PLUGINS: [&str; 3] = ["first", "second", "third"];
 
-/// Longer than any call waits that is not waiting in vain.
+/// How long a test waits for an event that has to come.
 pub(crate) const LONG: Duration = Duration::from_secs(30);
 
 /// A node: its plugins, the runtime that calls them, and the directory of its cache.
@@ -97,6 +98,12 @@ impl Node {
         all.remove(0)
     }
 
+    /// Writes a result to the cache, as another tool may have.
+    pub(crate) fn put_result(&self, name: &str, text: &str) {
+        fs::create_dir_all(self.dir.path().join("results")).unwrap();
+        fs::write(self.result_file(name), text).unwrap();
+    }
+
     /// The path of a cached result.
     pub(crate) fn result_file(&self, name: &str) -> PathBuf {
         self.dir.path().join("results").join(name)
@@ -143,7 +150,12 @@ pub(crate) fn with_keys(name: &str, version: &str, plugins: &[&str], keys: &Valu
     NetworkList::parse(document.to_string().as_bytes()).unwrap()
 }
 
-/// The attachment of a container without a namespace, whose path would have to exist.
+/// A cached result of network `net` as upstream writes it: without our member, so without a checksum.
+pub(crate) fn upstreams_result(container_id: &str) -> Value {
+    json!({"kind": "cniCacheV1", "containerId": container_id, "networkName": "net", "ifName": "eth0"})
+}
+
+/// The attachment of a container without a namespace: the path of one would have to exist.
 pub(crate) fn container(id: &str) -> Attachment {
     Attachment::new(id, "")
 }

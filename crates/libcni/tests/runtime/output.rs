@@ -1,4 +1,4 @@
-//! What plugins print, and what a runtime makes of it.
+//! The output of plugins, and the results and errors that a runtime returns for it.
 
 use std::error::Error as _;
 

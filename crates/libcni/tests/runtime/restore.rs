@@ -3,7 +3,7 @@
 use cnikit_libcni::{Attachment, CachedAttachment, Error, NetworkList, Restored};
 use serde_json::{Value, json};
 
-use crate::node::{Call, Node, container, list};
+use crate::node::{Call, Node, container, list, upstreams_result};
 
 /// Adds these containers, and returns what is cached of them.
 fn added(node: &Node, list: &NetworkList, ids: &[&str]) -> Vec<CachedAttachment> {
@@ -83,7 +83,7 @@ fn what_a_reply_leaves_out_is_restored_alone_and_errors_belong_to_their_attachme
             error.failures().iter().map(|failure| (failure.position, failure.code())).collect()
         })
         .collect();
-    // `second` prints its list again for c1 alone, which is no error.
+    // `second` prints its list again for c1 alone, which is not an error.
     assert_eq!(failed, [vec![(3, Some(100))], vec![(1, Some(101)), (3, Some(100))], vec![(3, Some(100))]]);
     let error = outcomes[1].outcome.as_ref().unwrap_err().to_string();
     assert!(error.contains("failed (restore) on eth0: taken"), "{error}");
@@ -186,8 +186,7 @@ fn an_attachment_whose_configuration_cannot_be_used_is_an_error_of_its_own() {
     let node = Node::new();
     let net = list("net", &["first"]);
     let mut all = added(&node, &net, &["c1", "c2"]);
-    let file = json!({"kind": "cniCacheV1", "containerId": "c3", "networkName": "net", "ifName": "eth0"});
-    std::fs::write(node.result_file("net-c3-eth0"), file.to_string()).unwrap();
+    node.put_result("net-c3-eth0", &upstreams_result("c3").to_string());
     all.push(node.runtime.cache.attachment("net", "c3", "eth0").unwrap());
     node.prints("RESTORE first", &reply(&[("c1", None), ("c2", None)]));
     let outcomes = restore(&node, &all);

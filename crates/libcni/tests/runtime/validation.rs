@@ -1,4 +1,4 @@
-//! What a validator says about the files of a directory, with plugins that are functions in this process.
+//! The findings of a validator in the files of a directory, with plugins that are functions in this process.
 
 use std::fs::{self, File};
 use std::os::unix::fs::symlink;
@@ -241,7 +241,7 @@ fn what_is_no_file_is_told_by_its_kind() {
         make(&dir.path().join("n.conf"));
         assert_eq!(found(&validator(&dir, &[])), [format!("error: n.conf: {expected}")], "{what}");
     }
-    // The longest file is read, and is no JSON.
+    // The longest file is read; its zeros are not JSON.
     let dir = TempDir::new().unwrap();
     File::create(dir.path().join("n.conf")).unwrap().set_len(16 << 20).unwrap();
     assert!(found(&validator(&dir, &[]))[0].starts_with("error: n.conf:1:1: not JSON: "));

@@ -1,8 +1,7 @@
-//! Calls that wait for others, and calls that the caller cancels.
+//! Calls that wait for other calls, and calls that the caller cancels.
 
 use std::fs::{self, File};
-use std::sync::Arc;
-use std::sync::mpsc;
+use std::sync::{Arc, Mutex, mpsc};
 use std::thread;
 use std::time::Duration;
 
@@ -12,18 +11,26 @@ use cnikit_libcni::{
 
 use crate::node::{LONG, Node, container, list};
 
-/// A node's runtime whose plugin `slow` sends the verb to the first channel and ends when the second one says so.
+/// A node's runtime that waits for no lock.
+fn impatient(node: &Node) -> Runtime {
+    Runtime { waiting: Duration::ZERO, ..node.runtime.clone() }
+}
+
+/// The same with a plugin `slow`, which sends the verb to the first channel, and ends when the second one has a message.
+///
+/// It also ends when the second channel's sender is dropped. So a test moves that into the scope that waits for the call: a failed
+/// assertion drops it.
 fn with_slow(node: &Node) -> (Runtime, mpsc::Receiver<String>, mpsc::Sender<()>) {
     let (begun, begins) = mpsc::channel();
     let (end, ends) = mpsc::channel();
-    let ends = std::sync::Mutex::new(ends);
+    let ends = Mutex::new(ends);
     let plugins = InProcess::default().with("slow", move |call| {
         begun.send(call.environment.command.clone()).unwrap();
         let _: Result<(), _> = ends.lock().unwrap().recv();
         let stdout = br#"{"cniVersion": "1.1.0"}"#.to_vec();
         Ok(PluginOutput { stdout, stderr: Vec::new() })
     });
-    (Runtime { executor: Arc::new(plugins), waiting: Duration::ZERO, ..node.runtime.clone() }, begins, end)
+    (Runtime { executor: Arc::new(plugins), ..impatient(node) }, begins, end)
 }
 
 #[test]
@@ -32,13 +39,13 @@ fn calls_for_one_container_and_gc_of_its_network_wait_and_others_do_not() {
     let (runtime, begins, end) = with_slow(&node);
     let slow = list("net", &["slow"]);
     thread::scope(|scope| {
-        let end = end; // dropped when an assertion fails, so that the plugin ends
+        let end = end;
         let adding = scope.spawn(|| runtime.add(&slow, &container("c1")));
         begins.recv_timeout(LONG).unwrap();
         let cached = node.cached();
         assert_eq!(cached.state, State::Adding);
         assert_eq!(cached.problems, [""; 0]);
-        let short = Runtime { waiting: Duration::ZERO, ..node.runtime.clone() };
+        let short = impatient(&node);
         let first = list("net", &["first"]);
         for error in [
             short.add(&first, &container("c1")).unwrap_err(),
@@ -74,7 +81,7 @@ fn while_gc_deletes_a_container_other_networks_serve_all_others() {
         let end = end;
         let collecting = scope.spawn(|| runtime.gc(&slow, &[]));
         assert_eq!(begins.recv_timeout(LONG).unwrap(), "DEL");
-        let short = Runtime { waiting: Duration::ZERO, ..node.runtime.clone() };
+        let short = impatient(&node);
         let other = list("other", &["first"]);
         assert!(matches!(short.add(&other, &container("c1")).unwrap_err(), Error::Busy(_)));
         short.add(&other, &container("c2")).unwrap();
@@ -94,7 +101,7 @@ fn no_gc_runs_in_any_network_of_a_container_while_it_is_attached_to_one() {
         let end = end;
         let attaching = scope.spawn(|| networks.setup(&container("c1")));
         begins.recv_timeout(LONG).unwrap();
-        let short = Runtime { waiting: Duration::ZERO, ..node.runtime.clone() };
+        let short = impatient(&node);
         for name in ["a", "b"] {
             assert!(matches!(short.gc(&list(name, &["first"]), &[]).unwrap_err(), Error::Busy(_)), "{name}");
         }
@@ -133,7 +140,7 @@ fn no_more_lists_run_at_the_same_time_than_the_caller_allows() {
     let runtime = runtime.at_most(0); // at least one
     let slow = list("net", &["slow"]);
     thread::scope(|scope| {
-        let end = end; // dropped when an assertion fails, so that the plugin ends
+        let end = end;
         let adding = scope.spawn(|| runtime.add(&slow, &container("c1")));
         begins.recv_timeout(LONG).unwrap();
         for id in ["c2", "c3"] {

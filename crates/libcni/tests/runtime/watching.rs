@@ -122,7 +122,7 @@ fn the_targets_of_links_are_watched_wherever_they_are() {
     symlink("other.d", path("conf.new")).unwrap();
     fs::rename(path("conf.new"), path("conf")).unwrap();
     assert_eq!(next(&mut watcher), ["c"]);
-    // A loop is no configuration, and stops nothing.
+    // A link to itself is not a configuration, and does not stop the watcher.
     symlink("loop.conflist", path("other.d/loop.conflist")).unwrap();
     put(&path("other.d/20.conflist"), "d");
     assert_eq!(next(&mut watcher), ["c", "d"]);

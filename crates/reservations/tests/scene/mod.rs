@@ -59,14 +59,7 @@ impl Scene {
     }
 
     pub(crate) fn want(&self, container: &str, sets: &[RangeSet], wanted: &[&str]) -> Result<String, Error> {
-        let wanted = wanted.iter().map(|ip| ip.parse().unwrap()).collect();
-        let request = AllocationRequest {
-            owner: Owner::new(container, "eth0"),
-            sets: sets.to_vec(),
-            wanted,
-            cooldown: Duration::ZERO,
-        };
-        self.store.acquire(&request).map(|given| texts(&given))
+        self.store.acquire(&request(container, sets, wanted)).map(|given| texts(&given))
     }
 
     pub(crate) fn del(&self, container: &str) -> usize {
@@ -81,6 +74,16 @@ impl Scene {
 pub(crate) fn store_in(data_dir: PathBuf) -> Store {
     let boot = Boot::new(BOOT, Some(MACHINE));
     Store { data_dir, network: "net".into(), boot, cooling: None, timeout: Duration::from_secs(20), log: |_| {} }
+}
+
+/// A request without a cooldown, for these addresses or any.
+pub(crate) fn request(container: &str, sets: &[RangeSet], wanted: &[&str]) -> AllocationRequest {
+    AllocationRequest {
+        owner: Owner::new(container, "eth0"),
+        sets: sets.to_vec(),
+        wanted: wanted.iter().map(|ip| ip.parse().unwrap()).collect(),
+        cooldown: Duration::ZERO,
+    }
 }
 
 pub(crate) fn texts(given: &[Allocation]) -> String {
