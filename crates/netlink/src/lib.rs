@@ -82,7 +82,7 @@ pub use forwarding::ForwardingEntry;
 pub use frame::NetlinkError;
 pub use hardware_address::HardwareAddress;
 pub use htb::HtbClass;
-pub use link::{Link, ParentDevice, Port};
+pub use link::{Ipv6Settings, Link, ParentDevice, Port};
 pub use link_change::LinkChange;
 pub use mac::{Mac, NotAMac};
 pub use neighbour::Neighbour;

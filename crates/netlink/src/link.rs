@@ -18,6 +18,7 @@ const TXQLEN: u16 = 13;
 const OPERSTATE: u16 = 16;
 const LINKINFO: u16 = 18;
 const IFALIAS: u16 = 20;
+const AF_SPEC: u16 = 26;
 const PROMISCUITY: u16 = 30;
 const GROUP: u16 = 27;
 const LINK_NETNSID: u16 = 37;
@@ -41,6 +42,13 @@ const NO_LL_LEARN: u32 = 1;
 const BRPORT_STATE: u16 = 1;
 const BRPORT_MODE: u16 = 4;
 const BRPORT_ISOLATED: u16 = 33;
+/// The family of IPv6 in `IFLA_AF_SPEC`.
+const AF_INET6: u16 = 10;
+const INET6_CONF: u16 = 2;
+// Positions in the list of numbers of `IFLA_INET6_CONF`, from `linux/ipv6.h`.
+const DEVCONF_ACCEPT_RA: usize = 3;
+const DEVCONF_AUTOCONF: usize = 5;
+const DEVCONF_DISABLE_IPV6: usize = 26;
 
 /// Length of an `ifinfomsg`.
 const LINK_HEADER: usize = 16;
@@ -125,6 +133,9 @@ pub struct Link {
     pub upper: Option<UpperKind>,
     /// The settings of a TUN or TAP device, if the link is one. Linux 4.18 and newer report them.
     pub tun: Option<TunSettings>,
+    /// The IPv6 sysctls of the link; `None` where it has none: without IPv6 in the kernel, or with an MTU below 1280.
+    #[doc(alias = "IFLA_INET6_CONF")]
+    pub ipv6: Option<Ipv6Settings>,
     /// VRFs only: the routing table for packets of the VRF's ports.
     #[doc(alias = "IFLA_VRF_TABLE")]
     pub vrf_table: Option<u32>,
@@ -150,6 +161,18 @@ pub struct ParentDevice {
     pub bus: String,
     /// The name on the bus, such as `0000:00:03.0`.
     pub name: String,
+}
+
+/// Some of a link's sysctls in `net.ipv6.conf`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Ipv6Settings {
+    /// `accept_ra`: whether router advertisements are accepted. 0: no, 1: unless the link forwards, 2: also if it forwards.
+    pub accept_ra: i32,
+    /// `autoconf`: whether addresses are made from the prefixes of router advertisements.
+    pub autoconf: i32,
+    /// `disable_ipv6`: whether IPv6 is off on this link.
+    pub disabled: bool,
 }
 
 /// A link's settings as a port of a bridge. See bridge(8).
@@ -222,6 +245,7 @@ impl Link {
                 }
             }
             LINKINFO => self.take_info(value),
+            AF_SPEC => self.ipv6 = Ipv6Settings::parse(value),
             _ => {}
         }
     }
@@ -272,6 +296,19 @@ fn link_local_learning(options: &[u8]) -> Option<bool> {
     let is_known = parse_u32(known).ok()? & NO_LL_LEARN != 0;
     let is_off = parse_u32(values).ok()? & NO_LL_LEARN != 0;
     if is_known { Some(!is_off) } else { None }
+}
+
+impl Ipv6Settings {
+    /// Parses the attributes of address families.
+    fn parse(families: &[u8]) -> Option<Self> {
+        let settings = value(value(families, AF_INET6)?, INET6_CONF)?;
+        let number = |position: usize| parse_i32(settings.chunks_exact(size_of::<i32>()).nth(position)?).ok();
+        Some(Self {
+            accept_ra: number(DEVCONF_ACCEPT_RA)?,
+            autoconf: number(DEVCONF_AUTOCONF)?,
+            disabled: number(DEVCONF_DISABLE_IPV6)? != 0,
+        })
+    }
 }
 
 impl Port {

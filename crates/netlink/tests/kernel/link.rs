@@ -1,6 +1,7 @@
 //! Finding, reading, changing and deleting links.
 
 use cnikit_netlink::{LinkChange, Mac, Netlink, NewBridge};
+use cnikit_netns::sysctl;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 
 use crate::scene::{inside, ip, netns, pair, pair_up, up, veth};
@@ -64,6 +65,26 @@ fn links_are_found_by_many_names_at_once_each_in_its_place() {
     assert_eq!(netlink.find_links(&[]).unwrap(), []);
     let names = ["lo".to_owned(), "x".repeat(200)];
     assert!(!netlink.find_links(&names).unwrap_err().is_absent());
+}
+
+#[test]
+fn ipv6_settings_are_those_of_the_sysctls_and_none_where_there_is_no_ipv6() {
+    let (netns, netlink) = inside();
+    let (near, far) = pair(&netns, &netlink);
+    let settings =
+        |index| netlink.link_at(index).unwrap().ipv6.map(|ipv6| (ipv6.accept_ra, ipv6.autoconf, ipv6.disabled));
+    assert_eq!(settings(near.index), Some((1, 1, false)));
+    netns
+        .enter(|inside| {
+            for (setting, value) in [("accept_ra", "2"), ("autoconf", "0"), ("disable_ipv6", "1")] {
+                sysctl::set(inside, &format!("net/ipv6/conf/near/{setting}"), value).unwrap();
+            }
+        })
+        .unwrap();
+    assert_eq!(settings(near.index), Some((2, 0, true)));
+    // The kernel has IPv6 only on links that carry its smallest packets (RFC 8200, section 5).
+    netlink.change(far.index, &LinkChange::default().mtu(1279)).unwrap();
+    assert_eq!(settings(far.index), None);
 }
 
 #[test]

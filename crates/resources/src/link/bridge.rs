@@ -3,7 +3,6 @@
 use std::fmt;
 
 use cnikit_netlink::{Link, LinkChange, Netlink, NewBridge};
-use cnikit_netns::Inside;
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result, code, log};
 use cnikit_types::Interface;
@@ -120,7 +119,7 @@ impl Resource for Bridge {
                 self.name
             )
         });
-        drifts.extend(ipv6_settings::ra_drift(&Inside::here(), &self.name, &ipv6_settings::ROUTES));
+        drifts.extend(ipv6_settings::ra_drift(&link, &ipv6_settings::ROUTES));
         verify_shared(context, "bridge", &link, self.pinned, drifts);
         Ok(())
     }

@@ -77,18 +77,12 @@ pub(crate) fn disable_forwarding(inside: &Inside, port: &str) {
     let _ = sysctl::set(inside, &format!("net/ipv6/conf/{port}/forwarding"), "0");
 }
 
-/// The settings that are not as [`ignore_router_adverts`] leaves them, each with its value.
-pub(crate) fn ra_drift(inside: &Inside, link: &str, settings: &[&str]) -> Vec<String> {
-    let mut drifts = Vec::new();
-    for setting in settings {
-        if let Ok(value) = sysctl::read(inside, &format!("net/ipv6/conf/{link}/{setting}"))
-            && value != "0"
-            && !is_disabled(inside, link)
-        {
-            drifts.push(format!("{setting} of {link}: wanted 0, found {value}"));
-        }
-    }
-    drifts
+/// The settings of a link that are not as [`ignore_router_adverts`] leaves them, each with its value.
+pub(crate) fn ra_drift(link: &Link, settings: &[&str]) -> Vec<String> {
+    let Some(found) = link.ipv6.filter(|found| !found.disabled) else { return Vec::new() };
+    let values = [("accept_ra", found.accept_ra), ("autoconf", found.autoconf)];
+    let wrong = values.iter().filter(|(setting, value)| settings.contains(setting) && *value != 0);
+    wrong.map(|(setting, value)| format!("{setting} of {}: wanted 0, found {value}", link.name)).collect()
 }
 
 /// Whether IPv6 is disabled on a link.

@@ -170,7 +170,7 @@ impl Veth {
             drifts.compare(format!("MTU of {name}"), mtu, host.mtu);
         }
         if is_ours {
-            drifts.extend(ipv6_settings::ra_drift(&Inside::here(), name, &ipv6_settings::ALL));
+            drifts.extend(ipv6_settings::ra_drift(host, &ipv6_settings::ALL));
         }
         let HostEnd::Port { bridge, hairpin, isolated } = &self.host else { return Ok(()) };
         let netlink = context.host()?;

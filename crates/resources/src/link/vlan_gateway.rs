@@ -3,7 +3,7 @@
 use std::fmt;
 
 use cnikit_netlink::{Link, LinkChange, Mac, Netlink, NewVeth, Peer, VlanRange};
-use cnikit_netns::{Inside, Netns};
+use cnikit_netns::Netns;
 use cnikit_plan::{ApplyContext, Drifts, Kind, Made, Resource};
 use cnikit_skel::{Error, Journal, Result};
 use cnikit_types::Interface;
@@ -177,7 +177,7 @@ impl VlanGateway {
             return;
         }
         for end in [gateway, port] {
-            drifts.extend(ipv6_settings::ra_drift(&Inside::here(), &end.name, &ipv6_settings::ROUTES));
+            drifts.extend(ipv6_settings::ra_drift(end, &ipv6_settings::ROUTES));
         }
         drifts.unless(gateway.mtu == port.mtu, || {
             let one = &gateway.name;
@@ -253,6 +253,7 @@ impl fmt::Display for VlanGateway {
 #[cfg(test)]
 mod tests {
     use cnikit_netlink::NewBridge;
+    use cnikit_netns::Inside;
 
     use super::*;
 
