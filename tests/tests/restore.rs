@@ -61,11 +61,16 @@ impl Node {
 
     /// Runs cnitool. Returns whether it succeeded, and its output.
     fn tool(&self, env: &str, cache: &str, line: &str) -> (bool, String) {
+        self.started_by("", env, cache, line)
+    }
+
+    /// The same through another program.
+    fn started_by(&self, starter: &str, env: &str, cache: &str, line: &str) -> (bool, String) {
         let dir = self.host.dir().display();
         let bin = cnikit_tests::bin().display();
         let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/{cache} --plugin-path {bin}");
         let tool = cnikit_tests::program("cnitool");
-        self.host.try_sh(&format!("{} {env} {} {flags} {line}", self.env, tool.display()))
+        self.host.try_sh(&format!("{} {env} {starter} {} {flags} {line}", self.env, tool.display()))
     }
 
     /// The containers for which CHECK reports no difference.
@@ -83,6 +88,18 @@ impl Node {
         let lines = fs::read_to_string(&log).unwrap();
         let calls = lines.lines().map(|line| serde_json::from_str::<Value>(line).unwrap());
         calls.map(|call| call["plugin"].as_str().unwrap().to_owned()).collect()
+    }
+
+    /// Restores. Returns how many programs that was done by which write rules of iptables.
+    fn writers(&self) -> usize {
+        // A file per process, so that no line is in two parts.
+        let calls = self.host.dir().join("calls").display().to_string();
+        let starter = format!("strace -ff -qq -e trace=execve -o {calls}");
+        let (ok, output) = self.started_by(&starter, "", "cache", "restore");
+        assert!(ok, "{output}");
+        let lines = self.host.sh(&format!("cat {calls}.*; rm {calls}.*"));
+        // A program is looked for in several directories.
+        lines.lines().filter(|line| line.contains("tables-restore\", [") && line.ends_with("= 0")).count()
     }
 
     /// The rules without their counters, sorted.
@@ -112,6 +129,18 @@ fn flushed_rules_of_many_are_restored_by_one_call_per_plugin() {
         assert_eq!(node.whole(), [true; MANY], "{backend}");
         assert_eq!(node.host.sh("ip -o link"), links, "{backend}");
     }
+}
+
+#[test]
+fn rules_of_iptables_are_restored_by_few_programs_however_many_they_are_for() {
+    let backend = json!("iptables");
+    let node = Node::new(Host::new(), String::new(), &backend, &isolated(&backend));
+    let rules = node.rules();
+    node.host.sh("nft flush ruleset");
+    // For each family masquerade has one set of rules; portmap and the firewall with isolation have two.
+    assert_eq!(node.writers(), 10);
+    assert_eq!(node.rules(), rules);
+    assert_eq!(node.writers(), 0, "nothing is missing");
 }
 
 #[test]

@@ -12,7 +12,7 @@ use std::io::{self, Write};
 use std::mem::ManuallyDrop;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::time::{Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use cnikit_types::printable;
 use nix::fcntl::OFlag;
@@ -102,7 +102,7 @@ fn timed<T>(level: LogLevel, what: &str, work: impl FnOnce() -> Result<T>) -> Re
     let began = Instant::now();
     let done = work();
     if listens(level) {
-        let mut fields = vec![("step", what.into()), ("ms", milliseconds(began).into())];
+        let mut fields = vec![("step", what.into()), ("ms", milliseconds(began.elapsed()).into())];
         match &done {
             Ok(_) => line(name(level), &fields),
             Err(error) => {
@@ -118,8 +118,9 @@ fn name(level: LogLevel) -> &'static str {
     if level == LogLevel::Debug { "debug" } else { "info" }
 }
 
-fn milliseconds(began: Instant) -> f64 {
-    (began.elapsed().as_secs_f64() * 1e6).round() / 1e3
+/// With three decimal places.
+fn milliseconds(time: Duration) -> f64 {
+    (time.as_secs_f64() * 1e6).round() / 1e3
 }
 
 /// Writes one line with one call, so that lines of parallel plugins do not run into each other.
@@ -241,7 +242,6 @@ fn ids(traceparent: &str) -> Option<[&str; 2]> {
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::{PermissionsExt, symlink};
-    use std::time::Duration;
 
     use cnikit_process::Deadline;
     use nix::sys::stat::Mode;
@@ -417,10 +417,17 @@ mod tests {
     }
 
     #[test]
+    fn a_duration_is_rounded_to_microseconds() {
+        assert_eq!(milliseconds(Duration::from_nanos(2_001_234_567)).to_string(), "2001.235");
+    }
+
+    #[test]
     fn a_trace_is_continued_with_a_span_of_our_own() {
         let child = child_span(PARENT).unwrap();
         assert!(child.starts_with("00-0af7651916cd43dd8448eb211c80319c-") && child.ends_with("-01"), "{child}");
-        assert_ne!(ids(&child).unwrap()[1], "b7ad6b7169203331");
+        let span = ids(&child).unwrap()[1];
+        assert_ne!(span, "b7ad6b7169203331");
+        assert!(u64::from_str_radix(span, 16).unwrap() > u64::from(u8::MAX), "one byte is not random enough: {child}");
         assert_eq!(child_span("garbage"), None);
     }
 }

@@ -112,8 +112,13 @@ fn check_owner(path: &Path, metadata: &Metadata, may_be_sticky: bool) -> Result<
 /// owner.
 fn is_unmapped(owner: u32) -> bool {
     let [Ok(overflow), Ok(map)] = [OVERFLOW_UID, UID_MAP].map(std::fs::read_to_string) else { return false };
+    is_overflow(owner, &overflow, &map)
+}
+
+/// The same with the number that stands for all owners without one, and with the map of this namespace. See user_namespaces(7).
+fn is_overflow(owner: u32, number: &str, map: &str) -> bool {
     let is_initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
-    !is_initial && overflow.trim().parse() == Ok(owner)
+    !is_initial && number.trim().parse() == Ok(owner)
 }
 
 fn unusable(path: &Path, why: &dyn std::fmt::Display) -> Error {
@@ -170,6 +175,19 @@ mod tests {
         fn check_refused_for(&self, why: &str) {
             let text = read(&self.file()).unwrap_err().to_string();
             assert!(text.contains(why), "{text}");
+        }
+    }
+
+    #[test]
+    fn an_owner_without_a_number_is_one_only_in_a_user_namespace() {
+        let rootless = "         0       1000          1\n         1     100000      65536\n";
+        for (owner, map, expected) in [
+            (65534, rootless, true),
+            (1000, rootless, false),
+            (65534, "         0          0 4294967295\n", false),
+            (1000, "         0          0 4294967295\n", false),
+        ] {
+            assert_eq!(is_overflow(owner, "65534\n", map), expected, "{owner} with {map:?}");
         }
     }
 
