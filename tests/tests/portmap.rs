@@ -384,6 +384,31 @@ fn conditions_are_the_containers_own() {
     }
 }
 
+#[test]
+fn containers_share_a_port_if_each_has_conditions_and_no_two_have_the_same() {
+    for (backend, node) in each() {
+        let under = |source: [&str; 2]| {
+            let words = |key: &str, source: &str| match backend {
+                "nftables" => json!([format!("{key} saddr {source}")]),
+                _ => json!(["-s", source]),
+            };
+            let [v4, v6] = source;
+            web(backend).with("conditionsV4", words("ip", v4)).with("conditionsV6", words("ip6", v6))
+        };
+        let near = under(["192.0.2.2", "fd00:1::2"]);
+        let far = under(["198.51.100.0/24", "fd00:5::/64"]);
+        node.publish(&near, &node.pod("c-one"));
+        node.publish(&far, &node.pod("c-two"));
+        let pod = node.pod("c-three");
+        let before = node.ruleset();
+        for (subject, holder) in [(&near, "c-one"), (&far, "c-two"), (&web(backend), "c-")] {
+            let (_, text) = node.call(subject, "ADD", &pod).refused();
+            assert!(text.contains("8080") && text.contains(holder), "{backend}: {text}");
+        }
+        assert_eq!(node.ruleset(), before, "{backend}");
+    }
+}
+
 /// No client reaches the container that had the port before.
 #[test]
 fn datagrams_of_a_continuing_sender_follow_the_port() {

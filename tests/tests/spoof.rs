@@ -95,6 +95,23 @@ mod life_of_it {
     }
 
     #[test]
+    fn restore_makes_flushed_rules_again() {
+        for subject in [checked(), layer2()] {
+            let host = Host::new();
+            let container = Host::new().container();
+            let subject = subject.at(host.dir());
+            let result = subject.add(&host, "c-one", &container);
+            let before = ruleset(&host);
+            host.sh("nft flush ruleset");
+            subject.check(&host, "c-one", &container, &result).refused();
+            let prev = [("prevResult", result.clone())];
+            subject.call(&host, "RESTORE", "c-one", &container.path(), &prev).ok();
+            assert_eq!(ruleset(&host), before);
+            subject.check(&host, "c-one", &container, &result).ok();
+        }
+    }
+
+    #[test]
     fn a_failed_add_restores_the_previous_rules() {
         let host = Host::new();
         let container = host.container();

@@ -133,6 +133,27 @@ impl<P: IpamPlugin> Plugin for Ipam<P> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::interface::tests::attachment;
+
+    /// Allocates nothing.
+    #[derive(Deserialize)]
+    struct Empty {}
+
+    impl IpamPlugin for Empty {
+        fn acquire(&self, _at: &AttachmentSpec, _journal: &mut Journal) -> Result<Addresses> {
+            Ok(Addresses::default())
+        }
+
+        fn release(_del: &Del) -> Result<()> {
+            Ok(())
+        }
+    }
+
+    #[test]
+    fn a_dry_run_that_a_plugin_does_not_implement_names_the_attachment() {
+        let at = attachment("/run/netns/c", r#"{"cniVersion": "1.1.0", "name": "n", "type": "empty"}"#, "");
+        assert_eq!(Empty {}.preview(&at), Ok((vec![format!("addresses for {}", at.tag)], Addresses::default())));
+    }
 
     #[test]
     fn an_old_result_has_one_address_of_each_family() {

@@ -83,6 +83,8 @@ impl<'a> FreeTables<'a> {
 
 #[cfg(test)]
 mod tests {
+    use cnikit_netns::make;
+
     use super::*;
 
     fn rules(priorities: &[u32]) -> Rules {
@@ -102,5 +104,17 @@ mod tests {
             assert_eq!(rules(taken).free_priority(Family::V4), expected, "{taken:?}");
         }
         assert_eq!(rules(&[5]).free_priority(Family::V6), 32765, "each family has its own");
+    }
+
+    #[test]
+    fn a_free_table_is_named_by_no_rule_and_is_none_of_the_kernels() {
+        let netns = make::anonymous().unwrap();
+        let container = Netlink::inside(&netns).unwrap();
+        let mut named = rules(&[5]);
+        named.all[0].table = 252;
+        for (first, expected) in [(251, [251, 256]), (u32::MAX, [u32::MAX, 1])] {
+            let mut tables = FreeTables::from(first, &container, &named).unwrap();
+            assert_eq!([tables.take().unwrap(), tables.take().unwrap()], expected);
+        }
     }
 }

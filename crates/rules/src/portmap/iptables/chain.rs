@@ -143,6 +143,19 @@ mod tests {
     }
 
     #[test]
+    fn a_marker_has_a_comment_with_a_mark_and_nothing_else() {
+        for (line, expected) in [
+            (marker_line("eth0"), true),
+            (format!("-p tcp {}", marker_line("eth0")), false),
+            ("-m comment --comment other".to_owned(), false),
+        ] {
+            let table = table(std::slice::from_ref(&line));
+            let rule = table.rules("C").next().unwrap();
+            assert_eq!(marker(rule).is_some(), expected, "{line}");
+        }
+    }
+
+    #[test]
     fn a_chain_consists_of_blocks_and_upstreams_rules() {
         let dnat = |port: u16, to: &str| format!("-p tcp -m tcp --dport {port} -j DNAT --to-destination {to}:80");
         let lines = [

@@ -344,7 +344,10 @@ mod tests {
         ] {
             let error = check(&words(line), IpVersion::V4).unwrap_err();
             let text = error.to_string();
-            assert!(text.contains("conditionsV4: ") && text.contains("neither an address nor"), "{line}: {text}");
+            assert!(
+                text.contains("conditionsV4: ") && text.contains("neither an address nor a network of IPv4"),
+                "{line}: {text}"
+            );
             assert!(text.contains("iprange"), "{line}: {text}");
         }
         assert_eq!(check(&words("-s fd00::1"), IpVersion::V6), Ok(()));

@@ -133,6 +133,26 @@ fn rules_that_are_there_twice_are_made_once_and_removed_entirely() {
     assert_eq!(lines.chains(), [ENTRIES]);
 }
 
+#[test]
+fn of_entries_for_the_same_ports_each_other_owner_has_one() {
+    let entry = Share::wanted(&portmap(), IpVersion::V4, &names("n-1", "c1", "eth0")).entries.remove(0);
+    let ports = ports_of(&entry).unwrap();
+    let installed = [entry.clone(), entry.clone(), entry];
+    for (others, own) in [(0, 3), (1, 2), (3, 0)] {
+        let others = vec![ports.clone(); others];
+        assert_eq!(entries_of(&installed, std::slice::from_ref(&ports), &others, false).len(), own, "{others:?}");
+    }
+}
+
+#[test]
+fn entries_are_the_same_if_none_is_missing_and_none_too_many() {
+    let wanted = Share::wanted(&portmap(), IpVersion::V4, &names("n-1", "c1", "eth0"));
+    let mut fewer = wanted.clone();
+    fewer.entries.remove(0);
+    assert!(wanted.has_same_entries(&wanted));
+    assert!(!wanted.has_same_entries(&fewer) && !fewer.has_same_entries(&wanted));
+}
+
 /// The same for another interface and address, with other ports.
 fn second() -> (Names, PortMap) {
     let mut other = portmap();
