@@ -59,18 +59,14 @@ impl Node {
         self.tool(&format!("CAP_ARGS='{mappings}'"), cache, &format!("{verb} pods {}", container.path()))
     }
 
-    /// Runs cnitool. Returns whether it succeeded, and its output.
-    fn tool(&self, env: &str, cache: &str, line: &str) -> (bool, String) {
-        self.started_by("", env, cache, line)
-    }
-
-    /// The same through another program.
-    fn started_by(&self, starter: &str, env: &str, cache: &str, line: &str) -> (bool, String) {
+    /// Runs cnitool with `before` in front of it: variables, or a program that starts it. Returns whether it succeeded, and its
+    /// output.
+    fn tool(&self, before: &str, cache: &str, line: &str) -> (bool, String) {
         let dir = self.host.dir().display();
         let bin = cnikit_tests::bin().display();
         let flags = format!("--conf-dir {dir}/net.d --cache-dir {dir}/{cache} --plugin-path {bin}");
         let tool = cnikit_tests::program("cnitool");
-        self.host.try_sh(&format!("{} {env} {starter} {} {flags} {line}", self.env, tool.display()))
+        self.host.try_sh(&format!("{} {before} {} {flags} {line}", self.env, tool.display()))
     }
 
     /// The containers for which CHECK reports no difference.
@@ -95,7 +91,7 @@ impl Node {
         // A file per process, so that no line is in two parts.
         let calls = self.host.dir().join("calls").display().to_string();
         let starter = format!("strace -ff -qq -e trace=execve -o {calls}");
-        let (ok, output) = self.started_by(&starter, "", "cache", "restore");
+        let (ok, output) = self.tool(&starter, "cache", "restore");
         assert!(ok, "{output}");
         let lines = self.host.sh(&format!("cat {calls}.*; rm {calls}.*"));
         // A program is looked for in several directories.

@@ -115,7 +115,8 @@ fn is_unmapped(owner: u32) -> bool {
     is_overflow(owner, &overflow, &map)
 }
 
-/// The same with the number that stands for all owners without one, and with the map of this namespace. See `user_namespaces(7)`.
+/// The same with the number that the kernel shows for all owners without one, and with the map of this namespace. See
+/// `user_namespaces(7)`.
 fn is_overflow(owner: u32, number: &str, map: &str) -> bool {
     let is_initial = map.split_whitespace().eq(["0", "0", "4294967295"]);
     !is_initial && number.trim().parse() == Ok(owner)
