@@ -77,6 +77,12 @@ pub fn built() -> PathBuf {
     dir
 }
 
+/// What is installed on a node, as it is built for that, in `CNIKIT_RELEASED`: `scripts/test` has built it, and all that [`build`]
+/// builds. With it the tests take a fifth less of the processors than with plugins that are not optimized.
+fn tested_release() -> Option<PathBuf> {
+    std::env::var_os("CNIKIT_RELEASED").map(PathBuf::from)
+}
+
 /// The multi-call binary, the tool and each plugin as a binary of its own, built with the same profile as this test; or those in
 /// `CNIKIT_BUILT`, where cargo cannot run.
 fn build() -> &'static Path {
@@ -87,6 +93,9 @@ fn build() -> &'static Path {
 fn build_once() -> PathBuf {
     if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
         return built.into();
+    }
+    if tested_release().is_some() {
+        return built();
     }
     let mut cargo = Command::new(env!("CARGO"));
     cargo.current_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/.."));
@@ -102,7 +111,10 @@ fn build_once() -> PathBuf {
 
 /// A program that this workspace builds.
 pub fn program(name: &str) -> PathBuf {
-    build().join(name)
+    match tested_release() {
+        Some(released) if ["cni-plugins", "cnitool"].contains(&name) => released.join(name),
+        _ => build().join(name),
+    }
 }
 
 /// The plugins as they are built here: hard links to one binary, without launchers.
@@ -131,12 +143,12 @@ pub fn installed() -> &'static Path {
     })
 }
 
-/// The directory of what `scripts/install` installs, and builds here; or `CNIKIT_BUILT`.
+/// The directory of what `scripts/install` installs, and builds here; or `CNIKIT_BUILT`, or `CNIKIT_RELEASED`.
 pub fn released() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
-            return built.into();
+        if let Some(built) = std::env::var_os("CNIKIT_BUILT").map(PathBuf::from).or_else(tested_release) {
+            return built;
         }
         let printed =
             Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install")).arg("--build").output().unwrap();
@@ -147,8 +159,8 @@ pub fn released() -> &'static Path {
 
 /// A program of another package of this workspace, built as those that `scripts/install` installs.
 pub fn also_released(package: &str) -> PathBuf {
-    if let Some(built) = std::env::var_os("CNIKIT_BUILT") {
-        return Path::new(&built).join(package);
+    if let Some(built) = std::env::var_os("CNIKIT_BUILT").map(PathBuf::from).or_else(tested_release) {
+        return built.join(package);
     }
     let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
     let printed = install.arg("--build").env("CNIKIT_ALSO", package).output().unwrap();
@@ -165,6 +177,7 @@ pub fn earlier() -> PathBuf {
 /// Installs the plugins in `bin` of a directory, which may exist, and cnitool in `tool`.
 fn install_into(dir: &Path) {
     let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
+    install.env("CNIKIT_BUILT", released());
     let said = install.args([dir.join("bin"), dir.join("tool")]).output().expect("scripts/install can be started");
     assert!(said.status.success(), "scripts/install: {}", String::from_utf8_lossy(&said.stderr));
 }

@@ -173,7 +173,7 @@ fn run(page: &Page) -> usize {
         return 0;
     }
     let host = Host::new();
-    let bin = program("cnitool").parent().unwrap().display().to_string();
+    let bin = program("vxlan").parent().unwrap().display().to_string();
     let dir = host.dir().display().to_string();
     let set = format!(
         "cd {dir}; export CNI_PATH={bin} NETCONFPATH={dir} CNI_CACHE_DIR={dir}/cache; PATH={bin}:$PATH:/usr/sbin:/sbin"
