@@ -187,6 +187,48 @@ fn each_of_two_interfaces_in_one_chain_is_removed_alone() {
 }
 
 #[test]
+fn the_chain_stays_as_long_as_another_interface_has_rules_or_another_program_a_jump() {
+    let (first, (second, other)) = (names("n-1", "c1", "eth0"), second());
+    let one = Share::wanted(&portmap(), IpVersion::V4, &first);
+    let two = Share::wanted(&other, IpVersion::V4, &second);
+    let alone = made(&one, &first);
+    let mut both = after(&alone, &Share::default().changes_to(&two, &table(&alone), &second.chain));
+    // Another program has flushed the entries of the other interface.
+    both.retain(|line| two.entries.iter().all(|entry| !line.ends_with(&entry.to_string())));
+    let left = after(&both, &one.changes_to(&Share::default(), &table(&both), &first.chain));
+    let mut rules = made(&two, &second);
+    rules.truncate(left.len());
+    assert_eq!(left, rules);
+    assert!(left.len() > 1 && left.iter().all(|line| !line.starts_with("-A CNI-HOSTPORT")), "{left:?}");
+
+    let mut lines = Lines::made_by("nat", ENTRIES, &alone);
+    let mut theirs = Changes::default();
+    theirs.new_chain("THEIRS");
+    theirs.append("THEIRS", &one.entries[0]);
+    lines.change(&theirs);
+    let found = first.installed(&lines.read(), |_| false);
+    assert_eq!(found, one);
+    lines.change(&found.changes_to(&Share::default(), &lines.read(), &first.chain));
+    assert_eq!(lines.rules(), [format!("-A THEIRS {}", one.entries[0])]);
+}
+
+/// A container with an interface of upstream and one of ours.
+#[test]
+fn rules_of_upstream_beside_a_block_are_removed_by_their_address() {
+    let (first, (second, other)) = (names("n-1", "c1", "eth0"), second());
+    let two = Share::wanted(&other, IpVersion::V4, &second);
+    let reference: Vec<String> = V4.lines().map(str::to_owned).collect();
+    let both = after(&reference, &Share::default().changes_to(&two, &table(&reference), &second.chain));
+    let found = first.installed(&table(&both), |address| address == IpAddr::from([10, 1, 0, 2]));
+    assert_eq!((found.blocks.len(), found.upstream.len()), (0, 9));
+    let left = after(&both, &found.changes_to(&Share::default(), &table(&both), &first.chain));
+    let rules =
+        |lines: &[String]| lines.iter().filter(|line| line.starts_with("-A CNI-DN-")).cloned().collect::<Vec<_>>();
+    assert_eq!(rules(&left), rules(&made(&two, &second)));
+    assert_eq!(second.installed(&table(&both), |_| false), two);
+}
+
+#[test]
 fn a_changed_mapping_takes_the_place_of_the_old_one_and_comes_back() {
     let names = names("n-1", "c1", "eth0");
     let (before, (_, other)) = (Share::wanted(&portmap(), IpVersion::V4, &names), second());
@@ -286,4 +328,5 @@ fn a_comment_is_cut_as_upstream_cuts_it() {
     let cut_network = super::tests::names(&"n".repeat(250), "c1", "eth0");
     assert!(!is_of(&IptablesRule::any().commented(&cut_network.entry), "n", &cut_network.chain));
     assert!(is_chain(&names.chain) && !is_chain("CNI-HOSTPORT-DNAT") && !is_chain("CNI-7be53730afe4dc6eb2178d03"));
+    assert!(!is_chain("CNI-DN-6ac8013f") && !is_chain("CNI-DN-of-another-program-xx"));
 }
