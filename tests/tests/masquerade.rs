@@ -181,6 +181,24 @@ fn a_repeated_add_changes_nothing_and_replaces_stale_rules() {
     }
 }
 
+#[test]
+fn restore_makes_missing_rules_again() {
+    for (way, subject, _programs) in each(&WAYS) {
+        let host = Host::new();
+        let container = Host::new().container();
+        let subject = subject.at(host.dir());
+        let result = subject.add(&host, "c-one", &container);
+        let before = rules_of_nat(way, &host);
+        host.sh(&match way {
+            Nftables => "nft flush chain inet cni_plugins_masquerade masq_checks".to_owned(),
+            _ => format!("iptables-{0} -t nat -F && ip6tables-{0} -t nat -F", way.half()),
+        });
+        subject.check(&host, "c-one", &container, &result).refused();
+        call(&subject, &host, "RESTORE", ("c-one", "eth0"), &container.path(), Some(&result)).ok();
+        assert_eq!(rules_of_nat(way, &host), before, "{way:?}");
+    }
+}
+
 /// eth0, and eth1 that has the default routes, in one container on one network.
 fn two_interfaces(host: &Host, eth0: &Subject, eth1: &Subject) -> (Container, [Value; 2]) {
     let container = host.container();
@@ -744,9 +762,26 @@ fn a_broken_iptables_is_not_chosen_and_is_refused_if_configured() {
     assert!(host.sh("nft list ruleset").contains("id: c-one"));
     subject.check(&host, "c-one", &container, &result).ok();
     // Another process repairs it meanwhile.
-    bridge().at(host.dir()).check(&host, "c-one", &container, &result).ok();
-    bridge().at(host.dir()).del(&host, "c-one", &container, &result);
+    let repaired = bridge().at(host.dir());
+    repaired.check(&host, "c-one", &container, &result).ok();
+    let listed = json!([{"containerID": "c-one", "ifname": "eth0", "netns": container.path(), "prevResult": result}]);
+    repaired.call(&host, "RESTORE", "", "", &[("cni.dev/attachments", listed)]).ok();
+    assert_eq!(lines(IptablesNft, &host), [""; 0], "the rules that are there are enough");
+    repaired.del(&host, "c-one", &container, &result);
     assert!(!host.sh("nft list ruleset").contains("id: c-one"));
+}
+
+#[test]
+fn status_names_a_chain_of_nftables_that_hangs_elsewhere() {
+    let host = Host::new();
+    let status = || bridge().with("ipMasqBackend", json!("nftables")).call(&host, "STATUS", "", "", &[]);
+    status().ok();
+    let hook = "{ type nat hook postrouting priority 7; }";
+    host.sh(&format!(
+        "nft 'add table inet cni_plugins_masquerade; add chain inet cni_plugins_masquerade postrouting {hook}'"
+    ));
+    let (code, text) = status().refused();
+    assert!(code == 50 && text.contains("priority 7"), "{code}: {text}");
 }
 
 #[test]

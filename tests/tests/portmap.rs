@@ -10,9 +10,9 @@ use std::time::Duration;
 use cnikit_netns::Netns;
 use cnikit_testkit::{CallOutput, Container, Host, Subject};
 use cnikit_tests::attached::Attached;
-use cnikit_tests::way::{Way, noting, on_path, scripts, started};
+use cnikit_tests::way::{PROGRAMS, Way, noting, on_path, script, scripts, started};
 use cnikit_tests::world::{read_all_from, world};
-use cnikit_tests::{bridge, ptp, references, subject};
+use cnikit_tests::{bin, bridge, ptp, references, subject};
 use serde_json::{Value, json};
 
 /// The backends.
@@ -62,6 +62,26 @@ impl Node {
     fn publish(&self, portmap: &Subject, pod: &Attached) {
         assert_eq!(self.call(portmap, "ADD", pod).ok(), pod.prev);
         self.call(portmap, "CHECK", pod).ok();
+    }
+
+    /// One RESTORE in which these attachments are listed.
+    fn restore_listed(&self, attachments: &[(&Subject, &Attached)]) {
+        let mut list = Vec::new();
+        for (portmap, pod) in attachments {
+            let (netns, ports) = (pod.container.path(), &portmap.conf["runtimeConfig"]);
+            list.push(json!({"containerID": pod.id, "ifname": "eth0", "netns": netns, "prevResult": pod.prev, "runtimeConfig": ports}));
+        }
+        let list = [("cni.dev/attachments", json!(list))];
+        let output = attachments[0].0.call(&self.host, "RESTORE", "", "", &list).ok();
+        let outcomes = output["cni.dev/attachments"].as_array().unwrap();
+        assert!(
+            outcomes.len() == attachments.len() && outcomes.iter().all(|one| one.get("error").is_none()),
+            "{output}"
+        );
+    }
+
+    fn route_localnet(&self) -> String {
+        self.host.sh("cat /proc/sys/net/ipv4/conf/cni0/route_localnet").trim().to_owned()
     }
 
     /// All rules of both backends, without their counters.
@@ -315,7 +335,7 @@ fn the_same_again_changes_nothing_and_another_port_takes_its_place() {
         let at = json!({"hostPort": 8088, "containerPort": 80, "protocol": "tcp", "hostIP": UPLINK[1]});
         let of_one_family = portmap(backend, &[at]);
         let (_, text) = node.call(&of_one_family, "CHECK", &pod).refused();
-        assert!(text.contains("is not wanted"), "{backend}: {text}");
+        assert!(text.contains("is not wanted") && text.contains("10.77.0.2"), "{backend}: {text}");
         node.publish(&of_one_family, &pod);
         assert_eq!(asked(node.host.netns(), to(UPLINK[0], 8088)), None, "{backend}");
         reaches(node.world.netns(), UPLINK[1], 8088, "pod");
@@ -384,19 +404,21 @@ fn conditions_are_the_containers_own() {
     }
 }
 
+/// The port for clients with these sources.
+fn web_for(backend: &str, source: [&str; 2]) -> Subject {
+    let words = |key: &str, source: &str| match backend {
+        "nftables" => json!([format!("{key} saddr {source}")]),
+        _ => json!(["-s", source]),
+    };
+    let [v4, v6] = source;
+    web(backend).with("conditionsV4", words("ip", v4)).with("conditionsV6", words("ip6", v6))
+}
+
 #[test]
 fn containers_share_a_port_if_each_has_conditions_and_no_two_have_the_same() {
     for (backend, node) in each() {
-        let under = |source: [&str; 2]| {
-            let words = |key: &str, source: &str| match backend {
-                "nftables" => json!([format!("{key} saddr {source}")]),
-                _ => json!(["-s", source]),
-            };
-            let [v4, v6] = source;
-            web(backend).with("conditionsV4", words("ip", v4)).with("conditionsV6", words("ip6", v6))
-        };
-        let near = under(["192.0.2.2", "fd00:1::2"]);
-        let far = under(["198.51.100.0/24", "fd00:5::/64"]);
+        let near = web_for(backend, ["192.0.2.2", "fd00:1::2"]);
+        let far = web_for(backend, ["198.51.100.0/24", "fd00:5::/64"]);
         node.publish(&near, &node.pod("c-one"));
         node.publish(&far, &node.pod("c-two"));
         let pod = node.pod("c-three");
@@ -406,6 +428,63 @@ fn containers_share_a_port_if_each_has_conditions_and_no_two_have_the_same() {
             assert!(text.contains("8080") && text.contains(holder), "{backend}: {text}");
         }
         assert_eq!(node.ruleset(), before, "{backend}");
+    }
+}
+
+/// Whether the words of both backends mean the same is not known, so they are taken to differ.
+#[test]
+fn containers_of_two_backends_share_a_port_if_both_have_conditions() {
+    for (first, second) in [("iptables", "nftables"), ("nftables", "iptables")] {
+        let node = Node::new();
+        let [one, two] = ["c-one", "c-two"].map(|id| node.pod(id));
+        let near = web_for(first, ["192.0.2.2", "fd00:1::2"]);
+        let far = web_for(second, ["198.51.100.0/24", "fd00:5::/64"]);
+        for (holds, wants) in [(&near, &web(second)), (&web(first), &far), (&web(first), &web(second))] {
+            node.publish(holds, &one);
+            let (code, text) = node.call(wants, "ADD", &two).refused();
+            assert!(code == 101 && text.contains("tcp 8080") && text.contains("c-one"), "{second}: {text}");
+        }
+        node.publish(&near, &one);
+        node.publish(&far, &two);
+    }
+}
+
+/// iptables-save prints `-m mark --mark 0x1`.
+#[test]
+fn conditions_are_found_again_in_other_words() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    let under = |mark: &str| {
+        let words = json!(["--match", "mark", "--mark", mark]);
+        web("iptables").with("conditionsV4", words.clone()).with("conditionsV6", words)
+    };
+    node.publish(&under("1"), &pod);
+    let (code, text) = node.call(&under("2"), "CHECK", &pod).refused();
+    assert!(code == 102 && text.contains("--mark 0x1"), "{text}");
+    node.publish(&under("2"), &pod);
+}
+
+#[test]
+fn a_foreign_chain_for_marks_has_to_exist_and_is_used() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    serves(pod.container.netns(), 80, "pod");
+    let marked = web("iptables").with("externalSetMarkChain", json!("THEIR-MARK"));
+    let (code, text) = node.call(&marked, "ADD", &pod).refused();
+    assert!(code == 7 && text.contains("there is no chain \"THEIR-MARK\""), "{text}");
+    assert!(!node.ruleset().contains("CNI-DN-"), "{}", node.ruleset());
+    for program in ["iptables", "ip6tables"] {
+        for line in [
+            "-N THEIR-MARK",
+            "-A THEIR-MARK -j MARK --set-xmark 0x4000/0x4000",
+            "-A POSTROUTING -m mark --mark 0x4000/0x4000 -j MASQUERADE",
+        ] {
+            node.host.sh(&format!("{program} -t nat {line}"));
+        }
+    }
+    node.publish(&marked, &pod);
+    for address in UPLINK {
+        reaches(pod.container.netns(), address, 8080, "pod");
     }
 }
 
@@ -535,6 +614,50 @@ fn reached_in_either_order(release: &Path, backend: &str) {
     reached(&[(8002, "one"), (8003, "three")]);
 }
 
+/// Without `snat` upstream's plugin makes no chain for masquerade, and no rule names the container's address but those of DNAT.
+#[test]
+fn ports_of_upstream_without_snat_are_accepted_and_removed() {
+    let [_, newest] = references();
+    let node = Node::speaking("1.0.0");
+    let pod = node.pod("c-one");
+    serves(pod.container.netns(), 80, "pod");
+    let ours = web("nftables").with("cniVersion", json!("1.0.0")).with("snat", json!(false));
+    node.call(&ours.in_directory(newest), "ADD", &pod).ok();
+    reaches(node.world.netns(), UPLINK[0], 8080, "pod");
+    node.call(&ours, "CHECK", &pod).ok();
+    let (code, text) = node.call(&ours.with("snat", json!(true)), "CHECK", &pod).refused();
+    assert!(code == 102 && text.contains("masquerade"), "{text}");
+    node.call(&ours, "DEL", &pod).ok();
+    assert!(!node.ruleset().contains(" dnat to "), "{}", node.ruleset());
+    assert_eq!(asked(node.world.netns(), to(UPLINK[0], 8080)), None);
+}
+
+/// Our DEL gives `route_localnet` back, unless a port of upstream leads to the same link. Another one leads elsewhere.
+#[test]
+fn a_port_of_upstream_is_reached_from_loopback_after_our_del() {
+    for ((release, backend), stays) in of_references().iter().flat_map(|of| [(of, true), (of, false)]) {
+        let node = Node::speaking("1.0.0");
+        let mut elsewhere = node.bridge.with("name", json!("testnet-2")).with("bridge", json!("cni1"));
+        elsewhere.conf["ipam"]["ranges"] = json!([[{"subnet": "10.78.0.0/24"}]]);
+        let far = Attached::by(&elsewhere, &node.host, "c-far");
+        let [near, own] = ["c-near", "c-own"].map(|id| node.pod(id));
+        serves(near.container.netns(), 80, "near");
+        let conf = |port| portmap(backend, &[mapping(port, 80, "tcp")]).with("cniVersion", json!("1.0.0"));
+        let theirs = |port| conf(port).in_directory(release);
+        node.publish(&conf(8003), &own);
+        node.call(&theirs(8001), "ADD", &far).ok();
+        node.call(&theirs(8002), "ADD", &near).ok();
+        if !stays {
+            node.call(&theirs(8002), "DEL", &near).ok();
+        }
+        node.call(&conf(8003), "DEL", &own).ok();
+        assert_eq!(node.route_localnet() == "1", stays, "{backend}: {}", node.ruleset());
+        if stays {
+            reaches(node.host.netns(), "127.0.0.1", 8002, "near");
+        }
+    }
+}
+
 /// Changes of rules of nftables, and the text of CHECK's error.
 const NFTABLES_HARMED: [(&str, &str); 7] = [
     ("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
@@ -574,6 +697,92 @@ fn missing_rules_are_named_by_check_and_restored() {
             node.call(&web, "CHECK", &pod).ok();
         }
     }
+}
+
+/// What the rules alone do not admit: connections from the host's loopback, and of a sender whose flow was tracked without them.
+#[test]
+fn a_restore_of_listed_attachments_admits_what_an_add_admits() {
+    for (backend, node) in each() {
+        let pod = node.pod("c-one");
+        serves(pod.container.netns(), 80, "pod");
+        answers(pod.container.netns(), 53, "pod");
+        let both = portmap(backend, &[mapping(8080, 80, "tcp"), mapping(5353, 53, "udp")]);
+        node.publish(&both, &pod);
+        let client = node.world.netns().enter(|_| UdpSocket::bind("0.0.0.0:0").unwrap()).unwrap();
+        client.set_read_timeout(Some(Duration::from_secs(2))).unwrap();
+        let asked = || exchange(&client, to(UPLINK[0], 5353)).ok();
+        node.host.sh(match backend {
+            "nftables" => "nft delete table ip cni_hostport",
+            _ => "iptables -t nat -F && iptables -t nat -X",
+        });
+        assert_eq!(asked(), None, "{backend}");
+        node.restore_listed(&[(&both, &pod)]);
+        assert_eq!(asked(), Some(format!("pod {}", WORLD[0])), "{backend}");
+        for harm in ["nft delete table ip cnikit_loopback", LOCALNET.0] {
+            node.host.sh(harm);
+            node.call(&both, "CHECK", &pod).refused();
+            node.restore_listed(&[(&both, &pod)]);
+            node.call(&both, "CHECK", &pod).ok();
+            reaches(node.host.netns(), "127.0.0.1", 8080, "pod");
+        }
+    }
+}
+
+#[test]
+fn without_a_configured_backend_rules_of_nftables_stay_the_only_ones_when_iptables_works_again() {
+    let node = Node::new();
+    let pod = node.pod("c-one");
+    serves(pod.container.netns(), 80, "pod");
+    let broken = node.host.dir().join("broken");
+    std::fs::create_dir(&broken).unwrap();
+    let line = "echo 'Table does not exist (do you need to insmod?)' >&2; exit 3";
+    PROGRAMS.iter().for_each(|name| script(&broken, name, line));
+    let any = web("nftables").with("backend", Value::Null);
+    node.publish(&on_path(&any, &broken), &pod);
+    reaches(node.world.netns(), UPLINK[0], 8080, "pod");
+    let before = node.ruleset();
+    node.call(&any, "CHECK", &pod).ok();
+    node.call(&any, "RESTORE", &pod);
+    node.restore_listed(&[(&any, &pod)]);
+    assert_eq!(node.ruleset(), before);
+    node.call(&any, "DEL", &pod).ok();
+    node.publish(&any, &pod);
+    assert!(!node.host.sh("nft list table ip cni_hostport").contains("dnat"), "iptables is preferred");
+}
+
+/// The guard stays where the setting cannot be changed, and does where its link is gone.
+#[test]
+fn a_del_succeeds_with_settings_that_are_read_only_or_gone() {
+    for (backend, node) in each() {
+        let pod = node.pod("c-one");
+        let web = web(backend);
+        node.publish(&web, &pod);
+        let fixed = node.host.dir().join("fixed");
+        std::fs::create_dir(&fixed).unwrap();
+        let mounts = "mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys";
+        let plugin = bin().join("portmap");
+        script(&fixed, "portmap", &format!("exec unshare -m sh -c '{mounts} && exec {}'", plugin.display()));
+        node.call(&web.in_directory(fixed), "DEL", &pod).ok();
+        let is_guarded = || node.ruleset().contains("iifname \"cni0\" jump link-cni0");
+        assert!(is_guarded() && node.route_localnet() == "1", "{backend}: {}", node.ruleset());
+        node.publish(&web, &pod);
+        node.call(&web, "DEL", &pod).ok();
+        assert!(!is_guarded() && node.route_localnet() == "0", "{backend}: {}", node.ruleset());
+        node.publish(&web, &pod);
+        node.host.sh("ip link del cni0");
+        node.call(&web, "DEL", &pod).ok();
+        assert!(!is_guarded(), "{backend}: {}", node.ruleset());
+    }
+}
+
+#[test]
+fn status_names_a_chain_of_nftables_that_hangs_elsewhere() {
+    let node = Node::new();
+    let status = || web("nftables").call(&node.host, "STATUS", "", "", &[]);
+    status().ok();
+    node.host.sh("nft 'add table ip cni_hostport; add chain ip cni_hostport prerouting { type nat hook prerouting priority 7; }'");
+    let (code, text) = status().refused();
+    assert!(code == 50 && text.contains("priority 7"), "{code}: {text}");
 }
 
 #[test]

@@ -111,6 +111,23 @@ mod life_of_it {
         }
     }
 
+    /// A result of this version records no MAC, so a MAC that is not the one of ADD is refused. That is a matter of the port only.
+    #[test]
+    fn restore_asks_for_no_mac_of_an_interface_that_is_not_at_the_port() {
+        let host = Host::new();
+        let container = Host::new().container();
+        let subject = layer2().with("cniVersion", json!("0.2.0"));
+        let result = subject.add(&host, "c-one", &container);
+        let before = ruleset(&host);
+        container.sh("ip link set eth0 down; ip link set eth0 name eth9; ip link set eth9 up");
+        container.sh("ip link add eth0 address 02:00:00:00:66:66 type bridge");
+        host.sh("nft flush ruleset");
+        let prev = [("prevResult", result)];
+        let output = subject.call(&host, "RESTORE", "c-one", &container.path(), &prev);
+        assert!(!output.stdout.contains("02:00:00:00:66:66"), "{}", output.stdout);
+        assert_eq!(ruleset(&host), before);
+    }
+
     #[test]
     fn a_failed_add_restores_the_previous_rules() {
         let host = Host::new();
@@ -186,6 +203,8 @@ mod check {
             "nft 'add table bridge nat; add chain bridge nat PREROUTING { type filter hook prerouting priority 7; }'";
         host.sh(&format!("nft delete table bridge nat; {elsewhere}"));
         let why = "it has `type filter hook prerouting priority 7`, wanted `type filter hook prerouting priority -300`";
+        let (code, text) = subject.call(&host, "STATUS", "", "", &[]).refused();
+        assert!(code == 50 && text.contains(why), "{code}: {text}");
         let (_, text) = subject.check(&host, "c-one", &container, &result).refused();
         assert!(text.contains(why), "{text}");
         subject.del(&host, "c-one", &container, &result);
@@ -193,6 +212,17 @@ mod check {
         let (_, text) = subject.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
         assert!(text.contains(why), "{text}");
         HostSnapshot::of(&host).assert_unchanged_since(&before, &[], "a refused ADD");
+    }
+
+    #[test]
+    fn status_names_a_base_chain_of_ipspoofchk_that_hangs_elsewhere() {
+        let host = Host::new();
+        let status = || checked().with("ipspoofchk", json!(true)).call(&host, "STATUS", "", "", &[]);
+        status().ok();
+        let hook = "{ type filter hook prerouting priority 7; }";
+        host.sh(&format!("nft 'add table bridge cni_ipspoofchk; add chain bridge cni_ipspoofchk prerouting {hook}'"));
+        let (code, text) = status().refused();
+        assert!(code == 50 && text.contains("priority 7"), "{code}: {text}");
     }
 
     #[test]
