@@ -632,6 +632,10 @@ fn ports_of_upstream_without_snat_are_accepted_and_removed() {
     assert_eq!(asked(node.world.netns(), to(UPLINK[0], 8080)), None);
 }
 
+/// A chain of another program that leads to a neighbour in the same network.
+const NOT_UPSTREAMS: &str = "iptables -t nat -N THEIRS && iptables -t nat -A CNI-HOSTPORT-DNAT -j THEIRS && \
+     iptables -t nat -A THEIRS -p tcp --dport 8009 -j DNAT --to-destination 10.77.0.9:80";
+
 /// Our DEL gives `route_localnet` back, unless a port of upstream leads to the same link. Another one leads elsewhere.
 #[test]
 fn a_port_of_upstream_is_reached_from_loopback_after_our_del() {
@@ -650,6 +654,9 @@ fn a_port_of_upstream_is_reached_from_loopback_after_our_del() {
         if !stays {
             node.call(&theirs(8002), "DEL", &near).ok();
         }
+        if *backend == "iptables" {
+            node.host.sh(NOT_UPSTREAMS);
+        }
         node.call(&conf(8003), "DEL", &own).ok();
         assert_eq!(node.route_localnet() == "1", stays, "{backend}: {}", node.ruleset());
         if stays {
@@ -659,9 +666,15 @@ fn a_port_of_upstream_is_reached_from_loopback_after_our_del() {
 }
 
 /// Changes of rules of nftables, and the text of CHECK's error.
-const NFTABLES_HARMED: [(&str, &str); 7] = [
+const NFTABLES_HARMED: &[(&str, &str)] = &[
     ("nft flush chain ip cni_hostport hostports", "tcp dport 8080 dnat to 10.77.0.2:80"),
     ("nft flush chain ip6 cni_hostport masquerading", "masquerade"),
+    // Upstream's plugin has no rule for neighbours.
+    (
+        "nft delete rule ip cni_hostport masquerading handle \
+         $(nft -a list chain ip cni_hostport masquerading | sed -n 's/.*ct status dnat.*handle //p')",
+        "`ct status dnat",
+    ),
     ("nft flush chain ip cni_hostport output", "output"),
     ("nft flush chain ip cni_hostport hostports_all", "hostports_all"),
     ("nft delete table ip6 cni_hostport", "table ip6 cni_hostport is missing"),
@@ -670,7 +683,7 @@ const NFTABLES_HARMED: [(&str, &str); 7] = [
 ];
 
 /// The same of iptables.
-const IPTABLES_HARMED: [(&str, &str); 7] = [
+const IPTABLES_HARMED: &[(&str, &str)] = &[
     ("iptables -t nat -F CNI-HOSTPORT-DNAT", "is missing from chain CNI-HOSTPORT-DNAT of table nat of iptables"),
     ("ip6tables -t nat -F OUTPUT", "is missing from chain OUTPUT of table nat of ip6tables"),
     ("iptables -t nat -F CNI-HOSTPORT-SETMARK", "is missing from chain CNI-HOSTPORT-SETMARK"),
@@ -692,7 +705,7 @@ fn missing_rules_are_named_by_check_and_restored() {
             node.host.sh(harm);
             let (code, text) = node.call(&web, "CHECK", &pod).refused();
             assert_eq!(code, 102, "{text}");
-            assert!(text.contains(reported), "{harm}: {text}");
+            assert!(text.contains(*reported), "{harm}: {text}");
             node.call(&web, "RESTORE", &pod);
             node.call(&web, "CHECK", &pod).ok();
         }
