@@ -765,8 +765,14 @@ fn a_broken_iptables_is_not_chosen_and_is_refused_if_configured() {
     let repaired = bridge().at(host.dir());
     repaired.check(&host, "c-one", &container, &result).ok();
     let listed = json!([{"containerID": "c-one", "ifname": "eth0", "netns": container.path(), "prevResult": result}]);
-    repaired.call(&host, "RESTORE", "", "", &[("cni.dev/attachments", listed)]).ok();
+    repaired.call(&host, "RESTORE", "", "", &[("cni.dev/attachments", listed.clone())]).ok();
     assert_eq!(lines(IptablesNft, &host), [""; 0], "the rules that are there are enough");
+    // A set of both backends would never be whole.
+    let one = "nft --handle list chain inet cni_plugins_masquerade masq_checks | awk '/id: c-one/ { print $NF; exit }'";
+    host.sh(&format!("nft delete rule inet cni_plugins_masquerade masq_checks handle $({one})"));
+    repaired.call(&host, "RESTORE", "", "", &[("cni.dev/attachments", listed)]).ok();
+    assert_eq!(lines(IptablesNft, &host), [""; 0], "some are left with nftables");
+    repaired.check(&host, "c-one", &container, &result).ok();
     repaired.del(&host, "c-one", &container, &result);
     assert!(!host.sh("nft list ruleset").contains("id: c-one"));
 }

@@ -96,18 +96,39 @@ impl RuleBackend {
     }
 }
 
-/// Makes rules again if any is missing or different. Otherwise nothing is done, and the backend is not chosen again.
+impl Backend {
+    /// The backend that makes rules again of which some are missing. Without a configured one it is that of the rules that are left, for
+    /// of two backends that have a part each none would ever have all. `left_in_nftables` is whether nftables has any.
+    ///
+    /// # Errors
+    /// Those of asking nftables.
+    pub(crate) fn of_restore(self, left_in_nftables: impl FnOnce() -> Result<bool>) -> Result<Backend> {
+        match self {
+            Backend::Automatic if left_in_nftables()? => Ok(Backend::Nftables),
+            backend => Ok(backend),
+        }
+    }
+}
+
+/// Makes rules again, as `again` has them, if any is missing or different. Otherwise nothing is done, and the backend is not chosen
+/// again.
 ///
 /// # Errors
 /// Those of CHECK and ADD.
-pub(crate) fn restore(rules: &impl Resource, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
+pub(crate) fn restore<R: Resource>(
+    rules: &R,
+    context: &ApplyContext,
+    journal: &mut Journal,
+    again: impl FnOnce() -> Result<R>,
+) -> Result<()> {
     let mut drifts = Drifts::default();
     rules.verify(context, &mut drifts)?;
     if drifts.texts().is_empty() {
         return Ok(());
     }
-    rules.preflight(context)?;
-    rules.ensure(context, journal).map(drop)
+    let again = again()?;
+    again.preflight(context)?;
+    again.ensure(context, journal).map(drop)
 }
 
 #[cfg(test)]
@@ -149,6 +170,13 @@ mod tests {
         assert_eq!(drifts(of(Ok(found(false, "nftables")), Ok(found(true, "iptables")))), ["iptables"]);
         assert_eq!(drifts(of(refused(), Ok(found(true, "iptables")))), ["iptables"]);
         assert!(of(Ok(found(false, "nftables")), refused()).is_err());
+    }
+
+    #[test]
+    fn without_a_configured_one_rules_are_made_again_where_some_are_left() {
+        assert_eq!(Backend::Automatic.of_restore(|| Ok(true)).unwrap(), Backend::Nftables);
+        assert_eq!(Backend::Automatic.of_restore(|| Ok(false)).unwrap(), Backend::Automatic);
+        assert_eq!(Backend::Iptables.of_restore(|| panic!("nftables is asked")).unwrap(), Backend::Iptables);
     }
 
     #[test]

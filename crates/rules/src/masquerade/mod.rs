@@ -53,7 +53,10 @@ impl Resource for Masquerade {
     }
 
     fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
-        choice::restore(self, context, journal)
+        choice::restore(self, context, journal, || {
+            let backend = self.backend.of_restore(|| nftables::has_any(&context.tag))?;
+            Ok(Masquerade::of(self.addresses.clone(), backend))
+        })
     }
 
     fn enqueue(&self, context: &ApplyContext, batch: &mut RestoreBatch) -> Result<bool> {

@@ -105,8 +105,12 @@ impl Resource for PublishedPorts {
     }
 
     fn restore(&self, context: &ApplyContext, journal: &mut Journal) -> Result<()> {
-        self.restores.set(true);
-        choice::restore(self, context, journal)
+        choice::restore(self, context, journal, || {
+            let backend = self.map.backend.of_restore(|| nftables::has_any(&self.map, &context.tag))?;
+            let again = PublishedPorts::of(PortMap { backend, ..self.map.clone() });
+            again.restores.set(true);
+            Ok(again)
+        })
     }
 
     /// An attachment in conflict with the other backend is restored alone.
