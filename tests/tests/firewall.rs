@@ -17,7 +17,7 @@ use cnikit_tests::campaign_subjects::firewall;
 use cnikit_tests::chain::{RELEASES, stays_true};
 use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::way::Way::{self, IptablesLegacy, IptablesNft, Nftables};
-use cnikit_tests::way::{PROGRAMS, noting, on_path, script, started};
+use cnikit_tests::way::{PROGRAMS, noting, on_path, script, scripts, started};
 use cnikit_tests::world::{WORLD, ping_briefly, ping_once, undisturbed, world};
 use cnikit_tests::{bin, references, subject};
 use serde_json::{Value, json};
@@ -77,6 +77,20 @@ impl<'a> Net<'a> {
 
     fn gc(&self, valid: Value) {
         self.firewall.call(self.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
+    }
+
+    /// RESTORE of all of them by one call, with these keys.
+    fn restore_all(&self, all: &[&Attached], keys: &[(&str, &str)]) {
+        let entry = |one: &&Attached| {
+            let netns = one.container.path();
+            json!({"containerID": one.id, "ifname": "eth0", "netns": netns, "prevResult": one.result})
+        };
+        let list: Vec<Value> = all.iter().map(entry).collect();
+        let mut more = vec![("cni.dev/attachments", json!(list))];
+        more.extend(keys.iter().map(|(key, value)| (*key, json!(value))));
+        let reply = self.firewall.call(self.host, "RESTORE", "", "", &more).ok();
+        let outcomes = reply["cni.dev/attachments"].as_array().unwrap();
+        assert!(outcomes.len() == all.len() && outcomes.iter().all(|one| one["error"].is_null()), "{reply}");
     }
 
     /// The installed rules of both families.
@@ -929,7 +943,8 @@ fn with_firewalld_bridges_are_cut_off_by_rules_beside_it() {
     assert!(reaches(&from.container, &to.addresses()), "{}", one.rules());
     // firewalld ends, and its sources with it.
     drop(running);
-    one.check(&from).refused();
+    let (_, text) = one.check(&from).refused();
+    assert!(text.contains("firewalld does not run, and has no zone trusted"), "{text}");
     let configured = one.firewall.with("backend", json!("firewalld"));
     let (code, text) = configured.call(&host, "STATUS", "", "", &[]).refused();
     assert!(code == 50 && text.contains("firewalld does not run"), "{code} {text}");
@@ -965,9 +980,11 @@ fn an_unusable_bus_blocks_no_check_or_del_that_does_not_need_it() {
         assert!(!net.names(&one), "{}", net.rules());
         let asked = automatic.with("backend", json!("firewalld"));
         if address.starts_with("tcp") {
-            let prev = ("prevResult", one.result.clone());
-            let (_, text) = asked.call(&host, "DEL", "c-one", "", &[prev]).refused();
-            assert!(text.contains("connect to the bus"), "{text}");
+            for verb in ["CHECK", "DEL"] {
+                let prev = ("prevResult", one.result.clone());
+                let (_, text) = asked.call(&host, verb, "c-one", &one.container.path(), &[prev]).refused();
+                assert!(text.contains("connect to the bus"), "{verb}: {text}");
+            }
         }
         net.detach(&one);
     }
@@ -1025,14 +1042,16 @@ fn firewalld_sources_of_the_operator_stay() {
         let address: IpAddr = address.parse().unwrap();
         asked.add_source("trusted", address.into()).unwrap();
     }
-    for _ in 0..2 {
-        for _ in 0..2 {
-            let prev = ("prevResult", one.result.clone());
+    for (addresses, adds) in [(1, 1), (1, 2), (2, 1), (2, 2)] {
+        let mut prev = one.result.clone();
+        prev["ips"].as_array_mut().unwrap().truncate(addresses);
+        for _ in 0..adds {
+            let prev = ("prevResult", prev.clone());
             net.firewall.call(&host, "ADD", "c-one", &one.container.path(), &[prev]).ok();
         }
         net.check(&one).ok();
-        net.firewall.del(&host, "c-one", &one.container, &one.result);
-        assert!(are_sources(&host, &bus, "trusted", &one));
+        net.firewall.del(&host, "c-one", &one.container, &prev);
+        assert!(are_sources(&host, &bus, "trusted", &one), "{addresses} {adds}");
         assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr"), "no marker is left");
     }
 }
@@ -1049,6 +1068,8 @@ fn a_zone_that_changes_takes_the_sources_along() {
     internal.firewall.call(&host, "ADD", "c-one", &one.container.path(), &[prev]).ok();
     assert!(are_sources(&host, &bus, "internal", &one) && !are_sources(&host, &bus, "trusted", &one));
     internal.check(&one).ok();
+    let markers = host.sh("nft list table inet cni_firewalld");
+    assert!(markers.contains(" internal\"") && !markers.contains(" trusted\""), "{markers}");
     internal.firewall.call(&host, "DEL", "c-one", "", &[]).ok();
     assert!(!are_sources(&host, &bus, "internal", &one));
 }
@@ -1121,14 +1142,20 @@ fn sources_with_reloaded_markers_are_removed_with_their_container() {
     assert!(!host.sh(&format!("nft list {table}")).contains("saddr"));
 }
 
+/// A directory with a firewall whose result cannot be written.
+fn without_result() -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    script(dir.path(), "firewall", &format!("exec {} > /dev/full", bin().join("firewall").display()));
+    dir
+}
+
 /// If the result cannot be written, the ADD failed.
 #[test]
 fn an_add_that_cannot_write_its_result_opens_no_running_container() {
     let host = Host::new();
     let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
     let one = net.attach("c-one");
-    let dir = tempfile::tempdir().unwrap();
-    script(dir.path(), "firewall", &format!("exec {} > /dev/full", bin().join("firewall").display()));
+    let dir = without_result();
     let lost = net.firewall.with("ingressPolicy", json!("open")).in_directory(dir.path());
     let prev = ("prevResult", one.result.clone());
     let output = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev]);
@@ -1172,4 +1199,292 @@ fn restore_does_without_a_firewalld_that_has_ended() {
     net.firewall.call(&host, "RESTORE", "c-one", &one.container.path(), &[prev]).ok();
     net.check(&one).ok();
     assert!(!host.sh("nft list table inet cni_firewalld").contains("saddr") && net.names(&one));
+}
+
+/// The backends that have rules of these attachments, each for all of them or for none: nftables, and iptables.
+fn have_rules(host: &Host, all: &[&Attached]) -> [bool; 2] {
+    ["nft list table inet cni_firewall", "iptables-save -t filter"].map(|line| {
+        let (_, rules) = host.try_sh(line);
+        let named = all.iter().filter(|one| rules.contains(one.id)).count();
+        assert!(named == 0 || named == all.len(), "{rules}");
+        named > 0
+    })
+}
+
+#[test]
+fn restore_of_many_moves_their_rules_to_the_configured_backend() {
+    for (before, after, stand) in [(Nftables, "iptables", [false, true]), (IptablesNft, "nftables", [true, false])] {
+        let host = Host::new();
+        let net = Net::new(&host, before, 77, json!({"ingressPolicy": "same-bridge"}));
+        let all = [&net.attach("c-one"), &net.attach("c-two")];
+        net.restore_all(&all, &[("backend", after)]);
+        assert_eq!(have_rules(&host, &all), stand, "{after}");
+        let configured = net.firewall.with("backend", json!(after));
+        all.iter().for_each(|one| drop(configured.check(&host, one.id, &one.container, &one.result).ok()));
+    }
+}
+
+#[test]
+fn restore_of_many_keeps_the_backend_of_their_rules_if_none_is_configured() {
+    for (way, stand, loss) in [
+        (Nftables, [true, false], "nft flush set inet cni_firewall ipv4"),
+        (IptablesNft, [false, true], "iptables-nft -F CNI-FORWARD"),
+    ] {
+        let host = Host::new();
+        let net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+        let all = [&net.attach("c-one"), &net.attach("c-two")];
+        host.sh(loss);
+        net.restore_all(&all, &[("backend", "")]);
+        assert_eq!(have_rules(&host, &all), stand, "{way:?}");
+        all.iter().for_each(|one| drop(net.check(one).ok()));
+    }
+}
+
+#[test]
+fn restore_of_many_writes_nothing_beside_rules_of_the_other_half() {
+    for (way, other) in [(IptablesNft, IptablesLegacy), (IptablesLegacy, IptablesNft)] {
+        let host = Host::new();
+        let mut net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+        let all = [&net.attach("c-one"), &net.attach("c-two")];
+        let programs = other.directory();
+        net.firewall = on_path(&net.firewall, programs.path());
+        net.restore_all(&all, &[]);
+        all.iter().for_each(|one| assert!(!other.rules(&host, "filter").contains(one.id), "{way:?}"));
+        all.iter().for_each(|one| drop(net.check(one).ok()));
+    }
+}
+
+/// As after an operator changed the programs, added again and changed them back.
+#[test]
+fn of_rules_in_both_halves_check_compares_the_complete_ones() {
+    for (whole, other) in [(IptablesNft, IptablesLegacy), (IptablesLegacy, IptablesNft)] {
+        let host = Host::new();
+        let net = Net::new(&host, whole, 77, json!({"ingressPolicy": "isolated"}));
+        let programs = other.directory();
+        let switched = on_path(&net.firewall, programs.path());
+        let one = net.attach("c-one");
+        let prev = ("prevResult", one.result.clone());
+        switched.call(&host, "ADD", "c-one", &one.container.path(), &[prev]).ok();
+        host.sh(&format!("iptables-{0} -F CNI-FORWARD && ip6tables-{0} -F CNI-FORWARD", other.half()));
+        for subject in [&net.firewall, &switched] {
+            subject.check(&host, "c-one", &one.container, &one.result).ok();
+        }
+        net.iptables("-D CNI-FORWARD 1");
+        let (_, text) = net.check(&one).refused();
+        assert!(text.contains("is missing from chain CNI-FORWARD"), "{text}");
+    }
+}
+
+#[test]
+fn check_needs_the_programs_of_the_half_that_has_the_rules_and_no_others() {
+    for (way, other) in [(IptablesNft, IptablesLegacy), (IptablesLegacy, IptablesNft)] {
+        let host = Host::new();
+        let net = Net::new(&host, way, 77, json!({}));
+        let one = net.attach("c-one");
+        // The other half has a table as well, without rules of ours.
+        other.rules(&host, "filter");
+        let both = Net::new(&host, other, 78, json!({}));
+        let two = both.attach("c-two");
+        let prev = ("prevResult", two.result.clone());
+        net.firewall.call(&host, "ADD", "c-two", &two.container.path(), &[prev]).ok();
+        let bare = host.dir().join("bare");
+        let kept = host.dir().join("kept");
+        [&bare, &kept].iter().for_each(|dir| fs::create_dir_all(dir).unwrap());
+        let line = without_iptables(&bin().join("firewall"));
+        script(&bare, "firewall", &format!("exec unshare -m sh -c '{line}'"));
+        let multi = format!("xtables-{}-multi", way.half());
+        fs::copy(format!("/usr/sbin/{multi}"), kept.join(&multi)).unwrap();
+        PROGRAMS.iter().for_each(|name| std::os::unix::fs::symlink(&multi, kept.join(name)).unwrap());
+        let with = |path: &str| {
+            let env = [("CNI_PATH", bin().to_str().unwrap()), ("PATH", path)];
+            let env = env.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+            net.firewall.in_directory(bare.clone()).with_env(env)
+        };
+        let none = with("/usr/bin:/bin");
+        let (code, text) = none.check(&host, "c-one", &one.container, &one.result).refused();
+        assert!(code != 102 && text.contains("install the package iptables"), "{way:?}: {code} {text}");
+        let half = with(&format!("{}:/usr/bin:/bin", kept.display()));
+        half.check(&host, "c-two", &two.container, &two.result).ok();
+    }
+}
+
+#[test]
+fn of_rules_that_nobody_has_check_names_those_of_the_backend_that_add_would_choose() {
+    let host = Host::new();
+    let net = Net::new(&host, IptablesNft, 77, json!({}));
+    let one = net.attach("c-one");
+    host.sh("nft flush ruleset");
+    let automatic = net.firewall.with("backend", json!(""));
+    let dir = tempfile::tempdir().unwrap();
+    PROGRAMS.iter().for_each(|one| script(dir.path(), one, "echo 'no such table' >&2; exit 3"));
+    let broken = on_path(&automatic, dir.path());
+    for (subject, place) in [(&automatic, "chain CNI-FORWARD"), (&broken, "table inet cni_firewall")] {
+        let (code, text) = subject.check(&host, "c-one", &one.container, &one.result).refused();
+        assert!(code == 102 && text.contains(place), "{code} {text}");
+    }
+}
+
+/// Programs of the legacy half. The first so many times, before they write, another program removes a rule of cni0.
+fn overtaken(times: usize) -> TempDir {
+    let dir = tempfile::tempdir().unwrap();
+    for name in PROGRAMS {
+        let named = name.replace("tables", "tables-legacy");
+        let of_half = format!("/usr/sbin/{named}");
+        let before = match of_half.strip_suffix("-restore") {
+            Some(program) => format!(
+                "echo >>{0}; [ $(wc -l <{0}) -gt {times} ] || \
+                 eval {program} -w \"$({program} -w -S | grep -m 1 '^-A CNI-ISOLATION.* cni0 ' | sed s/^-A/-D/)\";",
+                dir.path().join(format!("{name}.calls")).display()
+            ),
+            None => String::new(),
+        };
+        let line = format!("{before} exec {of_half} \"$@\"");
+        [name, &named].iter().for_each(|file| script(dir.path(), file, &line));
+    }
+    dir
+}
+
+#[test]
+fn an_add_or_del_that_another_program_overtakes_begins_again() {
+    for (verb, times) in [("ADD", 1), ("ADD", 2), ("DEL", 1)] {
+        let host = Host::new();
+        let net = Net::new(&host, IptablesLegacy, 77, json!({"ingressPolicy": "isolated"}));
+        let one = net.attach("c-one");
+        let dir = overtaken(times);
+        let open = on_path(&net.firewall.with("ingressPolicy", json!("open")), dir.path());
+        let prev = ("prevResult", one.result.clone());
+        open.call(&host, verb, "c-one", &one.container.path(), &[prev]).ok();
+        for program in ["iptables-restore", "ip6tables-restore"] {
+            let calls = fs::read_to_string(dir.path().join(format!("{program}.calls"))).unwrap();
+            assert_eq!(calls.lines().count(), times + 1, "{verb} {program}");
+        }
+        assert!(!net.rules().contains("cni0"), "{verb}: {}", net.rules());
+        assert_eq!(net.names(&one), verb == "ADD", "{verb}: {}", net.rules());
+    }
+}
+
+#[test]
+fn an_error_of_iptables_says_what_to_do() {
+    let host = Host::new();
+    let net = Net::new(&host, IptablesNft, 77, json!({}));
+    for (said, advice) in [
+        ("no filter here", "run `iptables -t filter -S` on the node, or set"),
+        ("can not initialize: do you need to insmod?", "load these modules, or set"),
+    ] {
+        let dir = tempfile::tempdir().unwrap();
+        PROGRAMS.iter().for_each(|one| script(dir.path(), one, &format!("echo '{said}' >&2; exit 3")));
+        let (code, text) = on_path(&net.firewall, dir.path()).call(&host, "STATUS", "", "", &[]).refused();
+        assert!(code == 50 && text.contains(said) && text.contains(advice), "{code} {text}");
+    }
+    let one = net.attach("c-one");
+    let dir = tempfile::tempdir().unwrap();
+    for name in PROGRAMS {
+        let end = if name.ends_with("-save") { " | sed -e /CNI-/d" } else { "" };
+        scripts(dir.path(), name, &format!("/usr/sbin/{name} \"$@\"{end}"));
+    }
+    let (code, text) = on_path(&net.firewall, dir.path()).check(&host, "c-one", &one.container, &one.result).refused();
+    assert!(code != 102 && text.contains("did not print chain CNI-") && text.contains("try again"), "{code} {text}");
+}
+
+#[test]
+fn a_table_of_another_program_is_an_error_and_no_feature_that_the_kernel_lacks() {
+    for (family, set, policy) in [("inet", "ipv4", "open"), ("bridge", "isolated", "isolated")] {
+        let host = Host::new();
+        let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": policy}));
+        let one = net.attach("c-one");
+        let table = format!("{family} cni_firewall");
+        host.sh(&format!(
+            "nft delete table {table}; nft add table {table} && nft add set {table} {set} '{{ type ether_addr; }}'"
+        ));
+        let verbs: &[&str] = if family == "inet" { &["ADD", "CHECK", "STATUS"] } else { &["ADD", "CHECK"] };
+        for verb in verbs {
+            let prev = ("prevResult", one.result.clone());
+            let (_, text) = net.firewall.call(&host, verb, "c-one", &one.container.path(), &[prev]).refused();
+            let said = format!("set {set} of table {table}\": its keys are of another type");
+            assert!(text.contains(&said) && !text.contains("load these modules"), "{verb}: {text}");
+        }
+    }
+}
+
+#[test]
+fn a_bridge_whose_name_is_a_pattern_of_iptables_is_isolated_by_nftables_alone() {
+    for way in [Nftables, IptablesNft] {
+        let host = Host::new();
+        let mut net = Net::new(&host, way, 77, json!({"ingressPolicy": "isolated"}));
+        net.bridge = net.bridge.with("bridge", json!("cni+"));
+        let container = host.container();
+        let prev = ("prevResult", net.bridge.add(&host, "c-one", &container));
+        let output = net.firewall.call(&host, "ADD", "c-one", &container.path(), &[prev]);
+        if way == Nftables {
+            output.ok();
+        } else {
+            let (_, text) = output.refused();
+            assert!(text.contains("\"cni+\" as a pattern for all links"), "{text}");
+            assert!(!net.rules().contains("cni+"), "{}", net.rules());
+        }
+    }
+}
+
+#[test]
+fn an_add_that_fails_leaves_sources_in_the_zone_where_they_were() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
+    let one = net.attach("c-one");
+    let dir = without_result();
+    let lost = net.firewall.with("firewalldZone", json!("internal")).in_directory(dir.path());
+    for was_in_zone in [true, false] {
+        let prev = || ("prevResult", one.result.clone());
+        let output = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev()]);
+        assert_ne!(output.exit, 0, "{output:?}");
+        assert_eq!(are_sources(&host, &bus, "trusted", &one), was_in_zone);
+        assert!(!are_sources(&host, &bus, "internal", &one));
+        net.firewall.call(&host, "DEL", "c-one", "", &[prev()]).ok();
+    }
+}
+
+#[test]
+fn a_del_that_cannot_reach_the_bus_leaves_the_sources_to_the_next() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "");
+    let one = net.attach("c-one");
+    let mut cut_off = net.firewall.clone();
+    cut_off.env.push(("DBUS_SYSTEM_BUS_ADDRESS".into(), "tcp:host=127.0.0.1,port=1".into()));
+    let (_, text) = cut_off.call(&host, "DEL", "c-one", "", &[]).refused();
+    assert!(text.contains("connect to the bus"), "{text}");
+    assert!(are_sources(&host, &bus, "trusted", &one));
+    net.firewall.call(&host, "DEL", "c-one", "", &[]).ok();
+    assert!(!are_sources(&host, &bus, "trusted", &one));
+}
+
+/// As those of the upstream plugin.
+#[test]
+fn sources_without_a_marker_are_known_and_removed_if_firewalld_may_be_the_backend() {
+    let host = Host::new();
+    let (bus, _running) = with_firewalld(&host);
+    let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "");
+    let one = net.attach("c-one");
+    host.sh("nft delete table inet cni_firewalld");
+    net.check(&one).ok();
+    for (backend, stay) in [("iptables", true), ("nftables", true), ("", false)] {
+        let prev = ("prevResult", one.result.clone());
+        net.firewall.with("backend", json!(backend)).call(&host, "DEL", "c-one", "", &[prev]).ok();
+        assert_eq!(are_sources(&host, &bus, "trusted", &one), stay, "{backend:?}");
+    }
+}
+
+#[test]
+fn a_firewalld_that_starts_later_changes_nothing_until_the_rules_are_gone() {
+    let host = Host::new();
+    let net = Net::new(&host, Nftables, 77, json!({}));
+    let all = [&net.attach("c-one"), &net.attach("c-two")];
+    let (bus, running) = with_firewalld(&host);
+    let net = net.on_bus(&bus, "");
+    all.iter().for_each(|one| drop(net.check(one).ok()));
+    drop(running);
+    host.sh("nft flush ruleset");
+    let _running = firewalld::FirewalldDaemon::start(&host, &bus);
+    net.restore_all(&all, &[]);
+    assert!(all.iter().all(|one| are_sources(&host, &bus, "trusted", one) && !net.rules().contains(one.id)));
 }

@@ -316,3 +316,21 @@ fn check_asks_the_ipam_plugin_too() {
     assert!(text.contains("host-local"), "{text}");
     subject.del(&host, "c-one", &container, &result);
 }
+
+/// Another program writes a rule into it that iptables cannot print.
+#[test]
+fn a_del_that_cannot_read_the_chain_of_its_attachment_fails_until_it_can() {
+    let host = Host::new();
+    let subject = bridge().with("ipMasqBackend", json!("iptables")).at(host.dir());
+    let container = host.container();
+    let result = subject.add(&host, "c-one", &container);
+    let chain = host.sh("iptables-nft -t nat -S | sed -n 's/^-N //p'");
+    let chain = chain.trim();
+    host.sh(&format!("nft add rule ip nat {chain} ct mark 5 return"));
+    let prev = ("prevResult", result.clone());
+    let (_, text) = subject.call(&host, "DEL", "c-one", &container.path(), &[prev]).refused();
+    assert!(text.contains("another program wrote into table nat with nft"), "{text}");
+    host.sh(&format!("nft flush chain ip nat {chain}"));
+    subject.del(&host, "c-one", &container, &result);
+    assert!(!host.sh("iptables-nft -t nat -S").contains(chain));
+}

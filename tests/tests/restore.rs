@@ -129,14 +129,16 @@ fn flushed_rules_of_many_are_restored_by_one_call_per_plugin() {
 
 #[test]
 fn rules_of_iptables_are_restored_by_few_programs_however_many_they_are_for() {
-    let backend = json!("iptables");
-    let node = Node::new(Host::new(), String::new(), &backend, &isolated(&backend));
-    let rules = node.rules();
-    node.host.sh("nft flush ruleset");
-    // For each family masquerade has one set of rules; portmap and the firewall with isolation have two.
-    assert_eq!(node.writers(), 10);
-    assert_eq!(node.rules(), rules);
-    assert_eq!(node.writers(), 0, "nothing is missing");
+    let iptables = json!("iptables");
+    for backend in [&iptables, &Value::Null] {
+        let node = Node::new(Host::new(), String::new(), &iptables, &isolated(backend));
+        let rules = node.rules();
+        node.host.sh("nft flush ruleset");
+        // For each family masquerade has one set of rules; portmap and the firewall with isolation have two.
+        assert_eq!(node.writers(), 10, "{backend}");
+        assert_eq!(node.rules(), rules, "{backend}");
+        assert_eq!(node.writers(), 0, "{backend}: nothing is missing");
+    }
 }
 
 #[test]
@@ -215,6 +217,8 @@ fn a_reload_of_firewalld_takes_sources_and_restore_brings_them_back() {
     assert_eq!(node.whole(), [false; MANY]);
     node.restored();
     assert_eq!(node.whole(), [true; MANY]);
+    let markers = node.host.sh("nft list table inet cni_firewalld");
+    assert_eq!(markers.matches(" saddr ").count(), 2 * MANY, "no other backend has the rules: {markers}");
 }
 
 /// A service as systemd runs it, ended with all that it started when the test is.
