@@ -1213,12 +1213,15 @@ fn have_rules(host: &Host, all: &[&Attached]) -> [bool; 2] {
 
 #[test]
 fn restore_of_many_moves_their_rules_to_the_configured_backend() {
-    for (before, after, stand) in [(Nftables, "iptables", [false, true]), (IptablesNft, "nftables", [true, false])] {
+    let ways = [(Nftables, "iptables", [false, true]), (IptablesNft, "nftables", [true, false])];
+    for (policy, (before, after, stand)) in
+        ["same-bridge", "isolated"].into_iter().flat_map(|one| ways.map(|way| (one, way)))
+    {
         let host = Host::new();
-        let net = Net::new(&host, before, 77, json!({"ingressPolicy": "same-bridge"}));
+        let net = Net::new(&host, before, 77, json!({"ingressPolicy": policy}));
         let all = [&net.attach("c-one"), &net.attach("c-two")];
         net.restore_all(&all, &[("backend", after)]);
-        assert_eq!(have_rules(&host, &all), stand, "{after}");
+        assert_eq!(have_rules(&host, &all), stand, "{policy}, {after}");
         let configured = net.firewall.with("backend", json!(after));
         all.iter().for_each(|one| drop(configured.check(&host, one.id, &one.container, &one.result).ok()));
     }

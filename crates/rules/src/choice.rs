@@ -97,8 +97,8 @@ impl RuleBackend {
 }
 
 impl Backend {
-    /// The backend that makes rules again of which some are missing. Without a configured one it is that of the rules that are left, for
-    /// of two backends that have a part each none would ever have all. `left_in_nftables` is whether nftables has any.
+    /// The backend that makes missing rules again. Without a configured one it is that of the rules that are left: of two backends
+    /// with a part each, none would ever have all. `left_in_nftables` is whether nftables has any.
     ///
     /// # Errors
     /// Those of asking nftables.

@@ -7,6 +7,8 @@
 //! Packets between ports of a bridge pass only through tables of the family bridge, unless `br_netfilter` is loaded. If containers
 //! of one bridge are isolated from each other, a table of that family has the same rules.
 
+use std::sync::OnceLock;
+
 use cnikit_nftables::{
     Chain, Direction, Field, Hook, HookKind, HookPoint, Index, IndexBy, Key, KeyType, KeyValue, LONGEST_COMMENT, Match,
     Nftables, OwnerFilter, Rule, Set, Side, TableFamily, TableLayout, Verdict,
@@ -63,10 +65,23 @@ pub(super) fn enqueue(demand: &Demand, tag: &AttachmentId, batch: &mut RestoreBa
     let admin = admin_jump(demand.admin_chain.to_owned());
     add_nftables(batch, admin.layout, admin.filter, &admin.rules, None)?;
     add_nftables(batch, forward(), filter(tag), &rules(demand, tag), None)?;
-    if let Some(within) = within {
+    if let Some(within) = within
+        && has_bridge_rules(tag, &within)?
+    {
         add_nftables(batch, bridged(), filter(tag), &within, None)?;
     }
     Ok(true)
+}
+
+/// Whether the kernel has what rules of bridges need, of which ADD has warned otherwise. A process asks it once, with rules of any
+/// attachment.
+fn has_bridge_rules(tag: &AttachmentId, within: &[Rule]) -> Result<bool> {
+    static KNOWN: OnceLock<bool> = OnceLock::new();
+    if let Some(known) = KNOWN.get() {
+        return Ok(*known);
+    }
+    let rehearsed = Nftables::here()?.rehearse(&bridged(), filter(tag), within);
+    Ok(*KNOWN.get_or_init(|| !rehearsed.is_err_and(|error| lacks_feature(&error))))
 }
 
 pub(super) fn verify(demand: &Demand, tag: &AttachmentId) -> Result<Comparison> {
