@@ -339,6 +339,8 @@ fn a_repeated_add_changes_the_rates_in_place() {
     let first = scene.add();
     let link = |scene: &Scene| scene.host.sh("ip -o link show type ifb | cut -d : -f 1,2");
     let before = link(&scene);
+    scene.host.sh(&format!("ip address add 10.77.0.1/24 dev {}", scene.host_end()));
+    scene.container.sh("ip address add 10.77.0.2/24 dev eth0; ping -q -s 1400 -c 3 -i 0.01 -W 5 10.77.0.1");
     scene.subject = with_keys(&scene.subject, both(16_000_000, 160_000));
     let (_, text) = scene.check(&first).refused();
     for name in [&scene.host_end(), &scene.ifbs()[0]] {
@@ -347,6 +349,12 @@ fn a_repeated_add_changes_the_rates_in_place() {
     let second = scene.add();
     assert_eq!(second, first);
     assert_eq!(link(&scene), before, "it is the same ifb");
+    for name in [&scene.host_end(), &scene.ifbs()[0]] {
+        let shown = scene.host.sh(&format!("tc -s qdisc show dev {name} root"));
+        let sent = shown.lines().find_map(|line| line.trim().strip_prefix("Sent ")?.split(' ').next()).unwrap();
+        let sent: u64 = sent.parse().unwrap();
+        assert!(sent > 3 * 1400, "what waits in {name} is not dropped: it still counts what it has sent: {shown}");
+    }
     assert_eq!(scene.qdiscs().matches(" tbf 1: ").count(), 2);
     assert_eq!(scene.qdiscs().matches("rate 16Mbit burst 20000b lat 25ms").count(), 2, "{}", scene.qdiscs());
     scene.check(&second).ok();
@@ -633,6 +641,31 @@ fn an_interface_without_a_host_end_is_refused_by_its_kind() {
     }
 }
 
+/// The other end of the interface is in the container, and has the number of a host end: of another container, whose interface has
+/// the number of this one, or of another interface of this container.
+#[test]
+fn the_host_end_of_another_interface_with_the_same_number_is_not_limited() {
+    for is_of_another_container in [true, false] {
+        let scene = Scene::new(both(8_000_000, 80_000));
+        scene.container.sh("ip link del eth0");
+        let other = scene.subject.container(&scene.host);
+        let shown = if is_of_another_container {
+            other.sh("ip -o link show eth0")
+        } else {
+            second_interface(&scene);
+            scene.container.sh("ip -o link show eth1")
+        };
+        let (inside, rest) = shown.split_once(": ").unwrap();
+        let (outside, _) = rest.split_once("@if").unwrap().1.split_once(':').unwrap();
+        let index = if is_of_another_container { inside } else { "4000" };
+        scene.container.sh(&format!("ip link add eth0 index {index} type veth peer name peer0 index {outside}"));
+        let before = HostSnapshot::of(&scene.host);
+        let (code, text) = scene.refused();
+        assert!(code == 101 && text.contains("it is a veth without another end"), "{shown}: {code} {text}");
+        HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], &shown);
+    }
+}
+
 /// A second interface of the container, with a pair of its own.
 fn second_interface(scene: &Scene) -> Subject {
     scene.host.sh("ip link add second0 type veth peer name second1 && ip link set second0 up");
@@ -738,18 +771,16 @@ fn the_ifb_that_upstream_made_for_another_interface_of_the_container_stays() {
 fn gc_removes_the_ifbs_of_what_is_not_valid() {
     let scene = Scene::new(both(8_000_000, 80_000));
     let other = scene.subject.container(&scene.host);
-    scene.add();
-    let [lost] = &scene.ifbs()[..] else { panic!("{:?}", scene.ifbs()) };
-    let lost = lost.clone();
-    scene.subject.add(&scene.host, "c-valid", &other);
-    let mut of_another_network = scene.subject.clone();
-    of_another_network.conf["name"] = json!("other");
     let third = scene.subject.container(&scene.host);
+    scene.subject.add(&scene.host, "c-valid", &other);
+    let of_another_network = scene.subject.with("name", json!("other"));
     of_another_network.add(&scene.host, "c-one", &third);
-    let valid = json!([{"containerID": "c-valid", "ifname": "eth0"}]);
-    scene.subject.call(&scene.host, "GC", "", "", &[("cni.dev/valid-attachments", valid)]).ok();
-    assert_eq!(scene.ifbs().len(), 2);
-    assert!(!scene.ifbs().contains(&lost));
+    let before = HostSnapshot::of(&scene.host);
+    scene.add();
+    assert_eq!(scene.ifbs().len(), 3);
+    scene.subject.gc(&scene.host, &["c-valid"]).ok();
+    // What a host end redirects to an ifb that is gone would be dropped.
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after GC");
 }
 
 #[test]

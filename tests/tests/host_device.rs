@@ -206,6 +206,72 @@ fn a_link_that_the_container_put_in_its_place_is_not_taken() {
     assert_eq!(std::fs::read_dir(scene.host.dir().join("devices")).unwrap().count(), 0);
 }
 
+/// It moves the device away, puts a veth with the same number in its place, and moves the device back, which gets another number.
+/// The other end on the host is in the container still, but not as that of the link in its place.
+#[test]
+fn a_link_in_the_place_of_a_device_that_the_container_moved_away_and_back_is_not_taken() {
+    let scene = Scene::new();
+    scene.add();
+    let nested = scene.host.container();
+    let shown = scene.container.sh("ip -o link show eth0");
+    let (index, _) = shown.split_once(':').unwrap();
+    scene.container.sh(&format!(
+        "ip link set eth0 netns {} && ip link add eth0 index {index} address 02:00:5e:10:00:02 type veth peer name peer0 && \
+         ip link set eth0 alias dev0",
+        nested.path()
+    ));
+    nested.sh(&format!("ip link set eth0 name back0 && ip link set back0 netns {}", scene.container.path()));
+    scene.del();
+    let links = scene.container.sh("ip -o link");
+    assert!(links.contains("eth0@peer0"), "it is the container's: {links}");
+    scene.assert_absent();
+}
+
+/// The container has a link with the number that the device has on the host.
+#[test]
+fn a_device_with_another_number_in_the_container_is_given_back_whatever_the_container_did_to_it() {
+    let scene = Scene::new();
+    let shown = scene.host.sh("ip -o link show dev0");
+    let (index, _) = shown.split_once(':').unwrap();
+    scene.container.sh(&format!("ip link add there0 index {index} type ifb"));
+    scene.add();
+    scene.container.sh("ip link set eth0 down; ip link set eth0 name away alias ''; ip link add eth0 type ifb");
+    scene.del();
+    scene.assert_given_back("after DEL");
+    let links = scene.container.sh("ip -o link");
+    assert!(links.contains("there0") && links.contains("eth0") && !links.contains("away"), "{links}");
+}
+
+#[test]
+fn a_device_whose_number_the_host_has_given_to_another_link_is_given_back_with_another_one() {
+    let scene = Scene::new();
+    let shown = scene.host.sh("ip -o link show dev0");
+    let (index, _) = shown.split_once(':').unwrap();
+    scene.add();
+    scene.host.sh(&format!("ip link add there0 index {index} type ifb"));
+    scene.del();
+    scene.host.sh("ip link del there0");
+    scene.assert_given_back("after DEL");
+}
+
+/// An operator did that by hand, under the name that it had there, before the container ended.
+#[test]
+fn a_device_that_was_moved_out_of_a_container_is_given_back_by_the_next_add() {
+    let Scene { host, container, before } = Scene::new();
+    let subject = subject("host-device", json!({"device": "dev0", "dataDir": "$DIR/devices"})).at(host.dir());
+    subject.add(&host, "c-one", &container);
+    container.sh(&format!("ip link set eth0 netns {}", host.path()));
+    let other = host.container();
+    drop(container);
+    assert!(!host.try_sh("ip link show dev0").0);
+    let result = subject.add(&host, "c-two", &other);
+    assert_eq!(std::fs::read_dir(host.dir().join("devices")).unwrap().count(), 1, "that of the second ADD");
+    subject.check(&host, "c-two", &other, &result).ok();
+    subject.del(&host, "c-two", &other, &result);
+    let left = HostSnapshot::leftovers(&host, &before, &[]);
+    assert!(left.is_none(), "{left:?}");
+}
+
 /// The container moved it to a namespace of its own. Without hardware it is destroyed there; it is not taken from there.
 #[test]
 fn a_device_that_was_moved_on_does_not_make_del_fail() {
@@ -262,6 +328,8 @@ fn a_device_of_a_container_or_none_at_all_is_refused_by_name() {
     scene.add();
     let (code, text) = refused(&json!({"device": "the-card-in-front"}), &other);
     assert!(code == 101 && text.contains("testnet/c-one/eth0 has it"), "{text}");
+    let (code, text) = refused(&json!({"device": "nosuch0"}), &other);
+    assert!(code == 101 && !text.contains("has it"), "{text}");
     scene.del();
     // The name in the container is taken, or the kind of link cannot be moved.
     other.sh("ip link add eth0 type ifb");
@@ -489,6 +557,20 @@ fn a_repeated_del_takes_no_link_that_the_container_made() {
         .container
         .sh("ip link add eth0 address 02:00:5e:10:00:02 type veth peer name other0; ip link set eth0 alias evil0");
     scene.named().del(&scene.host, "c-one", &scene.container, &result);
+    scene.container.sh("ip link show eth0");
+    assert!(!scene.host.try_sh("ip link show evil0").0, "a link of the container is on the host");
+}
+
+/// Its namespace never had a link to the host, so the kernel gave the host no number there.
+#[test]
+fn a_del_without_an_add_takes_no_link_that_the_container_made() {
+    let scene = Scene::new();
+    scene
+        .container
+        .sh("ip link add eth0 address 02:00:5e:10:00:02 type veth peer name other0; ip link set eth0 alias evil0");
+    let made = json!([{"name": "eth0", "mac": "02:00:5e:10:00:02", "sandbox": scene.container.path()}]);
+    let record = [("prevResult", json!({"cniVersion": "1.1.0", "interfaces": made}))];
+    scene.named().call(&scene.host, "DEL", "c-one", &scene.container.path(), &record).ok();
     scene.container.sh("ip link show eth0");
     assert!(!scene.host.try_sh("ip link show evil0").0, "a link of the container is on the host");
 }

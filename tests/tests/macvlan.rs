@@ -33,6 +33,7 @@ const TESTS: &[Test] = &[
     test!(a_master_may_be_in_the_container needs Need::MACVLAN),
     test!(no_link_event_of_it_is_seen_on_the_host needs Need::MACVLAN),
     test!(a_master_may_be_a_macvlan_itself needs Need::MACVLAN),
+    test!(a_master_on_a_link_of_a_third_namespace_is_told_from_another_one needs Need::MACVLAN),
     test!(the_host_may_have_a_link_of_the_same_name needs Need::MACVLAN),
     test!(a_result_has_the_containers_interface_and_the_previous_result needs Need::MACVLAN),
     test!(the_mac_is_that_of_the_source_with_the_highest_priority needs Need::MACVLAN),
@@ -217,6 +218,26 @@ fn a_master_may_be_a_macvlan_itself() {
         );
         subject.del(&host, "c-one", &container, &result);
     }
+}
+
+/// Another program made two macvlans of the host, on links of a namespace of its own.
+fn a_master_on_a_link_of_a_third_namespace_is_told_from_another_one() {
+    let host = on_master().host();
+    let (container, third) = (Host::new().container(), Host::new().container());
+    for number in [1, 2] {
+        third.sh(&format!(
+            "ip link add up{number} type ifb && ip link set up{number} up && \
+             ip link add link up{number} name over{number} netns {} type macvlan mode bridge",
+            host.path()
+        ));
+        host.sh(&format!("ip link set over{number} up"));
+    }
+    let subject = v4(json!({"master": "over1"})).at(host.dir());
+    let result = subject.add(&host, "c-one", &container);
+    subject.check(&host, "c-one", &container, &result).ok();
+    let another = subject.with("master", json!("over2")).check(&host, "c-one", &container, &result).refused().1;
+    assert!(another.contains("master of eth0: wanted over2 on the host, found another link"), "{another}");
+    subject.del(&host, "c-one", &container, &result);
 }
 
 fn the_host_may_have_a_link_of_the_same_name() {

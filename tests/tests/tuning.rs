@@ -207,6 +207,28 @@ fn a_value_that_cannot_be_restored_blocks_no_other() {
     }
 }
 
+/// What keeps the kernel from writing may be over at the next DEL, unlike a value that the kernel refuses.
+#[test]
+fn del_fails_while_sysctls_cannot_be_written_and_the_next_one_gives_them_back() {
+    let scene = Scene::new();
+    let keys = json!({"sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
+    let subject = scene.tuning(keys.clone());
+    scene.add(keys.clone());
+    let conf = scene.host.dir().join("conf");
+    fs::write(&conf, subject.conf.to_string()).unwrap();
+    let (is_done, text) = scene.host.try_sh(&format!(
+        "unshare --mount sh -c 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
+         CNI_COMMAND=DEL CNI_CONTAINERID=c-one CNI_IFNAME=eth0 CNI_NETNS={} CNI_PATH={bin} {bin}/tuning' <{}",
+        scene.container.path(),
+        conf.display(),
+        bin = subject.bin.display()
+    ));
+    assert!(!is_done && text.contains("Read-only file system"), "{text}");
+    assert_eq!(scene.sysctl("net.core.somaxconn"), "100");
+    scene.del(keys);
+    scene.assert_given_back("after the second DEL");
+}
+
 /// The kernel passes the first 512 bytes to a reader, and no more.
 #[test]
 fn a_long_value_is_compared_and_given_back_whole() {

@@ -21,3 +21,17 @@ pub(crate) fn mac() -> Result<Mac> {
     mac[0] = (mac[0] & 0xfc) | 0x02;
     Ok(Mac(mac))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_mac_is_another_one_of_a_single_machine_and_locally_administered() {
+        let macs: [Mac; 8] = std::array::from_fn(|_| mac().unwrap());
+        for (place, one) in macs.iter().enumerate() {
+            assert_eq!(one.0[0] & 3, 2, "{one}");
+            assert!(!macs[..place].contains(one), "{macs:?}");
+        }
+    }
+}

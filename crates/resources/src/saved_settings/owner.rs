@@ -214,6 +214,8 @@ mod tests {
         let at = |netns: &str, cookie| Owner { netns: netns.into(), ..owner(cookie) }.is_doubtful().unwrap();
         assert!(at("/proc/self/ns/net", None));
         assert!(!at("/proc/self/ns/net", Some(1)) && !at("/nowhere", None) && !at("", None));
+        let earlier = Owner { netns: "/proc/self/ns/net".into(), boot: "an earlier one".into(), ..owner(None) };
+        assert!(!earlier.is_doubtful().unwrap(), "no namespace lasts longer than a boot");
         let own = Netns::own().unwrap();
         let netns = own.path().to_str().unwrap();
         let held = |hold| Owner { netns: netns.into(), hold: Some(hold), ..owner(None) }.is_doubtful().unwrap();

@@ -355,6 +355,16 @@ mod tests {
     }
 
     #[test]
+    fn a_device_that_the_host_has_is_on_its_bus_and_one_without_a_bus_cannot_be_removed_from_it() {
+        let devices = |bus: &str| listed(&Path::new("/sys/bus").join(bus).join("devices")).unwrap();
+        let buses = listed(Path::new("/sys/bus")).unwrap();
+        let bus = buses.iter().find(|bus| !devices(bus).is_empty()).unwrap();
+        let name = &devices(bus)[0];
+        assert!(is_on_bus(bus, name) && is_on_bus("", "any"));
+        assert!(!is_on_bus("no-such", name) && !is_on_bus(bus, "no-such"));
+    }
+
+    #[test]
     fn sysfs_tells_the_device_of_the_link_that_it_shows_and_of_no_other() {
         let sys = tempfile::tempdir().unwrap();
         let device = sys.path().join("devices/pci0000:00/0000:00:03.0");
