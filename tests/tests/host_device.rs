@@ -260,7 +260,7 @@ fn a_device_that_was_moved_out_of_a_container_is_given_back_by_the_next_add() {
     let Scene { host, container, before } = Scene::new();
     let subject = subject("host-device", json!({"device": "dev0", "dataDir": "$DIR/devices"})).at(host.dir());
     subject.add(&host, "c-one", &container);
-    container.sh(&format!("ip link set eth0 netns {}", host.path()));
+    container.sh(&format!("ip link property add dev eth0 altname theirs0 && ip link set eth0 netns {}", host.path()));
     let other = host.container();
     drop(container);
     assert!(!host.try_sh("ip link show dev0").0);

@@ -278,6 +278,9 @@ mod tests {
         assert!(!of_card.is_at_its_index(&link("a", None, None, None)));
         let unplaced = identity(&link("a", None, None, address(1)));
         assert!(!unplaced.is_at_its_index(&link("a", None, None, address(2))), "another port");
+        assert!(unplaced.is_at_its_index(&link("b", None, None, address(1))), "the same one");
+        let untold = identity(&link("a", None, None, None));
+        assert!(untold.is_at_its_index(&link("a", None, None, address(1))), "an older state has no address");
         let dummy = identity(&link("a", Some("dummy"), None, None));
         assert!(dummy.is_at_its_index(&link("a", Some("dummy"), None, None)));
         assert!(!dummy.is_at_its_index(&link("a", Some("veth"), None, None)));
