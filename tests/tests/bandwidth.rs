@@ -641,8 +641,8 @@ fn an_interface_without_a_host_end_is_refused_by_its_kind() {
     }
 }
 
-/// The other end of the interface is in the container, and has the number of a host end: of another container, whose interface has
-/// the number of this one, or of another interface of this container.
+/// The other end of the interface is in the container, and has the number of a host end: of another container, whose interface
+/// has the number of this one, or of another interface of this container.
 #[test]
 fn the_host_end_of_another_interface_with_the_same_number_is_not_limited() {
     for is_of_another_container in [true, false] {

@@ -206,8 +206,8 @@ fn a_link_that_the_container_put_in_its_place_is_not_taken() {
     assert_eq!(std::fs::read_dir(scene.host.dir().join("devices")).unwrap().count(), 0);
 }
 
-/// It moves the device away, puts a veth with the same number in its place, and moves the device back, which gets another number.
-/// The other end on the host is in the container still, but not as that of the link in its place.
+/// It moves the device away, puts a veth with the same number in its place, and moves the device back, which gets another
+/// number. The other end of the device is on the host still, but is not that of the link in its place.
 #[test]
 fn a_link_in_the_place_of_a_device_that_the_container_moved_away_and_back_is_not_taken() {
     let scene = Scene::new();
