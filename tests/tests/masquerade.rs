@@ -133,7 +133,7 @@ fn check_names_each_thing_that_was_tampered_with() {
     }
     let all = [Tampering::on_host(
         "iptables-nft -t nat -F; iptables-nft -t nat -X; ip6tables-nft -t nat -F; ip6tables-nft -t nat -X",
-        "neither iptables nor nftables can be used",
+        "neither iptables nor nftables has rules of this attachment",
     )];
     life::names_tampering(&on_path(&bridge(), nft.path()), &all);
 }

@@ -77,7 +77,7 @@ impl RuleBackend {
                 if !is_usable {
                     by_nftables?;
                 }
-                let drift = "neither iptables nor nftables can be used";
+                let drift = "neither iptables nor nftables has rules of this attachment";
                 Ok(Comparison { drifts: vec![drift.to_owned()], ..Comparison::default() })
             }
         }
