@@ -77,8 +77,8 @@ pub fn built() -> PathBuf {
     dir
 }
 
-/// What is installed on a node, as it is built for that, in `CNIKIT_RELEASED`: `scripts/test` has built it, and all that [`build`]
-/// builds. With it the tests take a fifth less of the processors than with plugins that are not optimized.
+/// `CNIKIT_RELEASED`: a release that `scripts/test` has built, as nodes have it installed, after all that [`build`] builds. With it
+/// the tests take a fifth less of the processors than with plugins that are not optimized.
 fn tested_release() -> Option<PathBuf> {
     std::env::var_os("CNIKIT_RELEASED").map(PathBuf::from)
 }
@@ -143,11 +143,16 @@ pub fn installed() -> &'static Path {
     })
 }
 
+/// `CNIKIT_BUILT` or `CNIKIT_RELEASED`, if what is installed is built already.
+fn built_as_installed() -> Option<PathBuf> {
+    std::env::var_os("CNIKIT_BUILT").map(PathBuf::from).or_else(tested_release)
+}
+
 /// The directory of what `scripts/install` installs, and builds here; or `CNIKIT_BUILT`, or `CNIKIT_RELEASED`.
 pub fn released() -> &'static Path {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
     BUILT.get_or_init(|| {
-        if let Some(built) = std::env::var_os("CNIKIT_BUILT").map(PathBuf::from).or_else(tested_release) {
+        if let Some(built) = built_as_installed() {
             return built;
         }
         let printed =
@@ -159,7 +164,7 @@ pub fn released() -> &'static Path {
 
 /// A program of another package of this workspace, built as those that `scripts/install` installs.
 pub fn also_released(package: &str) -> PathBuf {
-    if let Some(built) = std::env::var_os("CNIKIT_BUILT").map(PathBuf::from).or_else(tested_release) {
+    if let Some(built) = built_as_installed() {
         return built.join(package);
     }
     let mut install = Command::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../scripts/install"));
