@@ -14,7 +14,7 @@ use fastrand::Rng;
 use super::history::Verb;
 use super::recorder::Recorder;
 use super::workers::Record;
-use super::world::{Member, Node, World};
+use super::world::{Member, Node, SESSION, World};
 use crate::cluster::runtime;
 use crate::plugin::{Called, Disturbance};
 use crate::running::{eventually, has_own_clock, log_of, scaled};
@@ -302,25 +302,45 @@ impl<'a> Nemesis<'a> {
         held.unwrap()
     }
 
-    /// The session of a node, if etcd answers and has one.
-    fn session(&self, node: &Node) -> Result<Option<SessionRecord>, EngineError> {
+    /// The session of a node and its revision, if etcd answers and has one.
+    fn session(&self, node: &Node) -> Result<Option<(i64, SessionRecord)>, EngineError> {
         let key = KeyOfEngine::Session(node.name.clone());
         let host = &self.world.operator.host;
         let runtime = host.enter(runtime);
         let engine = host.enter(|| EtcdEngine::new(self.world.settings()).unwrap());
         let sessions = host.enter(|| runtime.block_on(engine.list(&Listing::Sessions)))?;
         let mut of_node = sessions.into_iter().filter(|(found, _)| *found == key);
-        Ok(of_node.next().and_then(|(_, stored)| stored.record()))
+        Ok(of_node.next().and_then(|(_, stored)| Some((stored.revision, stored.record()?))))
     }
 
-    /// Waits until a node's agent has a session of this boot.
-    fn wait_for_session(&self, node: &Node) {
+    /// Waits until a node's agent has a session of this boot. Returns its revision.
+    fn wait_for_session(&self, node: &Node) -> i64 {
         let deadline = Deadline::after(scaled(Duration::from_mins(1)));
-        let has_begun = |found: &SessionRecord| found.boot.starts_with(&node.boot());
-        while !self.session(node).is_ok_and(|found| found.as_ref().is_some_and(has_begun)) {
+        loop {
+            if let Ok(Some((revision, found))) = self.session(node)
+                && found.boot.starts_with(&node.boot())
+            {
+                return revision;
+            }
             let log = || log_of(node.machine.host.dir(), "agent");
             assert!(deadline.pause(Duration::from_millis(20)), "{} has no session\n{}", node.name, log());
         }
+    }
+
+    /// Waits until a session of a node has outlived its lease: its agent renews it. Faults before may have kept the agent from
+    /// that, and then the session would end in the next moment.
+    fn wait_for_renewed_session(&self, node: &Node) {
+        let deadline = Deadline::after(scaled(Duration::from_mins(1)));
+        // etcd looks for ended leases twice a second.
+        let lease = scaled(Duration::from_secs(u64::from(SESSION) + 1));
+        let mut found = self.wait_for_session(node);
+        while deadline.pause(lease) {
+            let before = std::mem::replace(&mut found, self.wait_for_session(node));
+            if found == before {
+                return;
+            }
+        }
+        panic!("the session of {} is not renewed\n{}", node.name, log_of(node.machine.host.dir(), "agent"));
     }
 
     /// Waits until etcd has deleted a node's session, whose agent cannot renew it.
@@ -391,7 +411,7 @@ impl<'a> Nemesis<'a> {
     /// Starts a machine with a copy of a node's files and its name, while the node and its agent run.
     fn clone(&self, node: &Node) {
         let (world, clone) = (self.world, &self.world.clone);
-        self.wait_for_session(node);
+        self.wait_for_renewed_session(node);
         let (from, to) = (node.files(), clone.files());
         world.switch.try_sh(&format!("rm -rf {1}; cp -a {0} {1}", from.display(), to.display()));
         let config = clone.machine.host.dir().join("agent.json");

@@ -21,7 +21,7 @@ pub(super) const AGENT: &str = env!("CARGO_BIN_EXE_cnikit-agent");
 pub(super) const MEMBERS: usize = 3;
 pub(super) const NODES: usize = 5;
 /// How long a session outlives what renews it, in seconds: the shortest that a configuration may have.
-const SESSION: u32 = 3;
+pub(super) const SESSION: u32 = 3;
 /// How large the file system of a node's files is.
 const STORE: &str = "8m";
 /// How large the file system of a member's data is: two files of its log have 64 MiB each.
