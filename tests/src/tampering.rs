@@ -193,8 +193,9 @@ pub const VRF: [Tampering; 8] = [
     Tampering::inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64, found ["),
     Tampering::inside("ip link set red down", "VRF red: wanted up, found down"),
     Tampering::inside(
-        "ip route del 10.9.0.0/16 table 1",
-        "route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400",
+        "ip route del 10.9.0.0/16 table 1 && ip route add 10.9.0.0/16 via 10.77.0.3 table 1",
+        "route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400 scope 0 table 1, \
+         found [10.9.0.0/16 via 10.77.0.3 scope 0 table 1]",
     ),
     Tampering::inside("ip link del red", "VRF red: wanted in the container, found none"),
     Tampering::inside("ip link del red && ip link add red type bridge", "Netlink red is not a VRF"),

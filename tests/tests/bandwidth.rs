@@ -703,6 +703,22 @@ fn two_interfaces_of_one_container_have_an_ifb_each() {
     HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after DEL of both");
 }
 
+/// It was there before the ADD, which takes a name of its own.
+#[test]
+fn a_link_of_another_kind_that_has_the_name_of_the_ifb_stays() {
+    let scene = Scene::new(both(8_000_000, 80_000));
+    scene.add();
+    let taken = scene.ifbs().remove(0);
+    scene.subject.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    scene.host.sh(&format!("ip link add {taken} type bridge"));
+    let before = HostSnapshot::of(&scene.host);
+    scene.add();
+    assert!(scene.ifbs().len() == 1 && scene.ifbs() != [taken], "{:?}", scene.ifbs());
+    scene.subject.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    scene.subject.call(&scene.host, "DEL", "c-one", "", &[]).ok();
+    HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "after DEL");
+}
+
 /// A runtime starts a container anew under its id, and its former namespace is still there.
 #[test]
 fn del_without_anything_removes_the_limits_of_both_namespaces_of_a_container() {

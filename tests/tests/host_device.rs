@@ -262,6 +262,8 @@ fn a_device_that_was_moved_out_of_a_container_is_given_back_by_the_next_add() {
     subject.add(&host, "c-one", &container);
     container.sh(&format!("ip link property add dev eth0 altname theirs0 && ip link set eth0 netns {}", host.path()));
     let other = host.container();
+    let (code, text) = subject.call(&host, "ADD", "c-two", &other.path(), &[]).refused();
+    assert!(code == 101 && text.contains("testnet/c-one/eth0 has it"), "as long as c-one runs: {code} {text}");
     drop(container);
     assert!(!host.try_sh("ip link show dev0").0);
     let result = subject.add(&host, "c-two", &other);
@@ -485,11 +487,13 @@ fn what_upstream_moved_is_given_back_and_what_upstream_gave_back_is_completed() 
         format!("ip link set dev0 alias dev0 && ip link set dev0 netns {} name eth0", scene.container.path());
     let mac = json!([{"name": "eth0", "mac": "02:00:5e:10:00:02", "sandbox": scene.container.path()}]);
     let records = [vec![("prevResult", json!({"cniVersion": "1.1.0", "interfaces": mac}))], vec![]];
+    scene.host.sh("ip link set dev0 group 7");
     for record in records {
         scene.host.sh(&move_as_upstream);
         scene.named().call(&scene.host, "DEL", "c-one", &scene.container.path(), &record).ok();
         let link = scene.host.sh("ip -o link show dev0");
         assert!(link.contains("02:00:5e:10:00:02") && !link.contains("alias"), "{link}");
+        assert!(link.contains(" group 7 "), "{link}");
     }
     // Another device, of another container.
     scene.host.sh(&move_as_upstream);

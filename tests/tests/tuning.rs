@@ -499,8 +499,11 @@ fn a_file_of_a_later_release_refuses_an_add_and_holds_no_del_up() {
     let why = format!("read {}: it has version 2 of its format", file.display());
     assert!(code == 100 && text.contains(&why) && text.contains("a later release wrote it"), "{code} {text}");
     assert!(scene.link().contains("mtu 1400 ") && fs::read_to_string(&file).unwrap() == later, "nothing is changed");
-    scene.del(keys);
+    scene.del(keys.clone());
     assert_eq!(scene.stored_files(), [""; 0]);
+    fs::write(&file, later.replace(r#""network":"testnet""#, r#""network":"othernet""#)).unwrap();
+    scene.del(keys);
+    assert_eq!(scene.stored_files(), ["c-one_eth0.json"], "that of another network's attachment");
 }
 
 /// The record is written, named and synced before the first change; the link is changed by one message.

@@ -521,6 +521,19 @@ mod requested_macs {
         tune(&host, &tuned, "ADD", ("c-two", &two, &second)).ok();
     }
 
+    /// Otherwise the network that attached the container would no longer find its host end.
+    #[test]
+    fn tuning_of_another_network_leaves_the_ports_alias_alone() {
+        let host = Host::new();
+        let one = host.container();
+        let first = layer2().add(&host, "c-one", &one);
+        let before = HostSnapshot::of(&host);
+        let tuned = tuning(&host, Place::RuntimeConfig, MAC).with("name", json!("othernet"));
+        tune(&host, &tuned, "ADD", ("c-one", &one, &first)).ok();
+        assert_eq!(address_of(&one.sh("ip -o link show eth0")), MAC);
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &["tuning"], "after ADD");
+    }
+
     /// The host end of ptp is not a port of a bridge, so there is no neighbour.
     #[test]
     fn tuning_compares_no_mac_where_the_host_end_is_no_port_of_a_bridge() {

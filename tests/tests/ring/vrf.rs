@@ -1,6 +1,7 @@
 //! vrf: its life in the containers of a kernel that has VRFs, and what it gives back.
 
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 use std::thread;
 use std::time::Duration;
 
@@ -38,6 +39,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(two_vrfs_with_one_subnet_reach_each_their_own needs Need::VRF),
     test!(two_interfaces_at_once_get_two_tables_or_one_vrf needs Need::VRF),
     test!(a_del_after_a_killed_call_gives_the_ipv6_settings_back needs Need::VRF),
+    test!(a_repeated_add_stores_nothing_new_and_one_after_a_killed_add_joins needs Need::VRF),
     test!(a_lock_of_the_container_on_its_own_namespace_delays_no_call needs Need::VRF),
     test!(a_spoiled_file_is_not_opened needs Need::VRF),
     test!(status_fails_where_nothing_can_be_stored needs Need::VRF),
@@ -351,6 +353,28 @@ fn a_del_after_a_killed_call_gives_the_ipv6_settings_back() {
     );
     scene.call("DEL", "eth0", &keys).ok();
     scene.assert_given_back("after DEL");
+}
+
+/// The state of the killed ADD is stored, and the interface is as it was.
+fn a_repeated_add_stores_nothing_new_and_one_after_a_killed_add_joins() {
+    let scene = Scene::with(":");
+    let keys = json!({"vrfname": "blue"});
+    let stored = || -> (PathBuf, Vec<u8>) {
+        let mut entries = fs::read_dir(scene.host.dir().join("vrf")).unwrap();
+        let file = entries.next().unwrap().unwrap().path();
+        (file.clone(), fs::read(&file).unwrap())
+    };
+    scene.call("ADD", "eth0", &keys).ok();
+    let (file, first) = stored();
+    scene.call("ADD", "eth0", &keys).ok();
+    assert_eq!(stored(), (file.clone(), first.clone()), "after the second ADD");
+    scene.call("DEL", "eth0", &keys).ok();
+    scene.assert_given_back("after the first DEL");
+    fs::write(&file, first).unwrap();
+    scene.call("ADD", "eth0", &keys).ok();
+    assert!(scene.has("ip link show master blue", "eth0"), "after an ADD that was killed");
+    scene.call("DEL", "eth0", &keys).ok();
+    scene.assert_given_back("after the second DEL");
 }
 
 /// Where the kernel has no VRFs, which is said before anything is changed.

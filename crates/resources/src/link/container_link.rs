@@ -277,6 +277,9 @@ fn sweep_in(kind: &str, marks: &Marks, netns: &Netns) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
+    use cnikit_netlink::NewBridge;
+    use cnikit_netns::Inside;
+
     use super::*;
 
     fn tag(container: &str) -> AttachmentId {
@@ -316,6 +319,24 @@ mod tests {
             assert_eq!(high_index(tag), group_of(tag) / 8 + 0x2000_0000);
             assert!(i32::try_from(high_index(tag)).is_ok());
         }
+    }
+
+    /// Of a bridge of this attachment and one of another attachment, that have the interface's name, one after the other.
+    #[test]
+    fn a_roll_back_deletes_the_link_of_its_kind_and_attachment_alone() {
+        let work = |_: &Inside| {
+            let container = Netlink::here().unwrap();
+            let made = container.create_bridge(&NewBridge::new("eth0")).unwrap();
+            let is_left_by = |kind: &str, of: &AttachmentId| {
+                let alias = LinkChange::default().alias(alias::of(of));
+                container.change(made.index, &alias).unwrap();
+                OwnLink { container: container.clone(), kind: kind.into(), tag: tag("c1") }.delete().unwrap();
+                container.find_link("eth0").unwrap().is_some()
+            };
+            assert!(is_left_by("bridge", &tag("c2")) && is_left_by("dummy", &tag("c1")));
+            assert!(!is_left_by("bridge", &tag("c1")));
+        };
+        cnikit_netns::make::anonymous().unwrap().enter(work).unwrap();
     }
 
     #[test]

@@ -306,3 +306,26 @@ fn sweep(context: &GcContext) -> Result<()> {
     let links: Vec<Link> = host.links_of_kind("veth")?.into_iter().filter(is_meant).collect();
     delete_all(host, &links, is_meant)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The veth that has the name, without an alias, is another program's if the kernel says that the name is taken. Otherwise it
+    /// is the one that was just made.
+    #[test]
+    fn after_a_failed_create_a_veth_of_another_program_stays() {
+        let work = |_: &Inside| {
+            let host = Netlink::here().unwrap();
+            let wanted = || NewVeth::new("veth0", Peer::new("eth0", Netns::own().unwrap()));
+            host.create_veth(&wanted()).unwrap();
+            let taken = host.create_veth(&wanted()).unwrap_err();
+            clean_up_failed_create(&host, "veth0", taken).unwrap_err();
+            assert!(host.find_link("veth0").unwrap().is_some());
+            let lost = cnikit_netlink::Error::ours("create veth", "veth0", "the answer was lost");
+            clean_up_failed_create(&host, "veth0", lost).unwrap_err();
+            assert!(host.find_link("veth0").unwrap().is_none());
+        };
+        cnikit_netns::make::anonymous().unwrap().enter(work).unwrap();
+    }
+}
