@@ -9,9 +9,6 @@ fail() { # CODE MESSAGE
     exit 1
 }
 
-# key NAME: the text of a key of the configuration.
-key() { printf %s "$conf" | jq -er --arg key "$1" '.[$key] | strings' 2>/dev/null; }
-
 in_container() { nsenter --net="$CNI_NETNS" "$@" >/dev/null 2>&1; }
 
 [ "$CNI_COMMAND" != VERSION ] || { printf '{"cniVersion": "1.1.0", "supportedVersions": [%s]}\n' "$versions"; exit 0; }
@@ -26,10 +23,13 @@ ADD | DEL | CHECK)
 GC | STATUS) ;;
 *) fail 4 "CNI_COMMAND is not a verb" ;;
 esac
-[ -n "$conf" ] && printf %s "$conf" | jq -e 'type == "object"' >/dev/null 2>&1 || fail 6 "the configuration is not a JSON object"
-version=$(key cniVersion) || version=0.1.0
+# Two lines of JSON: `cniVersion` and `name`, or null if a key is not a text.
+keys=$(printf %s "$conf" | jq -c 'if type == "object" then .cniVersion, .name | strings // null else error end' 2>/dev/null)
+[ -n "$keys" ] || fail 6 "the configuration is not a JSON object"
+version=$(printf '%s\n' "$keys" | head -n 1) name=$(printf '%s\n' "$keys" | tail -n 1)
+case $version in null) version=0.1.0 ;; *) version=${version#\"} version=${version%\"} ;; esac
 case $versions in *"\"$version\""*) ;; *) fail 1 "version $version is not supported" ;; esac
-key name >/dev/null || fail 7 "the configuration has no name"
+[ "$name" != null ] || fail 7 "the configuration has no name"
 
 case $CNI_COMMAND in
 ADD)
