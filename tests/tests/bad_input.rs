@@ -1316,13 +1316,21 @@ fn del_asks_nothing_of_a_key_that_it_does_not_need() {
 #[test]
 fn the_hosts_own_namespace_is_served_where_that_is_meant() {
     let scene = Scene::new();
+    scene.host.sh("ip link add wire0 type veth peer name wire1 && ip link set wire0 up && ip link set wire1 up");
     let before = HostSnapshot::of(&scene.host);
     let conf = scene.conf("bridge").to_string();
+    let mut above = scene.conf("macvlan");
+    above["master"] = json!("wire0");
+    above["ipam"] = json!({});
     for meant in ["1", "true", "TRUE"] {
         let own = [("CNI_NETNS", Some("/proc/self/ns/net".to_owned())), ("CNI_NETNS_OVERRIDE", Some(meant.to_owned()))];
         scene.run("bridge", "ADD", &own, conf.as_bytes()).ok();
         assert!(scene.host.sh("ip address show dev eth0").contains("10.77.0."), "{meant}");
         scene.run("bridge", "DEL", &own, conf.as_bytes()).ok();
+        // Its DEL finds the link in the namespace alone.
+        scene.run("macvlan", "ADD", &own, above.to_string().as_bytes()).ok();
+        scene.run("macvlan", "DEL", &own, above.to_string().as_bytes()).ok();
+        assert!(!scene.host.try_sh("ip link show dev eth0").0, "{meant}");
     }
     let left = HostSnapshot::of(&scene.host).added_since(&before, &SHARED);
     assert!(left.is_empty(), "{left:#?}");

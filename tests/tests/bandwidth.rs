@@ -756,10 +756,12 @@ fn either_implementation_removes_what_the_other_made() {
         ours.del(&scene.host, "c-one", &scene.container, &again);
         HostSnapshot::of(&scene.host).assert_unchanged_since(&before, &[], "ADD by upstream and by us, DEL by us");
 
-        let result = theirs.add(&scene.host, "c-one", &scene.container);
-        ours.call(&scene.host, "DEL", "c-one", &scene.container.path(), &[("prevResult", result)]).ok();
-        assert_eq!(scene.ifbs(), [""; 0], "ADD by upstream, DEL by us");
-        scene.host.sh(&format!("tc qdisc del dev {0} root; tc qdisc del dev {0} ingress || :", scene.host_end()));
+        for netns in [scene.container.path(), String::new()] {
+            let result = theirs.add(&scene.host, "c-one", &scene.container);
+            ours.call(&scene.host, "DEL", "c-one", &netns, &[("prevResult", result)]).ok();
+            assert_eq!(scene.ifbs(), [""; 0], "ADD by upstream, DEL by us with {netns:?}");
+            scene.host.sh(&format!("tc qdisc del dev {0} root; tc qdisc del dev {0} ingress || :", scene.host_end()));
+        }
 
         let result = ours.add(&scene.host, "c-one", &scene.container);
         theirs.check(&scene.host, "c-one", &scene.container, &result).ok();

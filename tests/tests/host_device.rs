@@ -512,6 +512,26 @@ fn what_upstream_moved_is_given_back_and_what_upstream_gave_back_is_completed() 
     scene.assert_given_back("after upstream's DEL and our GC");
 }
 
+/// As after a backup that was restored under wrong names.
+#[test]
+fn a_file_that_names_another_attachment_takes_no_device_from_it() {
+    let scene = Scene::new();
+    scene.host.sh("ip link add dev1 type veth peer name wire1 && ip link set dev1 up && ip link set wire1 up");
+    let files = || -> Vec<std::path::PathBuf> {
+        let entries = std::fs::read_dir(scene.host.dir().join("devices")).unwrap();
+        entries.map(|entry| entry.unwrap().path()).collect()
+    };
+    scene.add();
+    let own = files().remove(0);
+    let other = scene.host.container();
+    scene.subject(&json!({"device": "dev1", "ipam": {}})).add(&scene.host, "c-two", &other);
+    let others = files().into_iter().find(|file| *file != own).unwrap();
+    std::fs::copy(others, &own).unwrap();
+    scene.del();
+    assert!(!own.exists());
+    other.sh("ip link show eth0");
+}
+
 /// The kernel destroys links of a kind with their namespace.
 #[test]
 fn a_device_that_went_with_its_namespace_leaves_no_file() {

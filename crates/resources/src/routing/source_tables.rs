@@ -297,6 +297,9 @@ mod tests {
             route("0.0.0.0/0", Some("10.0.0.1"), None),
             route("fd00::/64", None, None),
         ];
+        let of_four = wanted(&addresses[..1], 3, &[route("10.0.0.0/24", None, None)], true).unwrap();
+        let hint = of_four.added.last().unwrap().route();
+        assert_eq!((hint.source, hint.scope), (Some("10.0.0.2".parse().unwrap()), Some(SCOPE_LINK)));
         let wanted = wanted(&addresses, 3, &main, true).unwrap();
         assert_eq!(texts(&wanted.removed), ["0.0.0.0/0 via 10.0.0.1 254", "fd00::/64 254"]);
         let hint = wanted.added.last().unwrap().route();

@@ -162,6 +162,7 @@ mod tests {
         assert!(refused("a\n#unanchored").contains("must match a part of the key"));
         let long = format!("{}\n", "a".repeat(1000)).repeat(100);
         assert!(refused(&long).len() < 1000 && refused(&long).contains(" and 92 more]"), "{}", refused(&long));
+        assert!(refused(&"a\n".repeat(LISTED)).contains(" a]"), "all are listed");
     }
 
     #[test]
