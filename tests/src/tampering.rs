@@ -187,19 +187,22 @@ pub const TUNING: [Tampering; 9] = [
 ];
 
 /// What vrf makes, as [`vrf_member`](crate::campaign_subjects::vrf_member) says.
-pub const VRF: [Tampering; 8] = [
+pub const VRF: [Tampering; 9] = [
     Tampering::inside("ip link set eth0 nomaster", "failed to find eth0 associated to vrf red"),
     Tampering::inside("ip address del 10.77.0.2/24 dev eth0", "address of eth0: wanted 10.77.0.2/24, found ["),
     Tampering::inside("ip address del fd00:77::2/64 dev eth0", "address of eth0: wanted fd00:77::2/64, found ["),
     Tampering::inside("ip link set red down", "VRF red: wanted up, found down"),
     Tampering::inside(
-        "ip route del 10.9.0.0/16 table 1 && ip route add 10.9.0.0/16 via 10.77.0.3 table 1",
-        "route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400 scope 0 table 1, \
-         found [10.9.0.0/16 via 10.77.0.3 scope 0 table 1]",
+        "ip route del 10.9.0.0/16 table 1",
+        "route of eth0: wanted 10.9.0.0/16 via 10.77.0.1 metric 7 mtu 1400",
     ),
     Tampering::inside("ip link del red", "VRF red: wanted in the container, found none"),
     Tampering::inside("ip link del red && ip link add red type bridge", "Netlink red is not a VRF"),
     Tampering::inside("ip link del eth0", "interface eth0: wanted in the container, found none"),
+    Tampering::inside(
+        "ip route del 10.9.0.0/16 table 1 && ip route add 10.9.0.0/16 via 10.77.0.3 table 1",
+        "metric 7 mtu 1400 scope 0 table 1, found [10.9.0.0/16 via 10.77.0.3 scope 0 table 1]",
+    ),
 ];
 
 /// What sbr changes, as [`source_routing`](crate::campaign_subjects::source_routing) says; the last takes the others with it.
