@@ -26,7 +26,9 @@ esac
 # Two lines of JSON: `cniVersion` and `name`, or null if a key is not a text.
 keys=$(printf %s "$conf" | jq -c 'if type == "object" then .cniVersion, .name | strings // null else error end' 2>/dev/null)
 [ -n "$keys" ] || fail 6 "the configuration is not a JSON object"
-version=$(printf '%s\n' "$keys" | head -n 1) name=$(printf '%s\n' "$keys" | tail -n 1)
+{ read -r version; read -r name; } <<END
+$keys
+END
 case $version in null) version=0.1.0 ;; *) version=${version#\"} version=${version%\"} ;; esac
 case $versions in *"\"$version\""*) ;; *) fail 1 "version $version is not supported" ;; esac
 [ "$name" != null ] || fail 7 "the configuration has no name"

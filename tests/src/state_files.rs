@@ -30,13 +30,14 @@ pub fn spoil(host: &Host, path: &Path, make: &str) {
 }
 
 /// The only file in the `dataDir` of a subject.
-fn state_file(subject: &Subject) -> PathBuf {
+pub fn state_file(subject: &Subject) -> PathBuf {
     let files = state_files(subject);
     assert_eq!(files.len(), 1, "{files:?}");
     files[0].clone()
 }
 
-fn state_files(subject: &Subject) -> Vec<PathBuf> {
+/// The files there.
+pub fn state_files(subject: &Subject) -> Vec<PathBuf> {
     let dir = subject.conf["dataDir"].as_str().unwrap();
     fs::read_dir(dir).unwrap().map(|entry| entry.unwrap().path()).collect()
 }

@@ -1322,14 +1322,15 @@ fn the_hosts_own_namespace_is_served_where_that_is_meant() {
     let mut above = scene.conf("macvlan");
     above["master"] = json!("wire0");
     above["ipam"] = json!({});
+    let above = above.to_string();
     for meant in ["1", "true", "TRUE"] {
         let own = [("CNI_NETNS", Some("/proc/self/ns/net".to_owned())), ("CNI_NETNS_OVERRIDE", Some(meant.to_owned()))];
         scene.run("bridge", "ADD", &own, conf.as_bytes()).ok();
         assert!(scene.host.sh("ip address show dev eth0").contains("10.77.0."), "{meant}");
         scene.run("bridge", "DEL", &own, conf.as_bytes()).ok();
-        // Its DEL finds the link in the namespace alone.
-        scene.run("macvlan", "ADD", &own, above.to_string().as_bytes()).ok();
-        scene.run("macvlan", "DEL", &own, above.to_string().as_bytes()).ok();
+        // A DEL of macvlan has the container's namespace alone to look for the link in.
+        scene.run("macvlan", "ADD", &own, above.as_bytes()).ok();
+        scene.run("macvlan", "DEL", &own, above.as_bytes()).ok();
         assert!(!scene.host.try_sh("ip link show dev eth0").0, "{meant}");
     }
     let left = HostSnapshot::of(&scene.host).added_since(&before, &SHARED);

@@ -5,7 +5,7 @@ use cnikit_testkit::life::{self, Tampering};
 use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject, fault, flood};
 use cnikit_tests::dnsmasq::{Dnsmasq, dhcp_server_on_wire, dhcp6_address};
-use cnikit_tests::state_files::forgets_an_earlier_boot;
+use cnikit_tests::state_files::{forgets_an_earlier_boot, state_file, state_files};
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::{HOST_LOCAL, bin, crowded_host_device, host_device, references, subject};
 use serde_json::{Value, json};
@@ -517,15 +517,11 @@ fn what_upstream_moved_is_given_back_and_what_upstream_gave_back_is_completed() 
 fn a_file_that_names_another_attachment_takes_no_device_from_it() {
     let scene = Scene::new();
     scene.host.sh("ip link add dev1 type veth peer name wire1 && ip link set dev1 up && ip link set wire1 up");
-    let files = || -> Vec<std::path::PathBuf> {
-        let entries = std::fs::read_dir(scene.host.dir().join("devices")).unwrap();
-        entries.map(|entry| entry.unwrap().path()).collect()
-    };
     scene.add();
-    let own = files().remove(0);
+    let own = state_file(&scene.named());
     let other = scene.host.container();
     scene.subject(&json!({"device": "dev1", "ipam": {}})).add(&scene.host, "c-two", &other);
-    let others = files().into_iter().find(|file| *file != own).unwrap();
+    let others = state_files(&scene.named()).into_iter().find(|file| *file != own).unwrap();
     std::fs::copy(others, &own).unwrap();
     scene.del();
     assert!(!own.exists());

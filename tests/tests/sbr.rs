@@ -3,7 +3,7 @@
 
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{ROUTED_INTERFACE, addressed, routed_interface, source_routing};
-use cnikit_tests::state_files::{changes_nothing_in_a_dry_run, forgets_an_earlier_boot};
+use cnikit_tests::state_files::{changes_nothing_in_a_dry_run, forgets_an_earlier_boot, state_file};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once, undisturbed, world};
 use cnikit_tests::{bin, subject};
 use serde_json::{Value, json};
@@ -385,8 +385,7 @@ fn no_file_comes_to_be_where_the_namespace_was() {
 fn a_file_of_a_later_version_is_refused_by_add_and_no_obstacle_to_del() {
     let scene = Scene::new();
     let result = scene.add(&json!({}));
-    let dir = scene.host.dir().join("sbr");
-    let file = std::fs::read_dir(&dir).unwrap().next().unwrap().unwrap().path();
+    let file = state_file(&scene.sbr(&json!({})));
     let text = std::fs::read_to_string(&file).unwrap();
     std::fs::write(&file, text.replacen(r#""version":1"#, r#""version":2"#, 1)).unwrap();
     for verb in ["ADD", "CHECK"] {

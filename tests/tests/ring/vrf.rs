@@ -1,7 +1,7 @@
 //! vrf: its life in the containers of a kernel that has VRFs, and what it gives back.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
@@ -11,7 +11,9 @@ use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
 use cnikit_tests::campaign_subjects::{crowded_vrf_member, vrf_member};
-use cnikit_tests::state_files::{changes_nothing_in_a_dry_run, forgets_an_earlier_boot, opens_no_spoiled_file};
+use cnikit_tests::state_files::{
+    changes_nothing_in_a_dry_run, forgets_an_earlier_boot, opens_no_spoiled_file, state_file,
+};
 use cnikit_tests::tampering::VRF;
 use cnikit_tests::transcripts::scenes;
 use cnikit_tests::world::{UNTIL_DETECTED, lives_while_locked, ping, ping_once};
@@ -359,15 +361,12 @@ fn a_del_after_a_killed_call_gives_the_ipv6_settings_back() {
 fn a_repeated_add_stores_nothing_new_and_one_after_a_killed_add_joins() {
     let scene = Scene::with(":");
     let keys = json!({"vrfname": "blue"});
-    let stored = || -> (PathBuf, Vec<u8>) {
-        let mut entries = fs::read_dir(scene.host.dir().join("vrf")).unwrap();
-        let file = entries.next().unwrap().unwrap().path();
-        (file.clone(), fs::read(&file).unwrap())
-    };
     scene.call("ADD", "eth0", &keys).ok();
-    let (file, first) = stored();
+    let subject = vrf_member(bin()).at(scene.host.dir());
+    let file = state_file(&subject);
+    let first = fs::read(&file).unwrap();
     scene.call("ADD", "eth0", &keys).ok();
-    assert_eq!(stored(), (file.clone(), first.clone()), "after the second ADD");
+    assert_eq!((state_file(&subject), fs::read(&file).unwrap()), (file.clone(), first.clone()), "after the second ADD");
     scene.call("DEL", "eth0", &keys).ok();
     scene.assert_given_back("after the first DEL");
     fs::write(&file, first).unwrap();

@@ -321,7 +321,7 @@ mod tests {
         }
     }
 
-    /// Of a bridge of this attachment and one of another attachment, that have the interface's name, one after the other.
+    /// A bridge has the name of the interface. Its alias names another attachment at first, and then this one.
     #[test]
     fn a_roll_back_deletes_the_link_of_its_kind_and_attachment_alone() {
         let work = |_: &Inside| {

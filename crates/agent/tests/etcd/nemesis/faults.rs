@@ -333,14 +333,14 @@ impl<'a> Nemesis<'a> {
         let deadline = Deadline::after(scaled(Duration::from_mins(1)));
         // etcd looks for ended leases twice a second.
         let lease = scaled(Duration::from_secs(u64::from(SESSION) + 1));
-        let mut found = self.wait_for_session(node);
-        while deadline.pause(lease) {
-            let before = std::mem::replace(&mut found, self.wait_for_session(node));
-            if found == before {
+        loop {
+            let before = self.wait_for_session(node);
+            let log = || log_of(node.machine.host.dir(), "agent");
+            assert!(deadline.pause(lease), "the session of {} is not renewed\n{}", node.name, log());
+            if self.wait_for_session(node) == before {
                 return;
             }
         }
-        panic!("the session of {} is not renewed\n{}", node.name, log_of(node.machine.host.dir(), "agent"));
     }
 
     /// Waits until etcd has deleted a node's session, whose agent cannot renew it.
