@@ -49,11 +49,7 @@ pub fn wait_router_address(netns: &str, ifname: &str, deadline: Deadline) -> Res
             if !usable.is_empty() {
                 return Ok(usable);
             }
-            let why = match found.iter().find(|one| is_of_router(one)) {
-                Some(one) if one.dad_failed => format!("another host uses {}", one.address),
-                Some(one) => format!("{} is still under duplicate address detection", one.address),
-                None => "no router advertised a prefix for addresses".to_owned(),
-            };
+            let why = why_none(&found);
             Err(Error::new(code::SYSTEM, format!("no address by router advertisement for {ifname}: {why}"))
                 .hint("check that a router of this link sends advertisements with the autonomous flag"))
         }
@@ -68,6 +64,15 @@ pub fn wait_router_address(netns: &str, ifname: &str, deadline: Deadline) -> Res
 pub fn router_addresses(netns: &str, ifname: &str) -> Result<Vec<IpNetwork>> {
     let netlink = Netlink::inside(&Netns::open(netns)?)?;
     Ok(usable(&netlink.addresses(netlink.link(ifname)?.index)?))
+}
+
+/// Why none of these addresses can be used.
+fn why_none(found: &[Address]) -> String {
+    match found.iter().find(|one| is_of_router(one)) {
+        Some(one) if one.dad_failed => format!("another host uses {}", one.address),
+        Some(one) => format!("{} is still under duplicate address detection", one.address),
+        None => "no router advertised a prefix for addresses".to_owned(),
+    }
 }
 
 fn usable(found: &[Address]) -> Vec<IpNetwork> {
@@ -85,4 +90,47 @@ fn is_usable(one: &Address) -> bool {
 
 fn is_undecided(one: &Address) -> bool {
     is_of_router(one) && one.tentative && !one.dad_failed
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::address::present;
+
+    /// As the kernel makes it from an advertisement: it expires.
+    fn advertised(address: &str) -> Address {
+        Address { permanent: false, ..present(address) }
+    }
+
+    #[test]
+    fn only_what_a_router_advertised_counts() {
+        assert!(is_of_router(&advertised("fd00::5/64")));
+        let others = [
+            advertised("10.1.0.5/24"),
+            Address { scope: 253, ..advertised("fe80::5/64") },
+            Address { scope: 253, ..present("fe80::6/64") },
+            present("fd00::6/64"),
+        ];
+        for other in others {
+            assert!(!is_of_router(&other), "{other:?}");
+            let other = Address { tentative: true, ..other };
+            assert!(!is_undecided(&other), "{other:?}");
+        }
+    }
+
+    #[test]
+    fn an_address_can_be_used_once_no_other_host_has_it() {
+        let found = advertised("fd00::5/64");
+        let tentative = Address { tentative: true, ..found.clone() };
+        let failed = Address { tentative: true, dad_failed: true, ..found.clone() };
+        assert_eq!(
+            [&found, &tentative, &failed].map(|one| (is_usable(one), is_undecided(one))),
+            [(true, false), (false, true), (false, false)]
+        );
+        let all = [present("fd00::6/64"), failed.clone(), found];
+        assert_eq!(usable(&all), ["fd00::5/64".parse().unwrap()]);
+        assert_eq!(why_none(&all[..2]), "another host uses fd00::5/64");
+        assert_eq!(why_none(&[tentative]), "fd00::5/64 is still under duplicate address detection");
+        assert_eq!(why_none(&all[..1]), "no router advertised a prefix for addresses");
+    }
 }

@@ -43,3 +43,18 @@ impl fmt::Display for UserspaceDevice {
         write!(f, "{device} as {ifname}, which a program in user space has: nothing is moved")
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_dry_run_says_that_nothing_is_moved() {
+        let device = |pci: &str| UserspaceDevice { ifname: "net1".into(), pci: pci.into() }.to_string();
+        assert_eq!(
+            [device("0000:00:05.0"), device("")],
+            ["PCI device 0000:00:05.0", "a device"]
+                .map(|device| format!("{device} as net1, which a program in user space has: nothing is moved"))
+        );
+    }
+}

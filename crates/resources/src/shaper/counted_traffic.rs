@@ -133,6 +133,14 @@ mod tests {
     }
 
     #[test]
+    fn a_dry_run_names_the_subnets() {
+        let subnets = vec!["10.0.0.0/8".parse().unwrap(), "fd00::/8".parse().unwrap()];
+        assert_eq!(CountedTraffic::Only(subnets.clone()).to_string(), ", only 10.0.0.0/8, fd00::/8");
+        assert_eq!(CountedTraffic::Except(subnets).to_string(), ", except 10.0.0.0/8, fd00::/8");
+        assert_eq!(CountedTraffic::All.to_string(), "");
+    }
+
+    #[test]
     fn the_rest_is_not_limited_where_subnets_are_and_limited_where_they_are_not() {
         let subnets = texts(&["fd00::/8", "10.0.0.0/8"]);
         let rules = CountedTraffic::checked(&subnets, &[]).unwrap().of_egress(7);

@@ -367,3 +367,22 @@ fn sweep_host_end(host: &Netlink, link: &Link, stale: &[Link]) -> Result<()> {
     let names: Vec<String> = stale.iter().map(|ifb| ifb.name.clone()).collect();
     delete_ingress(host, link, &names)
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    #[test]
+    fn a_dry_run_names_the_limit_or_says_that_there_is_none() {
+        let limit = RateLimit::checked(8_000_000, 800_000, Duration::from_millis(25), false).unwrap();
+        let counted = CountedTraffic::Only(vec!["10.0.0.0/8".parse().unwrap()]);
+        let shown = |limit| EgressLimit { ifname: "eth0".into(), limit, counted: counted.clone() }.to_string();
+        assert_eq!(
+            shown(Some(limit.clone())),
+            format!("limit of traffic from eth0, by an ifb: {limit}, only 10.0.0.0/8")
+        );
+        assert_eq!(shown(None), "no limit of traffic from eth0");
+    }
+}
