@@ -216,8 +216,8 @@ pub const SOURCE_ROUTING: [Tampering; 6] = [
         "routing rule of eth0: wanted from fd00:77::2/128 lookup 101, found [7]",
     ),
     Tampering::inside(
-        "ip route del default table 100",
-        "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1 scope 0 table 100",
+        "ip route replace default via 10.77.0.7 dev eth0 table 100",
+        "route of eth0: wanted 0.0.0.0/0 via 10.77.0.1 scope 0 table 100, found [0.0.0.0/0 via 10.77.0.7 scope 0 table 100]",
     ),
     Tampering::inside("ip -6 route del fd09::/64 table 101", "route of eth0: wanted fd09::/64 via fe80::9 metric 8"),
     Tampering::inside(

@@ -250,6 +250,22 @@ fn a_missing_subnet_env_is_an_error_with_its_path() {
     assert!(stored_files(&host).is_empty());
 }
 
+/// The delegate has its rules restored.
+#[test]
+fn a_restore_reaches_the_delegate() {
+    let host = Host::new();
+    let container = Host::new().container();
+    let subject = flannel().at(host.dir()).with("delegate", json!({"ipMasq": true, "ipMasqBackend": "nftables"}));
+    let result = subject.add(&host, "c-one", &container);
+    let rules = || host.sh("nft list ruleset");
+    let before = rules();
+    host.sh("nft flush ruleset");
+    let prev = [("prevResult", result.clone())];
+    subject.call(&host, "RESTORE", "c-one", &container.path(), &prev).ok();
+    assert!(before.contains("masquerade") && rules() == before, "{before}\n{}", rules());
+    subject.check(&host, "c-one", &container, &result).ok();
+}
+
 #[test]
 fn gc_deletes_only_invalid_attachments() {
     let host = Host::new();
@@ -411,7 +427,7 @@ fn an_upstream_file_of_a_running_interface_is_not_used_for_another() {
     // No other container runs, so it cannot belong to another one.
     subject.add(&host, "c-one", &container);
     unmark(&host.dir().join("flannel/c-one"));
-    container.sh("ip link delete eth0");
+    container.sh("ip link set lo up; ip link delete eth0");
     subject.call(&host, "DEL", "c-one", &container.path(), &[]).ok();
     assert!(stored_files(&host).is_empty());
 }

@@ -11,8 +11,8 @@ use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{firewall, publishing};
 use cnikit_tests::way::{Way, on_path, script};
-use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed};
-use cnikit_tests::{bin, dual_stack, subject};
+use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed, with_read_only_sysctls};
+use cnikit_tests::{bin, dual_stack, one_family, subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -282,6 +282,58 @@ fn upstream_and_ours_delete_each_others_attachments_without_trace() {
             is_deleted_by_the_other(&subject, plugins, plugins, false);
         }
     }
+}
+
+/// The kernel refuses such a route only after the interface is made.
+#[test]
+fn a_route_with_host_bits_is_refused() {
+    let host = Host::new();
+    let mut ipam = one_family();
+    ipam["routes"] = json!([{"dst": "10.9.0.7/16"}]);
+    let subject = subject("bridge", json!({"ipam": ipam})).at(host.dir());
+    let (code, text) = subject.call(&host, "ADD", "c-one", &host.container().path(), &[]).refused();
+    assert!(code == 7 && text.contains("the route to 10.9.0.7/16 has host bits: its network is 10.9.0.0/16"), "{text}");
+}
+
+#[test]
+fn an_address_of_the_bridge_is_refused_for_a_container() {
+    let host = Host::new();
+    host.sh("ip link add cni0 type bridge && ip address add 10.77.0.2/24 dev cni0");
+    let subject = subject("bridge", json!({"ipam": one_family()})).at(host.dir());
+    let (code, text) = subject.call(&host, "ADD", "c-one", &host.container().path(), &[]).refused();
+    assert!(
+        code == 101 && text.contains("the container cannot have 10.77.0.2: the host has it on cni0"),
+        "{code} {text}"
+    );
+}
+
+/// Any neighbour could redirect the container's traffic (CVE-2020-10749).
+#[test]
+fn where_router_advertisements_cannot_be_refused_add_fails_unless_ipv6_is_off() {
+    let host = Host::new();
+    let container = host.container();
+    let add = |bridge: &str| {
+        let subject = subject("bridge", json!({"bridge": bridge})).at(host.dir());
+        with_read_only_sysctls(&host, &subject, "ADD", "c-one", &container.path())
+    };
+    let (is_done, text) = add("cni0");
+    assert!(!is_done && text.contains("router advertisements from any neighbour would be accepted"), "{text}");
+    let switch_off = "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6";
+    host.sh(switch_off);
+    container.sh(switch_off);
+    let (is_done, text) = add("cni1");
+    assert!(is_done, "{text}");
+}
+
+#[test]
+fn loopback_refuses_an_address_that_is_not_of_loopback() {
+    let host = Host::new();
+    let container = host.container();
+    container.sh("ip address add 192.0.2.7/24 dev lo");
+    let subject = subject("loopback", json!({}));
+    let (code, text) = subject.call(&host, "ADD", "c-one", &container.path(), &[]).refused();
+    assert!(code == 101 && text.contains("found with non-loopback address"), "{code} {text}");
+    assert!(container.sh("ip -o link show lo").contains("state DOWN"));
 }
 
 #[test]

@@ -176,6 +176,7 @@ fn whatever_the_container_did_to_it_the_host_has_it_back_as_it_was() {
         "ip link set eth0 down; ip link set eth0 name wire0; ip link add eth0 type veth peer name other0",
         "ip link add br0 type bridge; ip link set eth0 master br0",
         "ip link add above0 link eth0 type macvlan; ip link set above0 up",
+        "ip link add below1 type ifb; ip link add above1 link below1 type macvlan",
         "ip address add 192.0.2.7/24 dev eth0; ip route add 203.0.113.0/24 dev eth0",
         "ip link set eth0 xdp off; tc qdisc add dev eth0 clsact",
     ] {
@@ -185,6 +186,7 @@ fn whatever_the_container_did_to_it_the_host_has_it_back_as_it_was() {
         scene.del();
         scene.assert_given_back(line);
         assert!(!scene.container.try_sh("ip link show above0").0, "{line}: nothing stays connected with it");
+        assert_eq!(scene.container.try_sh("ip link show above1").0, line.contains("above1"), "{line}");
     }
 }
 
@@ -227,6 +229,22 @@ fn a_link_in_the_place_of_a_device_that_the_container_moved_away_and_back_is_not
     scene.assert_absent();
 }
 
+/// The device has its number in the other namespace too.
+#[test]
+fn a_link_in_the_place_of_a_device_that_the_container_moved_on_is_not_taken() {
+    let scene = Scene::new();
+    scene.add();
+    let shown = scene.container.sh("ip -o link show eth0");
+    let (index, _) = shown.split_once(':').unwrap();
+    let nested = scene.host.container();
+    scene.container.sh(&format!("ip link set eth0 netns {}", nested.path()));
+    scene.container.sh(&format!("ip link add eth0 index {index} type veth peer name peer0"));
+    scene.del();
+    let links = scene.container.sh("ip -o link");
+    assert!(links.contains("eth0@peer0"), "it is the container's: {links}");
+    scene.assert_absent();
+}
+
 /// The container has a link with the number that the device has on the host.
 #[test]
 fn a_device_with_another_number_in_the_container_is_given_back_whatever_the_container_did_to_it() {
@@ -240,6 +258,49 @@ fn a_device_with_another_number_in_the_container_is_given_back_whatever_the_cont
     scene.assert_given_back("after DEL");
     let links = scene.container.sh("ip -o link");
     assert!(links.contains("there0") && links.contains("eth0") && !links.contains("away"), "{links}");
+}
+
+/// The ADD of a killed call: it had moved the device, and not written down its number in the container.
+#[test]
+fn a_device_whose_number_in_the_container_is_not_known_is_given_back() {
+    let scene = Scene::new();
+    scene.add();
+    let file = state_file(&scene.named());
+    let mut stored: Value = serde_json::from_slice(&std::fs::read(&file).unwrap()).unwrap();
+    assert!(stored["state"]["identity"]["inside"].take().is_u64(), "{stored}");
+    std::fs::write(&file, stored.to_string()).unwrap();
+    scene.del();
+    scene.assert_given_back("after DEL");
+}
+
+#[test]
+fn a_port_of_a_bridge_is_one_again() {
+    let scene = Scene::new();
+    scene.host.sh("ip link add of0 type bridge && ip link add other0 type bridge && ip link set dev0 master of0");
+    let master = || scene.host.sh("ip -o link show dev0").contains("master of0");
+    assert!(master());
+    scene.add();
+    scene.del();
+    assert!(master(), "{}", scene.host.sh("ip -o link show dev0"));
+    // An operator took it back, and made it a port of another bridge.
+    scene.add();
+    scene.container.sh(&format!("ip link set eth0 netns {} name dev0", scene.host.path()));
+    scene.host.sh("ip link set dev0 master other0");
+    scene.del();
+    assert!(master(), "{}", scene.host.sh("ip -o link show dev0"));
+}
+
+#[test]
+fn an_address_that_the_host_refuses_by_then_does_not_make_del_fail() {
+    let scene = Scene::new();
+    scene.add();
+    scene.host.sh("echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6");
+    let conf = scene.named().conf.to_string();
+    let path = scene.container.path();
+    let output = scene.named().call_raw(&scene.host, "DEL", "c-one", &path, conf.as_bytes(), &[("CNI_LOG", "info")]);
+    assert_eq!(output.exit, 0, "{output:?}");
+    assert!(output.stderr.contains("2001:db8::1/64") && output.stderr.contains("is not given back"), "{output:?}");
+    assert!(scene.host.sh("ip -o address show dev dev0").contains("192.0.2.1/24"));
 }
 
 #[test]

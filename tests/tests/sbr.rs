@@ -5,7 +5,7 @@ use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{ROUTED_INTERFACE, addressed, routed_interface, source_routing};
 use cnikit_tests::state_files::{changes_nothing_in_a_dry_run, forgets_an_earlier_boot, state_file};
 use cnikit_tests::world::{UNTIL_DETECTED, ping, ping_once, undisturbed, world};
-use cnikit_tests::{bin, subject};
+use cnikit_tests::{bin, references, subject};
 use serde_json::{Value, json};
 
 /// sbr with these keys, on this host, behind a plugin that made `eth0` with addresses and routes of both families.
@@ -172,6 +172,18 @@ fn static_gateways_replace_those_of_the_addresses() {
 }
 
 #[test]
+fn a_gateway_in_no_subnet_is_on_the_link() {
+    let scene = Scene::new();
+    scene.add(&json!({"gateways": ["198.51.100.1", "fd00:77::9"]}));
+    let default = |family: &str, table| scene.container.sh(&format!("ip {family} route show default table {table}"));
+    assert_eq!(default("-4", 100).trim_end(), "default via 198.51.100.1 dev eth0 proto 203 onlink");
+    let near = default("-6", 101);
+    assert!(near.contains("via fd00:77::9 dev eth0 proto 203") && !near.contains("onlink"), "{near}");
+    scene.del();
+    scene.assert_given_back("after DEL");
+}
+
+#[test]
 fn source_hints_keep_the_subnets_in_the_main_table() {
     let scene = Scene::new();
     scene.add(&json!({"addSourceHints": true}));
@@ -181,6 +193,46 @@ fn source_hints_keep_the_subnets_in_the_main_table() {
     assert!(!scene.has("ip -6 route", "proto kernel metric 256 pref medium\nfd09"));
     scene.del();
     scene.assert_given_back("after DEL");
+}
+
+#[test]
+fn each_subnet_of_an_interface_has_a_hint() {
+    let scene = Scene::with("ip address add fd00:99::5/64 dev eth0 nodad");
+    let mut result = addressed();
+    result["ips"].as_array_mut().unwrap().push(json!({"address": "fd00:99::5/64", "interface": 1}));
+    let text = result.to_string().replace("$NETNS", &scene.container.path());
+    let prev = [("prevResult", serde_json::from_str(&text).unwrap())];
+    let sbr = scene.sbr(&json!({"addSourceHints": true}));
+    sbr.call(&scene.host, "ADD", "c-one", &scene.container.path(), &prev).ok();
+    for (subnet, source) in [("fd00:77::/64", "fd00:77::2"), ("fd00:99::/64", "fd00:99::5")] {
+        assert!(scene.has("ip -6 route", &format!("{subnet} dev eth0 proto 203 src {source}")), "{subnet}");
+    }
+    scene.del();
+    scene.assert_given_back("after DEL");
+}
+
+/// Upstream's plugin stores nothing. Each other rule differs from its rules in one thing.
+#[test]
+fn rules_of_upstream_go_with_our_del_and_others_stay() {
+    for upstream in references() {
+        let scene = Scene::with(
+            "ip rule add from 192.0.2.7 lookup 120 protocol 0 priority 401; \
+             ip rule add from 10.77.0.2 fwmark 7 lookup 120 protocol 0 priority 402; \
+             ip rule add from 10.77.0.2 lookup main protocol 0 priority 403; \
+             ip rule add from 10.77.0.2 lookup 120 protocol 77 priority 404",
+        );
+        let rules = || scene.container.sh("ip rule; ip -6 rule");
+        let before = rules();
+        assert_eq!(before.matches("from 10.77.0.2").count(), 3, "{before}");
+        let ours = scene.sbr(&json!({"cniVersion": "1.0.0"}));
+        let result = ours.in_directory(upstream.clone()).add(&scene.host, "c-one", &scene.container);
+        assert_eq!(rules().lines().count(), before.lines().count() + 2, "{}: {}", upstream.display(), rules());
+        let call = |prev: &[(&str, Value)]| ours.call(&scene.host, "DEL", "c-one", &scene.container.path(), prev).ok();
+        call(&[]);
+        assert_ne!(rules(), before, "without prevResult the path may be another container's");
+        call(&[("prevResult", result)]);
+        assert_eq!(rules(), before, "{}", upstream.display());
+    }
 }
 
 /// `prevResult` names a link-local address too, which then has a table as any other.
@@ -360,6 +412,34 @@ fn gc_gives_back_what_is_not_valid_and_leaves_the_others() {
     assert!(scene.has("ip rule", "proto 203"));
     gc(json!([]));
     scene.assert_given_back("after GC");
+}
+
+/// Podman starts a container anew under its ID, also if the DEL of the one before it was lost.
+#[test]
+fn what_is_stored_of_a_container_that_has_ended_is_not_given_to_the_next_one() {
+    let Scene { host, container, .. } = Scene::with("ip route add 10.88.0.0/16 via 10.77.0.1");
+    sbr(&host, &json!({})).add(&host, "c-one", &container);
+    drop(container);
+    let container = sbr(&host, &json!({})).container(&host);
+    container.sh(UNTIL_DETECTED);
+    let scene = Scene { inside: HostSnapshot::inside(&container), container, host };
+    scene.add(&json!({}));
+    scene.del();
+    scene.assert_given_back("after DEL");
+}
+
+#[test]
+fn an_add_of_an_interface_that_lost_its_addresses_takes_back_what_an_earlier_one_made() {
+    let scene = Scene::new();
+    scene.add(&json!({}));
+    let mut result = addressed();
+    result["ips"] = json!([{"address": "10.78.0.2/24", "interface": 0}]);
+    let text = result.to_string().replace("$NETNS", &scene.container.path());
+    let prev = [("prevResult", serde_json::from_str(&text).unwrap())];
+    scene.sbr(&json!({})).call(&scene.host, "ADD", "c-one", &scene.container.path(), &prev).ok();
+    HostSnapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after the second ADD");
+    scene.del();
+    scene.assert_given_back("after DEL");
 }
 
 #[test]

@@ -317,6 +317,43 @@ fn with_enabledad_add_waits_for_a_detection_that_takes_seven_seconds() {
     subject.check(&host, "c-one", &container, &result).ok();
 }
 
+/// Here it takes a minute, of an address that was added again.
+#[test]
+fn check_waits_two_seconds_for_duplicate_address_detection() {
+    let host = Host::new();
+    let container = host.container();
+    let subject = bridge().at(host.dir());
+    let result = subject.add(&host, "c-one", &container);
+    container.sh("cd /proc/sys/net/ipv6/conf/eth0; echo 1 >accept_dad; echo 60 >dad_transmits");
+    container.sh("ip -6 address del fd00:77::2/64 dev eth0; ip -6 address add fd00:77::2/64 dev eth0");
+    let begin = Instant::now();
+    let (_, text) = subject.call(&host, "CHECK", "c-one", &container.path(), &[("prevResult", result)]).refused();
+    assert!(begin.elapsed() >= Duration::from_secs(2), "{:?}", begin.elapsed());
+    assert!(text.contains("wanted fd00:77::2/64 usable, found it under duplicate address detection"), "{text}");
+}
+
+/// A port does not route, and the kernel would give it an anycast address for each of its own, which delays DEL.
+#[test]
+fn the_hosts_end_forwards_with_ptp_and_not_on_a_bridge() {
+    for (subject, wanted) in [(bridge(), "0"), (ptp(), "1")] {
+        let host = Host::new();
+        host.sh("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding");
+        let subject = subject.at(host.dir());
+        subject.add(&host, "c-one", &host.container());
+        let forwards = host
+            .sh("cat /proc/sys/net/ipv6/conf/$(ip -o link show type veth | cut -d' ' -f2 | cut -d@ -f1)/forwarding");
+        assert_eq!(forwards.trim(), wanted, "{}", subject.plugin);
+    }
+}
+
+#[test]
+fn the_route_of_the_host_to_a_container_on_ptp_is_the_hosts_alone() {
+    let host = Host::new();
+    let subject = ptp().at(host.dir());
+    subject.add(&host, "c-one", &host.container());
+    assert!(host.sh("ip route show 10.77.0.2").contains(" scope host"), "{}", host.sh("ip route"));
+}
+
 #[test]
 fn a_dual_stack_add_does_not_wait_for_duplicate_address_detection() {
     for subject in [bridge(), ptp()] {

@@ -6,6 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{INTERFACE, interface_result, tuned};
+use cnikit_tests::world::with_read_only_sysctls;
 use cnikit_tests::{bin, subject, traced};
 use serde_json::{Value, json};
 
@@ -212,17 +213,9 @@ fn a_value_that_cannot_be_restored_blocks_no_other() {
 fn del_fails_while_sysctls_cannot_be_written_and_the_next_one_gives_them_back() {
     let scene = Scene::new();
     let keys = json!({"sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
-    let subject = scene.tuning(keys.clone());
     scene.add(keys.clone());
-    let conf = scene.host.dir().join("conf");
-    fs::write(&conf, subject.conf.to_string()).unwrap();
-    let (is_done, text) = scene.host.try_sh(&format!(
-        "unshare --mount sh -c 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
-         CNI_COMMAND=DEL CNI_CONTAINERID=c-one CNI_IFNAME=eth0 CNI_NETNS={} CNI_PATH={bin} {bin}/tuning' <{}",
-        scene.container.path(),
-        conf.display(),
-        bin = subject.bin.display()
-    ));
+    let subject = scene.tuning(keys.clone());
+    let (is_done, text) = with_read_only_sysctls(&scene.host, &subject, "DEL", "c-one", &scene.container.path());
     assert!(!is_done && text.contains("Read-only file system"), "{text}");
     assert_eq!(scene.sysctl("net.core.somaxconn"), "100");
     scene.del(keys);
@@ -504,6 +497,30 @@ fn a_file_of_a_later_release_refuses_an_add_and_holds_no_del_up() {
     fs::write(&file, later.replace(r#""network":"testnet""#, r#""network":"othernet""#)).unwrap();
     scene.del(keys);
     assert_eq!(scene.stored_files(), ["c-one_eth0.json"], "that of another network's attachment");
+}
+
+/// The name of its network was changed by hand.
+#[test]
+fn a_file_that_names_another_network_stays_and_nothing_is_given_back() {
+    let scene = Scene::new();
+    let keys = json!({"mtu": 1400});
+    scene.add(keys.clone());
+    let file = scene.host.dir().join("tuning/c-one_eth0.json");
+    let anothers = fs::read_to_string(&file).unwrap().replace(r#""network":"testnet""#, r#""network":"othernet""#);
+    fs::write(&file, anothers).unwrap();
+    scene.del(keys);
+    assert_eq!(scene.stored_files(), ["c-one_eth0.json"]);
+    assert!(scene.link().contains("mtu 1400 "));
+}
+
+#[test]
+fn sysctls_that_have_their_values_already_need_no_file() {
+    let scene = Scene::new();
+    fs::write(scene.host.dir().join("tuning"), "no directory").unwrap();
+    let keys = |value: &str| json!({"sysctl": {"net.core.somaxconn": value}, "restoreSysctls": true});
+    scene.add(keys(&scene.sysctl("net.core.somaxconn")));
+    let (code, text) = scene.refused(keys("100"));
+    assert!(code == 100 && text.contains("Not a directory"), "{code} {text}");
 }
 
 /// The record is written, named and synced before the first change; the link is changed by one message.
