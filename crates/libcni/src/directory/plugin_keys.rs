@@ -289,6 +289,7 @@ mod tests {
     #[test]
     fn at_most_the_given_number_is_found() {
         assert_eq!(unknown(r#"{"a": 1, "b": 1, "c": 1, "d": 1}"#).len(), 3);
+        assert_eq!(errors(r#"{"ranges": [[{}, {}, {}, {}]]}"#).len(), 3);
     }
 
     #[test]

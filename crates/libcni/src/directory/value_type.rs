@@ -327,6 +327,11 @@ mod tests {
             ),
             (
                 "string: MAC",
+                json!("03:00:00:00:00:01"),
+                "expected the MAC address of an interface, found \"03:00:00:00:00:01\"",
+            ),
+            (
+                "string: MAC",
                 json!("00:00:00:00:00:00"),
                 "expected the MAC address of an interface, found \"00:00:00:00:00:00\"",
             ),
