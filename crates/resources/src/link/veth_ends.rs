@@ -116,6 +116,16 @@ mod tests {
     use super::*;
 
     #[test]
+    fn only_a_link_of_that_kind_is_a_veth() {
+        let of_kind = |kind: Option<&str>| {
+            let mut link = Link::default();
+            link.kind = kind.map(str::to_owned);
+            is_veth(&link)
+        };
+        assert_eq!([Some("veth"), Some("macvlan"), None].map(of_kind), [true, false, false]);
+    }
+
+    #[test]
     fn names_and_macs_are_the_tags_own_and_always_the_same() {
         let tag = |ifname: &str| AttachmentId { network: "n1".into(), container: "c1".into(), ifname: ifname.into() };
         assert_eq!(names(&tag("eth0")), names(&tag("eth0")));

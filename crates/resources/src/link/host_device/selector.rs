@@ -325,7 +325,7 @@ mod tests {
             assert!(check_bus_name(name).is_err(), "{name:?}");
             assert!(bus_of(name).is_err(), "{name:?}");
         }
-        for name in ["0000:00:03.0", "mlx5_core.sf.4", "virtio0"] {
+        for name in ["0000:00:03.0", "mlx5_core.sf.4", "virtio0", &"a".repeat(64)] {
             assert_eq!(check_bus_name(name), Ok(()));
         }
         for path in
