@@ -71,6 +71,21 @@ pub fn script(dir: &Path, name: &str, line: &str) {
     fs::set_permissions(&file, fs::Permissions::from_mode(0o755)).unwrap();
 }
 
+/// A line for [`started_by`]: its result cannot be written.
+pub const WITHOUT_RESULT: &str = "exec PLUGIN >/dev/full";
+/// A line for [`started_by`]: no sysctl can be written.
+pub const WITH_READ_ONLY_SYSCTLS: &str = "exec unshare --mount sh -c \
+    'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && exec PLUGIN'";
+
+/// The same plugin, without others in its `CNI_PATH`, started by a line of shell that has its path as `PLUGIN`. The directory goes
+/// with the second value.
+pub fn started_by(subject: &Subject, line: &str) -> (Subject, TempDir) {
+    let dir = tempfile::tempdir().unwrap();
+    let plugin = subject.bin.join(&subject.plugin);
+    script(dir.path(), &subject.plugin, &line.replace("PLUGIN", &plugin.display().to_string()));
+    (subject.in_directory(dir.path()), dir)
+}
+
 /// Both under the name that the administrator chooses, and under that of the variant which has the rules.
 pub fn scripts(dir: &Path, name: &str, line: &str) {
     [name, &name.replace('-', "-nft-")].iter().for_each(|name| script(dir, name, line));

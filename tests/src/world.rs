@@ -145,16 +145,3 @@ pub fn read_all_from(server: SocketAddr) -> Option<String> {
     stream.read_to_string(&mut output).ok()?;
     Some(output)
 }
-
-/// Calls a plugin where `/proc/sys` is read-only. Returns whether it succeeded, and what it printed.
-pub fn with_read_only_sysctls(host: &Host, subject: &Subject, verb: &str, id: &str, netns: &str) -> (bool, String) {
-    let conf = host.dir().join("conf");
-    std::fs::write(&conf, subject.conf.to_string()).unwrap();
-    host.try_sh(&format!(
-        "unshare --mount sh -c 'mount --bind /proc/sys /proc/sys && mount -o remount,bind,ro /proc/sys && \
-         CNI_COMMAND={verb} CNI_CONTAINERID={id} CNI_IFNAME=eth0 CNI_NETNS={netns} CNI_PATH={bin} {bin}/{plugin}' <{}",
-        conf.display(),
-        bin = subject.bin.display(),
-        plugin = subject.plugin
-    ))
-}

@@ -241,6 +241,15 @@ fn a_dry_run_changes_nothing() {
 }
 
 #[test]
+fn the_result_has_the_ifb_with_its_mac() {
+    let scene = Scene::new(both(8_000_000, 80_000));
+    let ifb = &scene.add()["interfaces"][2];
+    let shown = scene.host.sh("ip -o link show type ifb");
+    let [name, mac] = ["name", "mac"].map(|key| ifb[key].as_str().unwrap());
+    assert!(shown.contains(&format!(" {name}: ")) && shown.contains(&format!("link/ether {mac} ")), "{ifb} {shown}");
+}
+
+#[test]
 fn a_burst_smaller_than_a_frame_lets_frames_pass() {
     let scene = Scene::new(both(8_000_000, 8));
     let result = scene.add();

@@ -57,7 +57,7 @@ def states():
     return [state for state in all if state != "Z"], len(all)
 while states()[0]:
     time.sleep(0.01)
-print(states()[1])
+print(states()[1], os.path.getsize("/run/cnikit/children"))
 "#;
 
 #[test]
@@ -74,9 +74,10 @@ fn a_first_process_that_reaps_nothing_is_left_few_zombies() {
         "mount -t tmpfs tmpfs /run && touch /run/c-one && unshare --net=/run/c-one true && exec python3 {dir}/program {} /run/c-one \"$0\"",
         plugin.display()
     );
-    let zombies = host.sh(&format!("unshare --pid --mount-proc --fork --kill-child sh -c '{inside}' '{conf}'"));
-    let zombies: u32 = zombies.trim().parse().unwrap();
-    assert!((8..=16).contains(&zombies), "there are {zombies}");
+    let shown = host.sh(&format!("unshare --pid --mount-proc --fork --kill-child sh -c '{inside}' '{conf}'"));
+    let (zombies, length) = shown.trim().split_once(' ').unwrap();
+    assert!((8..=16).contains(&zombies.parse().unwrap()), "there are {zombies}");
+    assert!(length.parse::<u32>().unwrap() <= 16 * 4, "a place for each of 16 process IDs: {length} bytes");
 }
 
 /// The child is the only process that closes everything, so its `close_range(2)` stands for it.

@@ -17,7 +17,7 @@ use cnikit_tests::campaign_subjects::firewall;
 use cnikit_tests::chain::{RELEASES, stays_true};
 use cnikit_tests::mixed::UpstreamRelease;
 use cnikit_tests::way::Way::{self, IptablesLegacy, IptablesNft, Nftables};
-use cnikit_tests::way::{PROGRAMS, noting, on_path, script, scripts, started};
+use cnikit_tests::way::{PROGRAMS, WITHOUT_RESULT, noting, on_path, script, scripts, started, started_by};
 use cnikit_tests::world::{WORLD, ping_briefly, ping_once, undisturbed, world};
 use cnikit_tests::{bin, references, subject};
 use serde_json::{Value, json};
@@ -1142,21 +1142,13 @@ fn sources_with_reloaded_markers_are_removed_with_their_container() {
     assert!(!host.sh(&format!("nft list {table}")).contains("saddr"));
 }
 
-/// A directory with a firewall whose result cannot be written.
-fn without_result() -> TempDir {
-    let dir = tempfile::tempdir().unwrap();
-    script(dir.path(), "firewall", &format!("exec {} > /dev/full", bin().join("firewall").display()));
-    dir
-}
-
 /// If the result cannot be written, the ADD failed.
 #[test]
 fn an_add_that_cannot_write_its_result_opens_no_running_container() {
     let host = Host::new();
     let net = Net::new(&host, Nftables, 77, json!({"ingressPolicy": "isolated"}));
     let one = net.attach("c-one");
-    let dir = without_result();
-    let lost = net.firewall.with("ingressPolicy", json!("open")).in_directory(dir.path());
+    let (lost, _dir) = started_by(&net.firewall.with("ingressPolicy", json!("open")), WITHOUT_RESULT);
     let prev = ("prevResult", one.result.clone());
     let output = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev]);
     assert_ne!(output.exit, 0, "{output:?}");
@@ -1434,8 +1426,7 @@ fn an_add_that_fails_leaves_sources_in_the_zone_where_they_were() {
     let (bus, _running) = with_firewalld(&host);
     let net = Net::new(&host, Nftables, 77, json!({})).on_bus(&bus, "firewalld");
     let one = net.attach("c-one");
-    let dir = without_result();
-    let lost = net.firewall.with("firewalldZone", json!("internal")).in_directory(dir.path());
+    let (lost, _dir) = started_by(&net.firewall.with("firewalldZone", json!("internal")), WITHOUT_RESULT);
     for was_in_zone in [true, false] {
         let prev = || ("prevResult", one.result.clone());
         let output = lost.call(&host, "ADD", "c-one", &one.container.path(), &[prev()]);

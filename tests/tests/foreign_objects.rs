@@ -10,8 +10,8 @@ use cnikit_testkit::life::SHARED;
 use cnikit_testkit::snapshot::HINTS;
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{firewall, publishing};
-use cnikit_tests::way::{Way, on_path, script};
-use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed, with_read_only_sysctls};
+use cnikit_tests::way::{WITH_READ_ONLY_SYSCTLS, WITHOUT_RESULT, Way, on_path, started_by};
+use cnikit_tests::world::{UNTIL_DETECTED, ping, undisturbed};
 use cnikit_tests::{bin, dual_stack, one_family, subject};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -314,15 +314,15 @@ fn where_router_advertisements_cannot_be_refused_add_fails_unless_ipv6_is_off() 
     let container = host.container();
     let add = |bridge: &str| {
         let subject = subject("bridge", json!({"bridge": bridge})).at(host.dir());
-        with_read_only_sysctls(&host, &subject, "ADD", "c-one", &container.path())
+        let (unable, _dir) = started_by(&subject, WITH_READ_ONLY_SYSCTLS);
+        unable.call(&host, "ADD", "c-one", &container.path(), &[])
     };
-    let (is_done, text) = add("cni0");
-    assert!(!is_done && text.contains("router advertisements from any neighbour would be accepted"), "{text}");
+    let (_, text) = add("cni0").refused();
+    assert!(text.contains("router advertisements from any neighbour would be accepted"), "{text}");
     let switch_off = "echo 1 >/proc/sys/net/ipv6/conf/default/disable_ipv6";
     host.sh(switch_off);
     container.sh(switch_off);
-    let (is_done, text) = add("cni1");
-    assert!(is_done, "{text}");
+    add("cni1").ok();
 }
 
 #[test]
@@ -621,10 +621,7 @@ impl Neighbours<'_> {
 
     /// An ADD whose result cannot be written is undone after everything is made.
     fn fail(&self, subject: &Subject, container: &Container) {
-        let dir = tempfile::tempdir().unwrap();
-        let plugin = subject.bin.join(&subject.plugin);
-        script(dir.path(), &subject.plugin, &format!("exec {} >/dev/full", plugin.display()));
-        let lost = subject.in_directory(dir.path());
+        let (lost, _dir) = started_by(subject, WITHOUT_RESULT);
         assert_ne!(lost.call(self.host, "ADD", "c-lost", &container.path(), &[]).exit, 0);
     }
 }

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt;
 
 use cnikit_testkit::{Container, Host, HostSnapshot, Subject};
 use cnikit_tests::campaign_subjects::{INTERFACE, interface_result, tuned};
-use cnikit_tests::world::with_read_only_sysctls;
+use cnikit_tests::way::{WITH_READ_ONLY_SYSCTLS, started_by};
 use cnikit_tests::{bin, subject, traced};
 use serde_json::{Value, json};
 
@@ -214,9 +214,9 @@ fn del_fails_while_sysctls_cannot_be_written_and_the_next_one_gives_them_back() 
     let scene = Scene::new();
     let keys = json!({"sysctl": {"net.core.somaxconn": "100"}, "restoreSysctls": true});
     scene.add(keys.clone());
-    let subject = scene.tuning(keys.clone());
-    let (is_done, text) = with_read_only_sysctls(&scene.host, &subject, "DEL", "c-one", &scene.container.path());
-    assert!(!is_done && text.contains("Read-only file system"), "{text}");
+    let (unable, _dir) = started_by(&scene.tuning(keys.clone()), WITH_READ_ONLY_SYSCTLS);
+    let (_, text) = unable.call(&scene.host, "DEL", "c-one", &scene.container.path(), &[]).refused();
+    assert!(text.contains("Read-only file system"), "{text}");
     assert_eq!(scene.sysctl("net.core.somaxconn"), "100");
     scene.del(keys);
     scene.assert_given_back("after the second DEL");

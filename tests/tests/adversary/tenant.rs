@@ -1,6 +1,7 @@
 //! A tenant chooses the values of runtimeConfig, `args` and `CNI_ARGS`.
 
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject};
+use cnikit_tests::way::{WITHOUT_RESULT, started_by};
 use cnikit_tests::{MASTER, dual_stack, subject, written_down};
 use serde_json::{Value, json};
 
@@ -519,6 +520,19 @@ mod requested_macs {
         HostSnapshot::of(&host).assert_unchanged_since(&before, &["tuning"], "the port's alias is as before");
         is_held(&host, &own, "testnet/c-one/eth0, by port veth");
         tune(&host, &tuned, "ADD", ("c-two", &two, &second)).ok();
+    }
+
+    /// Its last step has succeeded by then.
+    #[test]
+    fn tuning_that_cannot_write_its_result_gives_the_ports_alias_back() {
+        let host = Host::new();
+        let one = host.container();
+        let first = layer2().add(&host, "c-one", &one);
+        let before = HostSnapshot::of(&host);
+        let tuned = tuning(&host, Place::RuntimeConfig, MAC);
+        let (lost, _dir) = started_by(&tuned, WITHOUT_RESULT);
+        assert_ne!(tune(&host, &lost, "ADD", ("c-one", &one, &first)).exit, 0);
+        HostSnapshot::of(&host).assert_unchanged_since(&before, &["tuning"], "after a failed ADD");
     }
 
     /// Otherwise the network that attached the container would no longer find its host end.

@@ -467,6 +467,11 @@ fcntl.ioctl(file, 0x400454ca, struct.pack(\"16sH22x\", b\"eth0\", 0x1002))'"
     assert!(has(["{ relabelfrom }", &pair]), "{log}");
     subject.del(&host, "c-one", &container, &result);
     assert_eq!(container.links(), [""; 0]);
+    let several = subject.with("multiQueue", json!(true));
+    let result = several.add(&host, "c-one", &container);
+    let shown = container.sh("ip -d link show eth0");
+    assert!(shown.contains(" vnet_hdr on multi_queue ") || shown.contains(" vnet_hdr off multi_queue "), "{shown}");
+    several.del(&host, "c-one", &container, &result);
     let unknown = subject.with("selinuxContext", json!("nonsense"));
     let (code, text) = unknown.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
     assert!(code == 7 && text.contains("\"nonsense\" is not a label of this node's policy"), "{code} {text}");

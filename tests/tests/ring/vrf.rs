@@ -10,7 +10,7 @@ use cnikit_testkit::life;
 use cnikit_testkit::need::Need;
 use cnikit_testkit::transcripts::survives;
 use cnikit_testkit::{CallOutput, Container, Host, HostSnapshot, Subject, errno, fault, flood, kill};
-use cnikit_tests::campaign_subjects::{crowded_vrf_member, vrf_member};
+use cnikit_tests::campaign_subjects::{addressed, crowded_vrf_member, vrf_member};
 use cnikit_tests::state_files::{
     changes_nothing_in_a_dry_run, forgets_an_earlier_boot, opens_no_spoiled_file, state_file,
 };
@@ -48,6 +48,7 @@ pub(crate) const TESTS: &[Test] = &[
     test!(state_of_an_earlier_boot_is_removed_and_nothing_is_given_back needs Need::VRF),
     test!(a_dry_run_changes_nothing needs Need::VRF),
     test!(a_vrf_of_upstream_that_ours_leaves_last_stays needs Need::VRF),
+    test!(an_attachment_of_upstream_leaves_its_vrf_by_our_del needs Need::VRF),
     test!(a_kernel_without_it_is_named),
 ];
 
@@ -234,6 +235,41 @@ fn what_another_program_made_stays() {
     scene.container.sh("ip link add br0 type bridge && ip link set eth0 master br0");
     scene.call("DEL", "eth0", &keys).ok();
     assert!(scene.has("ip link show master br0", "eth0"), "a member of another master stays there");
+    scene.container.sh("ip link set eth0 nomaster");
+    let keys = json!({"vrfname": "violet"});
+    scene.call("ADD", "eth0", &keys).ok();
+    scene.container.sh("ip link del violet && ip link add violet type vrf table 77");
+    scene.call("DEL", "eth0", &keys).ok();
+    assert!(scene.has("ip -d link show violet", "vrf table 77"), "it has another table than ours had");
+}
+
+/// Upstream stores nothing. Without the MAC of `prevResult` the path may be another container's.
+fn an_attachment_of_upstream_leaves_its_vrf_by_our_del() {
+    let made_with = |mac: &str| {
+        let mut made = addressed();
+        made["cniVersion"] = json!("1.0.0");
+        made["interfaces"][1]["mac"] = json!(mac);
+        made
+    };
+    for upstream in references() {
+        let scene = Scene::with(":");
+        let mut keys = json!({"vrfname": "blue", "cniVersion": "1.0.0"});
+        scene.call_of(&upstream, "ADD", "eth0", &keys).ok();
+        let is_member = || scene.has("ip link show master blue 2>/dev/null || :", "eth0");
+        scene.call("DEL", "eth0", &keys).ok();
+        assert!(is_member(), "{}: without prevResult", upstream.display());
+        keys["prevResult"] = made_with("0a:00:00:00:00:09");
+        scene.call("DEL", "eth0", &keys).ok();
+        assert!(is_member(), "{}: with another MAC", upstream.display());
+        keys["prevResult"] = made_with("0a:00:00:00:00:01");
+        scene.call("DEL", "eth0", &keys).ok();
+        assert!(!scene.has("ip -d link", "vrf table"), "{}", upstream.display());
+        assert!(
+            scene.has("ip route", "10.77.0.0/24 dev eth0"),
+            "{}: its subnet is in the main table",
+            upstream.display()
+        );
+    }
 }
 
 /// Upstream removes a VRF with its last member, ours only one that it made.
