@@ -380,6 +380,7 @@ pub(crate) const ROWS: [Row; 64] = [
             "tenant::tuning_refuses_a_mac_that_is_in_use_on_the_bridge",
             "tenant::the_mac_that_tuning_gave_a_container_is_given_to_no_other",
             "tenant::tuning_of_another_network_leaves_the_ports_alias_alone",
+            "tenant::tuning_that_cannot_write_its_result_gives_the_ports_alias_back",
             "tenant::tuning_compares_no_mac_where_the_host_end_is_no_port_of_a_bridge",
             "tenant::at_most_one_of_many_concurrent_tunings_to_one_mac_succeeds",
             "tenant::on_one_master_the_kernel_refuses_a_mac_that_a_macvlan_or_the_master_has",
