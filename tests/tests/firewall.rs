@@ -1088,9 +1088,7 @@ fn a_del_that_is_killed_before_firewalld_did_its_work_leaves_that_to_the_next() 
     ));
     let firewalld = firewalld.split_whitespace().last().unwrap();
     host.sh(&format!("kill -STOP {firewalld}"));
-    let dir = tempfile::tempdir().unwrap();
-    script(dir.path(), "firewall", &format!("exec timeout -s KILL 3 {}", bin().join("firewall").display()));
-    let killed = net.firewall.in_directory(dir.path());
+    let (killed, _dir) = started_by(&net.firewall, "exec timeout -s KILL 3 PLUGIN");
     drop(killed.call(&host, "DEL", "c-one", "", &[]));
     host.sh(&format!("kill -CONT {firewalld}"));
     net.firewall.call(&host, "DEL", "c-one", "", &[]).ok();

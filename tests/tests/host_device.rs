@@ -117,6 +117,11 @@ impl Scene {
     }
 }
 
+/// The number of a link that `ip -o link show` prints.
+fn number(shown: &str) -> u32 {
+    shown.split_once(':').unwrap().0.parse().unwrap()
+}
+
 #[test]
 fn a_device_is_selected_by_each_of_its_names_and_by_its_address() {
     let scene = Scene::new();
@@ -215,8 +220,7 @@ fn a_link_in_the_place_of_a_device_that_the_container_moved_away_and_back_is_not
     let scene = Scene::new();
     scene.add();
     let nested = scene.host.container();
-    let shown = scene.container.sh("ip -o link show eth0");
-    let (index, _) = shown.split_once(':').unwrap();
+    let index = number(&scene.container.sh("ip -o link show eth0"));
     scene.container.sh(&format!(
         "ip link set eth0 netns {} && ip link add eth0 index {index} address 02:00:5e:10:00:02 type veth peer name peer0 && \
          ip link set eth0 alias dev0",
@@ -234,11 +238,12 @@ fn a_link_in_the_place_of_a_device_that_the_container_moved_away_and_back_is_not
 fn a_link_in_the_place_of_a_device_that_the_container_moved_on_is_not_taken() {
     let scene = Scene::new();
     scene.add();
-    let shown = scene.container.sh("ip -o link show eth0");
-    let (index, _) = shown.split_once(':').unwrap();
+    let index = number(&scene.container.sh("ip -o link show eth0"));
     let nested = scene.host.container();
-    scene.container.sh(&format!("ip link set eth0 netns {}", nested.path()));
-    scene.container.sh(&format!("ip link add eth0 index {index} type veth peer name peer0"));
+    scene.container.sh(&format!(
+        "ip link set eth0 netns {} && ip link add eth0 index {index} type veth peer name peer0",
+        nested.path()
+    ));
     scene.del();
     let links = scene.container.sh("ip -o link");
     assert!(links.contains("eth0@peer0"), "it is the container's: {links}");
@@ -249,8 +254,7 @@ fn a_link_in_the_place_of_a_device_that_the_container_moved_on_is_not_taken() {
 #[test]
 fn a_device_with_another_number_in_the_container_is_given_back_whatever_the_container_did_to_it() {
     let scene = Scene::new();
-    let shown = scene.host.sh("ip -o link show dev0");
-    let (index, _) = shown.split_once(':').unwrap();
+    let index = number(&scene.host.sh("ip -o link show dev0"));
     scene.container.sh(&format!("ip link add there0 index {index} type ifb"));
     scene.add();
     scene.container.sh("ip link set eth0 down; ip link set eth0 name away alias ''; ip link add eth0 type ifb");
@@ -260,7 +264,7 @@ fn a_device_with_another_number_in_the_container_is_given_back_whatever_the_cont
     assert!(links.contains("there0") && links.contains("eth0") && !links.contains("away"), "{links}");
 }
 
-/// The ADD of a killed call: it had moved the device, and not written down its number in the container.
+/// As after an ADD that was killed when it had moved the device and not stored its number in the container.
 #[test]
 fn a_device_whose_number_in_the_container_is_not_known_is_given_back() {
     let scene = Scene::new();
@@ -306,8 +310,7 @@ fn an_address_that_the_host_refuses_by_then_does_not_make_del_fail() {
 #[test]
 fn a_device_whose_number_the_host_has_given_to_another_link_is_given_back_with_another_one() {
     let scene = Scene::new();
-    let shown = scene.host.sh("ip -o link show dev0");
-    let (index, _) = shown.split_once(':').unwrap();
+    let index = number(&scene.host.sh("ip -o link show dev0"));
     scene.add();
     scene.host.sh(&format!("ip link add there0 index {index} type ifb"));
     scene.del();

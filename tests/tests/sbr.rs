@@ -51,6 +51,14 @@ impl Scene {
         self.sbr(&json!({})).call(&self.host, "DEL", "c-one", &self.container.path(), &[]).ok();
     }
 
+    /// The result of the plugin before, with changed addresses.
+    fn prev(&self, change: impl FnOnce(&mut Vec<Value>)) -> [(&'static str, Value); 1] {
+        let mut result = addressed();
+        change(result["ips"].as_array_mut().unwrap());
+        let text = result.to_string().replace("$NETNS", &self.container.path());
+        [("prevResult", serde_json::from_str(&text).unwrap())]
+    }
+
     fn has(&self, line: &str, text: &str) -> bool {
         self.container.sh(line).contains(text)
     }
@@ -198,10 +206,7 @@ fn source_hints_keep_the_subnets_in_the_main_table() {
 #[test]
 fn each_subnet_of_an_interface_has_a_hint() {
     let scene = Scene::with("ip address add fd00:99::5/64 dev eth0 nodad");
-    let mut result = addressed();
-    result["ips"].as_array_mut().unwrap().push(json!({"address": "fd00:99::5/64", "interface": 1}));
-    let text = result.to_string().replace("$NETNS", &scene.container.path());
-    let prev = [("prevResult", serde_json::from_str(&text).unwrap())];
+    let prev = scene.prev(|ips| ips.push(json!({"address": "fd00:99::5/64", "interface": 1})));
     let sbr = scene.sbr(&json!({"addSourceHints": true}));
     sbr.call(&scene.host, "ADD", "c-one", &scene.container.path(), &prev).ok();
     for (subnet, source) in [("fd00:77::/64", "fd00:77::2"), ("fd00:99::/64", "fd00:99::5")] {
@@ -239,11 +244,7 @@ fn rules_of_upstream_go_with_our_del_and_others_stay() {
 #[test]
 fn link_local_gateways_serve_every_address() {
     let scene = Scene::with("ip address add fe80::5/64 dev eth0 nodad");
-    let mut result = addressed();
-    result["ips"].as_array_mut().unwrap().push(json!({"address": "fe80::5/64", "interface": 1}));
-    let text = result.to_string().replace("$NETNS", &scene.container.path());
-    let result: Value = serde_json::from_str(&text).unwrap();
-    let prev = [("prevResult", result)];
+    let prev = scene.prev(|ips| ips.push(json!({"address": "fe80::5/64", "interface": 1})));
     scene.sbr(&json!({})).call(&scene.host, "ADD", "c-one", &scene.container.path(), &prev).ok();
     for (address, table) in [("fd00:77::2", 101), ("fe80::5", 102)] {
         assert!(scene.has("ip -6 rule", &format!("from {address} lookup {table} proto 203")), "{address}");
@@ -432,10 +433,7 @@ fn what_is_stored_of_a_container_that_has_ended_is_not_given_to_the_next_one() {
 fn an_add_of_an_interface_that_lost_its_addresses_takes_back_what_an_earlier_one_made() {
     let scene = Scene::new();
     scene.add(&json!({}));
-    let mut result = addressed();
-    result["ips"] = json!([{"address": "10.78.0.2/24", "interface": 0}]);
-    let text = result.to_string().replace("$NETNS", &scene.container.path());
-    let prev = [("prevResult", serde_json::from_str(&text).unwrap())];
+    let prev = scene.prev(|ips| *ips = vec![json!({"address": "10.78.0.2/24", "interface": 0})]);
     scene.sbr(&json!({})).call(&scene.host, "ADD", "c-one", &scene.container.path(), &prev).ok();
     HostSnapshot::inside(&scene.container).assert_unchanged_since(&scene.inside, &[], "after the second ADD");
     scene.del();

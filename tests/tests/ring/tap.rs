@@ -470,7 +470,7 @@ fcntl.ioctl(file, 0x400454ca, struct.pack(\"16sH22x\", b\"eth0\", 0x1002))'"
     let several = subject.with("multiQueue", json!(true));
     let result = several.add(&host, "c-one", &container);
     let shown = container.sh("ip -d link show eth0");
-    assert!(shown.contains(" vnet_hdr on multi_queue ") || shown.contains(" vnet_hdr off multi_queue "), "{shown}");
+    assert!(shown.contains(" vnet_hdr off multi_queue "), "{shown}");
     several.del(&host, "c-one", &container, &result);
     let unknown = subject.with("selinuxContext", json!("nonsense"));
     let (code, text) = unknown.call(&host, "ADD", "c-two", &container.path(), &[]).refused();
