@@ -247,8 +247,8 @@ pub(crate) fn play(scenario: &Scenario, sides: &[Side], floor: Option<&Side>, ro
     rows.chain(together).collect()
 }
 
-/// The side that is played in a turn of a round. Each begins equally often, and every second round goes backwards: a large program
-/// leaves cold caches to the side that follows it, which has to be one as often as the other.
+/// The side that is played in a turn of a round. Each side begins equally often. Every second round goes backwards, so that each
+/// side follows both its neighbours equally often: a large program leaves cold caches to the next one.
 const fn nth(round: usize, turn: usize, sides: usize) -> usize {
     let turn = if round.is_multiple_of(2) { turn } else { sides - turn };
     (round / 2 + turn) % sides

@@ -51,10 +51,8 @@ mod tests {
     #[test]
     fn a_dry_run_says_that_nothing_is_moved() {
         let device = |pci: &str| UserspaceDevice { ifname: "net1".into(), pci: pci.into() }.to_string();
-        assert_eq!(
-            [device("0000:00:05.0"), device("")],
-            ["PCI device 0000:00:05.0", "a device"]
-                .map(|device| format!("{device} as net1, which a program in user space has: nothing is moved"))
-        );
+        let rest = "as net1, which a program in user space has: nothing is moved";
+        assert_eq!(device("0000:00:05.0"), format!("PCI device 0000:00:05.0 {rest}"));
+        assert_eq!(device(""), format!("a device {rest}"));
     }
 }
