@@ -338,8 +338,9 @@ fn the_hosts_end_forwards_with_ptp_and_not_on_a_bridge() {
     for (subject, wanted) in [(bridge(), "0"), (ptp(), "1")] {
         let host = Host::new();
         host.sh("echo 1 >/proc/sys/net/ipv6/conf/all/forwarding");
+        let container = host.container();
         let subject = subject.at(host.dir());
-        subject.add(&host, "c-one", &host.container());
+        subject.add(&host, "c-one", &container);
         assert_eq!(host.sh("cat /proc/sys/net/ipv6/conf/veth*/forwarding").trim(), wanted, "{}", subject.plugin);
     }
 }
@@ -347,8 +348,9 @@ fn the_hosts_end_forwards_with_ptp_and_not_on_a_bridge() {
 #[test]
 fn the_route_of_the_host_to_a_container_on_ptp_is_the_hosts_alone() {
     let host = Host::new();
+    let container = host.container();
     let subject = ptp().at(host.dir());
-    subject.add(&host, "c-one", &host.container());
+    subject.add(&host, "c-one", &container);
     assert!(host.sh("ip route show 10.77.0.2").contains(" scope host"), "{}", host.sh("ip route"));
 }
 
