@@ -2,10 +2,12 @@
 //!
 //! Comments with three slashes are help texts.
 
+use std::ffi::OsString;
+use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
-use clap::{Arg, Args, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{Args, CommandFactory, FromArgMatches, Parser, Subcommand, ValueEnum};
 use cnikit_netns::Scope;
 use ipnetwork::IpNetwork;
 
@@ -88,25 +90,54 @@ pub(crate) fn parse_vlan_id(text: &str) -> Result<u16, String> {
     }
 }
 
+/// Parses a command line.
+pub(crate) fn parse(arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
+    let brief = brief(arguments).and_then(|mut brief| brief.try_get_matches_from_mut(arguments).ok());
+    // Help and errors are of the complete description.
+    let matches = brief.map_or_else(|| command().try_get_matches_from(arguments), Ok)?;
+    CommandLine::from_arg_matches(&matches)
+}
+
+// The tool with only one command, the first that is named: clap copies the common options to every command. If that word is
+// the value of an option, the real command is unknown here.
+fn brief(arguments: &[OsString]) -> Option<ManuallyDrop<clap::Command>> {
+    // It is not freed, which would take a third of the time of parsing: the process ends soon.
+    let all = ManuallyDrop::new(Command::augment_subcommands(clap::Command::default()));
+    let named = arguments.iter().skip(1).find_map(|word| all.find_subcommand(word))?;
+    Some(ManuallyDrop::new(Common::augment_args(clap::Command::new("cnitool")).subcommand(named.clone())))
+}
+
 /// The commands, with the help of each as it is printed.
 pub(crate) fn command() -> clap::Command {
-    let mut command = CommandLine::command();
-    let common: Vec<Arg> = command.get_arguments().cloned().collect();
+    complete(CommandLine::command())
+}
+
+/// The commands without `help`, which needs no page.
+pub(crate) fn documented() -> clap::Command {
+    complete(CommandLine::command().disable_help_subcommand(true))
+}
+
+// Describes all commands, and hides the options that have no effect in each.
+fn complete(mut command: clap::Command) -> clap::Command {
+    // Commands have their arguments, and the common ones, after this.
+    command.build();
     for (path, options) in WITHOUT_EFFECT {
-        let hidden = common.iter().filter(|option| options.contains(&option.get_id().as_str()));
-        let hidden: Vec<Arg> = hidden.map(|option| option.clone().hide(true)).collect();
-        // A command that has an option of its own does not inherit the one with this name.
+        let hide = |command: clap::Command| {
+            command.mut_args(|argument| {
+                let has_effect = !options.contains(&argument.get_id().as_str());
+                if has_effect { argument } else { argument.hide(true) }
+            })
+        };
         command = match path.split_once(' ') {
-            None => command.mut_subcommand(path, |command| command.args(hidden)),
-            Some((group, name)) => {
-                command.mut_subcommand(group, |group| group.mut_subcommand(name, |command| command.args(hidden)))
-            }
+            None => command.mut_subcommand(path, hide),
+            Some((group, name)) => command.mut_subcommand(group, |group| group.mut_subcommand(name, hide)),
         };
     }
     command
 }
 
 #[derive(Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Command {
     /// Connect a container to a network, and print the result
     #[command(after_help = "Example:\n  cnitool add pods /run/netns/c1")]
@@ -312,6 +343,7 @@ pub(crate) struct Doctor {
 }
 
 #[derive(Clone, Debug, Subcommand)]
+#[command(defer = true)]
 pub(crate) enum Ipam {
     /// Print used and free addresses by range, and the holder of each
     #[command(after_help = "Example:\n  cnitool ipam usage --summary\n  cnitool ipam usage --nodes")]
@@ -684,4 +716,70 @@ pub(crate) enum Shape {
     Delegating,
     /// Implements the protocol itself
     Plain,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    // The command lines in the help of all commands.
+    fn examples(command: &clap::Command) -> Vec<String> {
+        let help = command.get_after_help().map(ToString::to_string).unwrap_or_default();
+        let own = help
+            .lines()
+            .filter_map(|line| line.strip_prefix("  cnitool "))
+            .map(|line| line.replace("the disk burnt", "fire"));
+        own.chain(command.get_subcommands().flat_map(examples)).collect()
+    }
+
+    fn arguments(line: &str) -> Vec<OsString> {
+        ["cnitool"].into_iter().chain(line.split_whitespace()).map(OsString::from).collect()
+    }
+
+    fn complete_parse(arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
+        CommandLine::from_arg_matches(&command().try_get_matches_from(arguments)?)
+    }
+
+    #[test]
+    fn one_command_is_parsed_as_all_commands_parse_it() {
+        let examples = examples(&command());
+        assert!(examples.len() >= 30, "{examples:?}");
+        let examples = examples.iter().map(|line| line.split([';', '&', '>']).next().unwrap());
+        let options = [
+            "--ifname eth1 add pods /ns",
+            "--json list --network add",
+            "add pods /ns --cache-dir add --json",
+            "completion zsh",
+        ];
+        for line in examples.chain(options) {
+            let arguments = arguments(line);
+            let brief = brief(&arguments).unwrap().try_get_matches_from_mut(&arguments).expect(line);
+            let parsed = CommandLine::from_arg_matches(&brief).expect(line);
+            assert_eq!(format!("{parsed:?}"), format!("{:?}", complete_parse(&arguments).expect(line)), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_value_of_an_option_may_be_named_like_a_command() {
+        for line in ["--ifname list add pods /ns", "-i show check --all"] {
+            let arguments = arguments(line);
+            assert!(brief(&arguments).unwrap().try_get_matches_from_mut(&arguments).is_err(), "{line}");
+            let parsed = parse(&arguments).expect(line);
+            assert_eq!(format!("{parsed:?}"), format!("{:?}", complete_parse(&arguments).unwrap()), "{line}");
+        }
+    }
+
+    #[test]
+    fn help_and_errors_are_those_of_the_complete_description() {
+        for line in
+            ["", "--help", "help add", "add --help", "ipam help usage", "add", "add --nosuch", "ad", "--version"]
+        {
+            let arguments = arguments(line);
+            let [short, complete] = [parse(&arguments), complete_parse(&arguments)].map(|parsed| match parsed {
+                Ok(line) => format!("{line:?}"),
+                Err(error) => error.to_string(),
+            });
+            assert_eq!(short, complete, "{line}");
+        }
+    }
 }

@@ -17,7 +17,6 @@ mod stores;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::FromArgMatches;
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use cli::{Command, CommandLine, Config, Ipam, New};
 use commands::{check, config, doctor, gc, init, ipam, list, netns, new_plugin, restore, schema, shell, show, verbs};
@@ -34,8 +33,7 @@ static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let wants_json = arguments.iter().any(|argument| argument == "--json");
-    let parsed = cli::command().try_get_matches_from(arguments);
-    let (common, done) = match parsed.and_then(|matches| CommandLine::from_arg_matches(&matches)) {
+    let (common, done) = match cli::parse(&arguments) {
         Ok(line) => (line.common.clone(), run(&line)),
         Err(error) => (Common { json: wants_json, ..Common::default() }, usage(&error)),
     };

@@ -19,7 +19,7 @@ pub(crate) fn completions(shell: clap_complete::Shell) -> Result {
 pub(crate) fn man(out: Output, dir: &Path) -> Result {
     let failed = |error: std::io::Error| Failure::new(format!("{}: {error}", dir.display()));
     fs::create_dir_all(dir).map_err(failed)?;
-    let command = cli::command().disable_help_subcommand(true);
+    let command = cli::documented();
     clap_mangen::generate_to(command, dir).map_err(failed)?;
     let mut pages = Vec::new();
     for entry in fs::read_dir(dir).map_err(failed)?.flatten() {
