@@ -470,7 +470,7 @@ build_to_measure() {
         cp "$harness" "$of_target/release/cnikit-weigh" "$1/harness"
         bench=$1/harness/cnikit-bench
         # A launcher is known by its size, so it has no symbols.
-        if [ "${CARGO_PROFILE_RELEASE_STRIP:-}" = none ]; then strip "$built/cni-launcher"; fi
+        if [ "${CNIKIT_SYMBOLS:-}" ]; then strip "$built/cni-launcher"; fi
     fi
     CNIKIT_BUILT=$built scripts/install "$1/bin" "$1/tool" >/dev/null
     mkdir "$1/floor"
