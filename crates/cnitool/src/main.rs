@@ -19,16 +19,12 @@ use std::process::ExitCode;
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 use cli::{Command, CommandLine, Config, Ipam, New};
+use cnikit_memory as _;
 use commands::{check, config, doctor, gc, init, ipam, list, netns, new_plugin, restore, schema, shell, show, verbs};
-use dlmalloc::GlobalDlmalloc;
 use failure::{Failure, Result};
 use options::Common;
 use output::format::Output;
 use output::print::{print, print_json, print_to_stderr};
-
-/// The allocator of the plugins too: with musl's own one a list of thousands of attachments takes 1.5 times as long.
-#[global_allocator]
-static ALLOCATOR: GlobalDlmalloc = GlobalDlmalloc;
 
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();

@@ -1,12 +1,7 @@
 //! All plugins in one binary, called by the name of the plugin; and the commands that install it.
 
-mod allocator;
-
-use allocator::Allocator;
 use cnikit::{Chained, Delegating, Entry, InterfaceShape, Ipam};
-
-#[global_allocator]
-static ALLOCATOR: Allocator = Allocator::new();
+use cnikit_memory as _;
 
 /// Every plugin of this binary. Each of them calls the others in this process.
 static ALL: &[Entry] = &[

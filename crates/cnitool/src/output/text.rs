@@ -62,10 +62,14 @@ pub(crate) fn push_toned(text: &str, tone: Tone, onto: &mut String) {
 
 /// The text in one line, without marks that came with it.
 pub(crate) fn one_line(text: Cow<'_, str>) -> Cow<'_, str> {
-    if !text.chars().any(|letter| letter == '\n' || is_mark(letter)) {
+    if !text.contains('\n') && !has_mark(&text) {
         return text;
     }
     Cow::Owned(text.replace('\n', "\\n").replace(is_mark, "\u{fffd}"))
+}
+
+fn has_mark(text: &str) -> bool {
+    !text.is_ascii() && text.contains(is_mark)
 }
 
 fn is_mark(letter: char) -> bool {
@@ -75,7 +79,7 @@ fn is_mark(letter: char) -> bool {
 /// The text as it is printed: control characters escaped, then marks replaced by the terminal's escape sequences.
 pub(crate) fn escaped(text: &str) -> String {
     let mut escaped = printable(text).into_owned();
-    if !escaped.contains(is_mark) {
+    if !has_mark(&escaped) {
         return escaped;
     }
     for (mark, style) in STYLES {

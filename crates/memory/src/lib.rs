@@ -1,5 +1,5 @@
-//! The allocator of the binary: lists of free blocks by size, the first memory in the binary's own data, and dlmalloc for the rest,
-//! behind a lock of one word.
+//! The allocator of each program that links this crate, which are `cni-plugins` and cnitool: lists of free blocks by size, the
+//! first memory in the binary's own data, and dlmalloc for the rest, behind a lock of one word.
 //!
 //! musl's allocator takes a page, by a system call, for each size of object; dlmalloc takes 64 KiB at once. `GlobalDlmalloc`
 //! locks it by a mutex of the C library, which was 15 % of the instructions of an ADD of sbr. Here an allocation without other
@@ -10,7 +10,7 @@
 //! instructions.
 //! A block stays in the list of its size, so the daemon of dhcp has as many as it once needed at the same time.
 //!
-//! A call of a plugin needs 30 to 100 kB. It gets them from [`FirstMemory`], which is mapped when the program is executed: the
+//! A call of a plugin needs 30 to 100 kB. It gets them from `FirstMemory`, which is mapped when the program is executed: the
 //! blocks are next to each other, without headers, so a call touches fewer pages than with dlmalloc, and makes no system calls for
 //! memory.
 #![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
@@ -57,8 +57,11 @@ impl FirstMemory {
     }
 }
 
+#[global_allocator]
+static ALLOCATOR: Allocator = Allocator::new();
+
 /// The memory, and whether a thread is in it.
-pub(crate) struct Allocator {
+struct Allocator {
     is_locked: AtomicBool,
     memory: UnsafeCell<Memory>,
 }
@@ -67,7 +70,7 @@ pub(crate) struct Allocator {
 unsafe impl Sync for Allocator {}
 
 impl Allocator {
-    pub(crate) const fn new() -> Allocator {
+    const fn new() -> Allocator {
         let memory = Memory {
             free: [null_mut(); SIZES + POWERS],
             used: 0,
@@ -281,7 +284,7 @@ unsafe impl GlobalAlloc for Allocator {
 mod tests {
     use super::*;
 
-    /// The allocator of this test program is the one of the binary, so any test uses it; this one from several threads at once.
+    /// The allocator of this program is the one above, so any test uses it; this one from several threads at once.
     #[test]
     fn threads_that_allocate_at_once_do_not_share_memory() {
         let workers: Vec<_> = (0..8_u8)
