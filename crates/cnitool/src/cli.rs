@@ -3,7 +3,6 @@
 //! Comments with three slashes are help texts.
 
 use std::ffi::OsString;
-use std::mem::ManuallyDrop;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -92,19 +91,18 @@ pub(crate) fn parse_vlan_id(text: &str) -> Result<u16, String> {
 
 /// Parses a command line.
 pub(crate) fn parse(arguments: &[OsString]) -> Result<CommandLine, clap::Error> {
-    let brief = brief(arguments).and_then(|mut brief| brief.try_get_matches_from_mut(arguments).ok());
-    // Help and errors are of the complete description.
+    let brief = brief(arguments).and_then(|brief| brief.try_get_matches_from(arguments).ok());
+    // Help and errors show all commands and hide options, so they are made from the complete description.
     let matches = brief.map_or_else(|| command().try_get_matches_from(arguments), Ok)?;
     CommandLine::from_arg_matches(&matches)
 }
 
-// The tool with only one command, the first that is named: clap copies the common options to every command. If that word is
-// the value of an option, the real command is unknown here.
-fn brief(arguments: &[OsString]) -> Option<ManuallyDrop<clap::Command>> {
-    // It is not freed, which would take a third of the time of parsing: the process ends soon.
-    let all = ManuallyDrop::new(Command::augment_subcommands(clap::Command::default()));
+// The tool with only one command, the first that is named, because clap copies the common options to every command. If that
+// word is the value of an option, the real command is unknown here.
+fn brief(arguments: &[OsString]) -> Option<clap::Command> {
+    let all = Command::augment_subcommands(clap::Command::default());
     let named = arguments.iter().skip(1).find_map(|word| all.find_subcommand(word))?;
-    Some(ManuallyDrop::new(Common::augment_args(clap::Command::new("cnitool")).subcommand(named.clone())))
+    Some(Common::augment_args(clap::Command::new("cnitool")).subcommand(named.clone()))
 }
 
 /// The commands, with the help of each as it is printed.
@@ -753,7 +751,7 @@ mod tests {
         ];
         for line in examples.chain(options) {
             let arguments = arguments(line);
-            let brief = brief(&arguments).unwrap().try_get_matches_from_mut(&arguments).expect(line);
+            let brief = brief(&arguments).unwrap().try_get_matches_from(&arguments).expect(line);
             let parsed = CommandLine::from_arg_matches(&brief).expect(line);
             assert_eq!(format!("{parsed:?}"), format!("{:?}", complete_parse(&arguments).expect(line)), "{line}");
         }
@@ -763,7 +761,7 @@ mod tests {
     fn the_value_of_an_option_may_be_named_like_a_command() {
         for line in ["--ifname list add pods /ns", "-i show check --all"] {
             let arguments = arguments(line);
-            assert!(brief(&arguments).unwrap().try_get_matches_from_mut(&arguments).is_err(), "{line}");
+            assert!(brief(&arguments).unwrap().try_get_matches_from(&arguments).is_err(), "{line}");
             let parsed = parse(&arguments).expect(line);
             assert_eq!(format!("{parsed:?}"), format!("{:?}", complete_parse(&arguments).unwrap()), "{line}");
         }
