@@ -16,6 +16,11 @@
 #![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
 #![expect(clippy::cast_ptr_alignment, reason = "small blocks are aligned for addresses")]
 
+#[cfg(target_arch = "x86_64")]
+mod copy;
+#[cfg(all(target_arch = "x86_64", target_env = "musl"))]
+mod start;
+
 use std::alloc::{GlobalAlloc, Layout};
 use std::cell::UnsafeCell;
 use std::ptr::{copy_nonoverlapping, null_mut};

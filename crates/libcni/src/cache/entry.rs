@@ -3,6 +3,7 @@
 //! Upstream ignores members that it does not know, so it reads our files. Our member has the time, the boot and the network
 //! namespace of the ADD, and ends with a checksum of everything before it, so that damage is detected.
 
+use std::array;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use base64ct::{Base64, Encoding};
@@ -26,8 +27,10 @@ const OURS: &str = "cnikit";
 /// version was written have version 1. Later versions end with the checksum too.
 pub(crate) const FORMAT: u64 = 1;
 
-/// The text before the checksum.
+/// The text before the checksum, its hexadecimal digits, and the text after it.
 const SUM: &str = ",\"sum\":\"";
+const DIGITS: usize = 16;
+const CLOSING: &str = "\"}}";
 
 /// The content of one file. Members that it does not have are empty.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -129,7 +132,7 @@ impl Entry {
         let mut text = object(members).to_string();
         text.truncate(text.len() - "}}".len());
         let checksum = checksum(text.as_bytes());
-        format!("{text}{SUM}{checksum:016x}\"}}}}").into_bytes()
+        format!("{text}{SUM}{checksum:016x}{CLOSING}").into_bytes()
     }
 
     /// Parses the content of the file with this name. The error says why it cannot be trusted.
@@ -232,15 +235,44 @@ fn args(conf: &NetConf) -> Vec<(String, String)> {
 
 /// Whether a file agrees with the checksum at its end.
 pub(crate) fn is_undamaged(bytes: &[u8]) -> bool {
-    let end = SUM.len() + 16 + "\"}}".len();
-    let Some(start) = bytes.len().checked_sub(end) else { return false };
-    bytes[start..] == *format!("{SUM}{:016x}\"}}}}", checksum(&bytes[..start])).as_bytes()
+    are_undamaged([bytes])[0]
+}
+
+/// Whether each of the files agrees with the checksum at its end.
+pub(crate) fn are_undamaged<const N: usize>(files: [&[u8]; N]) -> [bool; N] {
+    let end = SUM.len() + DIGITS + CLOSING.len();
+    let parts = files.map(|bytes| bytes.split_at(bytes.len().saturating_sub(end)));
+    let sums = checksums(parts.map(|(summed, _)| summed));
+    array::from_fn(|at| is_end(parts[at].1, sums[at]))
+}
+
+/// Whether this is the end of a file with that checksum.
+fn is_end(end: &[u8], sum: u64) -> bool {
+    let digits = end.strip_prefix(SUM.as_bytes()).and_then(|rest| rest.strip_suffix(CLOSING.as_bytes()));
+    digits.is_some_and(|digits| {
+        let shifts = (0..DIGITS).rev().map(|digit| 4 * digit);
+        digits.iter().copied().eq(shifts.map(|shift| b"0123456789abcdef"[(sum >> shift & 15) as usize]))
+    })
 }
 
 /// FNV-1a of 64 bits: every change of a single byte changes it. It detects damage; it does not stop an attacker, who could write
 /// a whole file.
 fn checksum(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |sum, byte| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3))
+    checksums([bytes])[0]
+}
+
+/// The checksums of several texts, byte by byte in turn.
+fn checksums<const N: usize>(texts: [&[u8]; N]) -> [u64; N] {
+    let with = |sum: u64, byte: u8| (sum ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    let common = texts.map(<[u8]>::len).into_iter().min().unwrap_or_default();
+    let mut sums = [0xcbf2_9ce4_8422_2325; N];
+    let starts = texts.map(|text| &text[..common]);
+    for at in 0..common {
+        for (sum, text) in sums.iter_mut().zip(starts) {
+            *sum = with(*sum, text[at]);
+        }
+    }
+    array::from_fn(|at| texts[at][common..].iter().fold(sums[at], |sum, byte| with(sum, *byte)))
 }
 
 #[cfg(test)]
@@ -250,7 +282,7 @@ impl Entry {
         let text = String::from_utf8(self.to_bytes()).unwrap();
         let (before, _) = text.rsplit_once(SUM).unwrap();
         let summed = before.replace(r#""version":1,"#, version);
-        format!("{summed}{SUM}{:016x}\"}}}}", checksum(summed.as_bytes())).into_bytes()
+        format!("{summed}{SUM}{:016x}{CLOSING}", checksum(summed.as_bytes())).into_bytes()
     }
 }
 
@@ -277,6 +309,26 @@ mod tests {
             },
             has_kind: true,
             version: FORMAT,
+        }
+    }
+
+    #[test]
+    fn each_of_several_files_is_compared_with_its_own_checksum() {
+        let whole = ["net", "longer network", "n", "another"].map(|network| {
+            let network = network.to_owned();
+            Entry { network, ..entry() }.to_bytes()
+        });
+        assert_eq!(are_undamaged(whole.each_ref().map(Vec::as_slice)), [true; 4]);
+        for at in 0..whole.len() {
+            for byte in 0..whole[at].len() {
+                let mut files = whole.clone();
+                files[at][byte] ^= 0x20;
+                let expected = array::from_fn(|one| one != at);
+                assert_eq!(are_undamaged(files.each_ref().map(Vec::as_slice)), expected, "byte {byte} of {at}");
+            }
+            let mut files = whole.clone();
+            files[at].truncate(at);
+            assert_eq!(are_undamaged(files.each_ref().map(Vec::as_slice)), array::from_fn(|one| one != at));
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! There is a second parser for the files because of `cnitool list`: see `docs/adr/0019-summaries-of-the-cache.md`.
 
+use std::array;
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
@@ -12,11 +13,15 @@ use ipnetwork::IpNetwork;
 use serde::Deserialize;
 use serde::de::IgnoredAny;
 
-use crate::cache::entry::{CacheMetadata, Entry, FORMAT, KIND, is_undamaged};
+use crate::cache::entry::{CacheMetadata, Entry, FORMAT, KIND, are_undamaged};
 use crate::cache::file_name;
 use crate::cache::record::{addresses_of, names_in};
 use crate::cache::results::LIMIT;
 use crate::{Cache, CachedAttachment, Error, State};
+
+/// How many files are read before they are parsed: a checksum waits for its multiplication at each byte, and those of several files
+/// do not wait for each other.
+const AT_ONCE: usize = 4;
 
 /// The most important data of one attachment; [`Cache::attachment`] returns all of it.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -125,7 +130,10 @@ impl Cache {
     fn summaries(&self, dir: &Path, state: State) -> Result<Vec<AttachmentSummary>, Error> {
         let Some(directory) = Directory::open_if_any(dir)? else { return Ok(Vec::new()) };
         let names = names_in(&directory)?;
-        let mut all: Vec<_> = names.iter().filter_map(|name| read_summary(&directory, name)).collect();
+        let mut all = Vec::with_capacity(names.len());
+        let (groups, rest) = names.as_chunks::<AT_ONCE>();
+        groups.iter().for_each(|group| read_summaries(&directory, group, &mut all));
+        rest.iter().for_each(|name| read_summaries(&directory, array::from_ref(name), &mut all));
         for summary in &mut all {
             summary.file = dir.join(&summary.file);
             if summary.state == State::Attached && state == State::Interrupted {
@@ -136,25 +144,30 @@ impl Cache {
     }
 }
 
-/// The summary of a file, without its directory in `file`; `None` if the file is gone.
-fn read_summary(directory: &Directory, name: &OsString) -> Option<AttachmentSummary> {
-    let text = name.to_str().unwrap_or_default();
-    let (bytes, written) = match directory.read(text, LIMIT) {
-        Ok(None) if !text.is_empty() => return None,
-        Ok(Some((bytes, facts))) => (bytes, UNIX_EPOCH + Duration::from_nanos(facts.changed)),
-        Ok(None) | Err(_) => (Vec::new(), UNIX_EPOCH),
-    };
-    let mut summary = parse_fields(&bytes, text, written).unwrap_or_else(|| parse_whole(&bytes, text, written));
-    summary.file = name.into();
-    Some(summary)
+/// Reads the summaries of some files, each without its directory in `file`, and leaves out the files that are gone.
+fn read_summaries<const N: usize>(directory: &Directory, names: &[OsString; N], all: &mut Vec<AttachmentSummary>) {
+    let names = names.each_ref().map(|name| (name, name.to_str().unwrap_or_default()));
+    let files = names.map(|(_, text)| match directory.read(text, LIMIT) {
+        Ok(None) if !text.is_empty() => None,
+        Ok(Some((bytes, facts))) => Some((bytes, UNIX_EPOCH + Duration::from_nanos(facts.changed))),
+        Ok(None) | Err(_) => Some((Vec::new(), UNIX_EPOCH)),
+    });
+    let undamaged = are_undamaged(files.each_ref().map(|file| file.as_ref().map_or(&[][..], |(bytes, _)| bytes)));
+    for ((file, (name, text)), is_undamaged) in files.into_iter().zip(names).zip(undamaged) {
+        let Some((bytes, written)) = file else { continue };
+        let fields = parse_fields(&bytes, text, written, is_undamaged);
+        let mut summary = fields.unwrap_or_else(|| parse_whole(&bytes, text, written));
+        summary.file = name.into();
+        all.push(summary);
+    }
 }
 
 /// Parses a file in the format that upstream and we write; `None` for any other file, such as a damaged or an old one.
-fn parse_fields(bytes: &[u8], name: &str, written: SystemTime) -> Option<AttachmentSummary> {
+fn parse_fields(bytes: &[u8], name: &str, written: SystemTime, is_undamaged: bool) -> Option<AttachmentSummary> {
     // The whole text is validated as UTF-8 once, which is faster than string by string.
     let fields: EntryFields<'_> = serde_json::from_str(str::from_utf8(bytes).ok()?).ok()?;
     let own_name = file_name::from_parts(fields.network, fields.container_id, fields.ifname);
-    if own_name != name || fields.kind != KIND || (fields.cnikit.is_some() && !is_undamaged(bytes)) {
+    if own_name != name || fields.kind != KIND || (fields.cnikit.is_some() && !is_undamaged) {
         return None;
     }
     if fields.cnikit.as_ref().and_then(|member| member.version).is_some_and(|version| version > FORMAT) {
@@ -260,15 +273,20 @@ impl AttachmentSummary {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cache::entry::is_undamaged;
 
     const NAME: &str = "net-c1-eth0";
     const FILE: &str = r#"{"kind":"cniCacheV1","containerId":"c1","config":null,"ifName":"eth0","networkName":"net","netns":"/ns",
         "result":{"cniVersion":"1.0.0","interfaces":[{"name":"eth0","mac":"02:00:00:00:00:01"},
         {"name":"eth0","mac":"02:00:00:00:00:02","sandbox":"/ns"}],"ips":[{"address":"10.1.0.2/24"}],"dns":{}}}"#;
 
+    fn fields_of(bytes: &[u8]) -> Option<AttachmentSummary> {
+        parse_fields(bytes, NAME, UNIX_EPOCH, is_undamaged(bytes))
+    }
+
     fn both(text: &str) -> (Option<AttachmentSummary>, AttachmentSummary) {
         let bytes = text.as_bytes();
-        (parse_fields(bytes, NAME, UNIX_EPOCH), parse_whole(bytes, NAME, UNIX_EPOCH))
+        (fields_of(bytes), parse_whole(bytes, NAME, UNIX_EPOCH))
     }
 
     #[test]
@@ -307,7 +325,7 @@ mod tests {
             let (fields, whole) = both(text);
             assert_eq!((fields, whole.state), (None, State::Unreadable), "{text}");
         }
-        assert_eq!(parse_fields(FILE.as_bytes(), "net-c1-eth1", UNIX_EPOCH), None);
+        assert_eq!(parse_fields(FILE.as_bytes(), "net-c1-eth1", UNIX_EPOCH, true), None);
     }
 
     #[test]
@@ -316,7 +334,7 @@ mod tests {
         let entry = Entry { metadata, ..Entry::of_file(FILE.as_bytes(), NAME).unwrap() };
         let of = |version: &str| {
             let bytes = entry.to_bytes_with(&format!("\"version\":{version},"));
-            (parse_fields(&bytes, NAME, UNIX_EPOCH), parse_whole(&bytes, NAME, UNIX_EPOCH))
+            (fields_of(&bytes), parse_whole(&bytes, NAME, UNIX_EPOCH))
         };
         let (fields, whole) = of("1");
         assert_eq!((fields.as_ref(), whole.state), (Some(&whole), State::Attached));
@@ -330,7 +348,7 @@ mod tests {
         for at in 0..ours.len() {
             let mut flipped = ours.clone();
             flipped[at] ^= 1;
-            let fields = parse_fields(&flipped, NAME, UNIX_EPOCH);
+            let fields = fields_of(&flipped);
             let whole = Entry::of_file(&flipped, NAME).ok();
             assert!(fields.is_none() || whole.is_some(), "byte {at}");
         }

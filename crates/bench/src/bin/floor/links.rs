@@ -19,9 +19,10 @@ const VETH_INFO_PEER: u16 = 1;
 /// The mode of a macvlan and its value for bridges; `linux/if_link.h`.
 const MACVLAN_MODE: u16 = 1;
 const MACVLAN_BRIDGE: u32 = 4;
-/// The bytes of `struct ifinfomsg` and `struct ifaddrmsg`.
+/// The bytes of `struct ifinfomsg`, `struct ifaddrmsg` and `struct rtmsg`.
 pub(crate) const LINK_HEADER: usize = 16;
 const ADDRESS_HEADER: usize = 8;
+const ROUTE_HEADER: usize = 12;
 
 /// The other side of the container's link.
 pub(crate) enum Near {
@@ -95,6 +96,25 @@ impl Host {
     }
 }
 
+impl Host {
+    /// Whether the host has its end of the container's link, and what ADD set besides: the address of the gateway, and if there is
+    /// no bridge a route to the container.
+    pub(crate) fn check(&self, near: &Near, name: &str, assigned: Ipv4Addr) -> Result<()> {
+        match near {
+            Near::Master(_) => Ok(()),
+            Near::Bridge(bridge) => {
+                self.index(name)?;
+                has_address(&self.0, *bridge, gateway(assigned))
+            }
+            Near::Alone => {
+                let end = self.index(name)?;
+                has_address(&self.0, end, gateway(assigned))?;
+                has_routes(&self.0, end)
+            }
+        }
+    }
+}
+
 /// The container's link.
 pub(crate) struct Inside(Socket);
 
@@ -119,16 +139,11 @@ impl Inside {
         Ok(text(attribute(&found, LINK_HEADER, libc::IFLA_ADDRESS).unwrap_or_default()))
     }
 
-    /// Whether the link has the address, and the kernel its routes.
+    /// Whether the link has the address and routes.
     pub(crate) fn check(&self, assigned: Ipv4Addr) -> Result<()> {
-        link(&self.0, IFNAME)?;
-        let addresses = self.0.ask(&[Message::new(RTM_GETADDR, NLM_F_DUMP, &[2, 0, 0, 0, 0, 0, 0, 0])])?;
-        let wanted = assigned.octets();
-        if !addresses.iter().any(|one| attribute(one, ADDRESS_HEADER, libc::IFA_LOCAL) == Some(&wanted)) {
-            return Err(io::Error::other("the address is missing"));
-        }
-        let routes = self.0.ask(&[Message::new(RTM_GETROUTE, NLM_F_DUMP, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])])?;
-        if routes.is_empty() { Err(io::Error::other("there is no route")) } else { Ok(()) }
+        let index = index(&link(&self.0, IFNAME)?);
+        has_address(&self.0, index, assigned)?;
+        has_routes(&self.0, index)
     }
 
     pub(crate) fn delete(&self) -> Result<()> {
@@ -159,6 +174,21 @@ pub(crate) fn link(socket: &Socket, name: &str) -> Result<Vec<u8>> {
     socket.ask(&[ask])?.into_iter().next().ok_or_else(|| io::Error::from_raw_os_error(libc::ENODEV))
 }
 
+fn has_address(socket: &Socket, link: u32, address: Ipv4Addr) -> Result<()> {
+    let addresses = socket.ask(&[Message::new(RTM_GETADDR, NLM_F_DUMP, &[2, 0, 0, 0, 0, 0, 0, 0])])?;
+    let wanted = address.octets();
+    let is_wanted = |one: &[u8]| attribute(one, ADDRESS_HEADER, libc::IFA_LOCAL) == Some(&wanted) && index(one) == link;
+    if addresses.iter().any(|one| is_wanted(one)) { Ok(()) } else { Err(io::Error::other("an address is missing")) }
+}
+
+fn has_routes(socket: &Socket, link: u32) -> Result<()> {
+    let routes = socket.ask(&[Message::new(RTM_GETROUTE, NLM_F_DUMP, &[2, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0])])?;
+    let link = link.to_ne_bytes();
+    let is_wanted = |one: &[u8]| attribute(one, ROUTE_HEADER, libc::RTA_OIF) == Some(&link);
+    if routes.iter().any(|one| is_wanted(one)) { Ok(()) } else { Err(io::Error::other("there is no route")) }
+}
+
+/// The index in the answer for a link or an address.
 pub(crate) fn index(answer: &[u8]) -> u32 {
     answer.get(4..8).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
 }

@@ -130,13 +130,17 @@ impl Call {
             return Ok(());
         }
         let host = Host::here()?;
-        match plugin {
-            "bridge" => host.index(BRIDGE).and_then(|_| host.index(&format!("f{}", self.container))).map(drop)?,
-            "macvlan" => drop(host.index(MASTER)?),
-            _ => drop(host.index(&format!("f{}", self.container))?),
-        }
+        let near = match plugin {
+            "bridge" => Near::Bridge(host.index(BRIDGE)?),
+            "macvlan" => Near::Master(host.index(MASTER)?),
+            _ => Near::Alone,
+        };
+        host.check(&near, &format!("f{}", self.container), self.address()?)?;
         if self.conf["ipMasq"] == true {
             masquerade::find(&self.container)?.ok_or_else(|| io::Error::other("the rule is missing"))?;
+        }
+        if plugin != "macvlan" && !forwards()? {
+            return Err(io::Error::other("the host does not forward packets"));
         }
         enter(&File::open(&self.netns)?)?;
         Inside::here()?.check(self.address()?)
@@ -213,11 +217,15 @@ fn print(result: &Value) -> Result<()> {
     io::stdout().write_all(result.to_string().as_bytes())
 }
 
+const FORWARDING: &str = "/proc/sys/net/ipv4/ip_forward";
+
 /// Lets the host forward packets, as the containers need it.
 fn forward() -> Result<()> {
-    let file = "/proc/sys/net/ipv4/ip_forward";
-    let is_set = std::fs::read(file)?.starts_with(b"1");
-    if is_set { Ok(()) } else { std::fs::write(file, "1") }
+    if forwards()? { Ok(()) } else { std::fs::write(FORWARDING, "1") }
+}
+
+fn forwards() -> Result<bool> {
+    Ok(std::fs::read(FORWARDING)?.starts_with(b"1"))
 }
 
 /// Moves this process, which has one thread, into a network namespace, and ends there.
