@@ -155,7 +155,8 @@ fn an_ipam_plugin_is_called_in_the_same_process_only_if_its_launcher_leads_to_th
 #[cfg(target_arch = "x86_64")]
 #[test]
 fn installed_programs_map_and_relocate_their_data_before_the_c_library_starts() {
-    let (host, node) = (Host::new(), Node::new());
+    let host = Host::new();
+    let node = Node::new();
     node.install();
     let trace = node.dir.path().join("trace");
     for program in [node.plugins().join("cni-plugins"), node.tools().join("cnitool")] {

@@ -85,16 +85,15 @@ unsafe fn copy_short(to: *mut u8, from: *const u8, length: usize) {
 /// As for `copy`, and `length` is at least that of `COUNT` pieces.
 #[inline]
 unsafe fn copy_ends<Piece: Copy, const COUNT: usize>(to: *mut u8, from: *const u8, length: usize) {
-    let (first_from, first_to) = (from.cast::<Piece>(), to.cast::<Piece>());
     // SAFETY: all pieces are within the ranges. They are written after all were read.
     unsafe {
         let start = length - COUNT * size_of::<Piece>();
-        let (last_from, last_to) = (from.add(start).cast::<Piece>(), to.add(start).cast::<Piece>());
-        let first: [Piece; COUNT] = array::from_fn(|at| first_from.add(at).read_unaligned());
-        let last: [Piece; COUNT] = array::from_fn(|at| last_from.add(at).read_unaligned());
+        let read = |from: *const u8| array::from_fn::<_, COUNT, _>(|at| from.cast::<Piece>().add(at).read_unaligned());
+        let first = read(from);
+        let last = read(from.add(start));
         for at in 0..COUNT {
-            first_to.add(at).write_unaligned(first[at]);
-            last_to.add(at).write_unaligned(last[at]);
+            to.cast::<Piece>().add(at).write_unaligned(first[at]);
+            to.add(start).cast::<Piece>().add(at).write_unaligned(last[at]);
         }
     }
 }

@@ -1,5 +1,8 @@
-//! The allocator of each program that links this crate, which are `cni-plugins` and cnitool: lists of free blocks by size, the
-//! first memory in the binary's own data, and dlmalloc for the rest, behind a lock of one word.
+//! What `cni-plugins` and cnitool have in place of the C library's: the allocator, and on x86-64 with musl memcpy(3),
+//! memmove(3) and the entry point.
+//!
+//! The allocator has lists of free blocks by size, the first memory in the binary's own data, and dlmalloc for the rest, behind a
+//! lock of one word.
 //!
 //! musl's allocator takes a page, by a system call, for each size of object; dlmalloc takes 64 KiB at once. `GlobalDlmalloc`
 //! locks it by a mutex of the C library, which was 15 % of the instructions of an ADD of sbr. Here an allocation without other

@@ -238,21 +238,21 @@ pub(crate) fn is_undamaged(bytes: &[u8]) -> bool {
     are_undamaged([bytes])[0]
 }
 
-/// Whether each of the files agrees with the checksum at its end.
+/// Whether each of the files agrees with the checksum at its end. For a file that has none, nothing is computed.
 pub(crate) fn are_undamaged<const N: usize>(files: [&[u8]; N]) -> [bool; N] {
-    let end = SUM.len() + DIGITS + CLOSING.len();
-    let parts = files.map(|bytes| bytes.split_at(bytes.len().saturating_sub(end)));
-    let sums = checksums(parts.map(|(summed, _)| summed));
-    array::from_fn(|at| is_end(parts[at].1, sums[at]))
+    let parts = files.map(split_checksum);
+    let sums = checksums(parts.map(|part| part.map_or(&[][..], |(summed, _)| summed)));
+    array::from_fn(|at| parts[at].is_some_and(|(_, digits)| digits.iter().copied().eq(hexadecimal(sums[at]))))
 }
 
-/// Whether this is the end of a file with that checksum.
-fn is_end(end: &[u8], sum: u64) -> bool {
-    let digits = end.strip_prefix(SUM.as_bytes()).and_then(|rest| rest.strip_suffix(CLOSING.as_bytes()));
-    digits.is_some_and(|digits| {
-        let shifts = (0..DIGITS).rev().map(|digit| 4 * digit);
-        digits.iter().copied().eq(shifts.map(|shift| b"0123456789abcdef"[(sum >> shift & 15) as usize]))
-    })
+/// What comes before a checksum, and its digits; `None` if the file does not end with one.
+fn split_checksum(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
+    let (rest, digits) = bytes.strip_suffix(CLOSING.as_bytes())?.split_last_chunk::<DIGITS>()?;
+    Some((rest.strip_suffix(SUM.as_bytes())?, digits))
+}
+
+fn hexadecimal(sum: u64) -> impl Iterator<Item = u8> {
+    (0..DIGITS).rev().map(move |digit| b"0123456789abcdef"[(sum >> (4 * digit) & 15) as usize])
 }
 
 /// FNV-1a of 64 bits: every change of a single byte changes it. It detects damage; it does not stop an attacker, who could write

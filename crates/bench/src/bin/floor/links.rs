@@ -94,9 +94,7 @@ impl Host {
         }
         Ok(())
     }
-}
 
-impl Host {
     /// Whether the host has its end of the container's link, and what ADD set besides: the address of the gateway, and if there is
     /// no bridge a route to the container.
     pub(crate) fn check(&self, near: &Near, name: &str, assigned: Ipv4Addr) -> Result<()> {
