@@ -114,10 +114,9 @@ settle_in() {
     mount_netns_directory
     ip link set lo up
     # That of a version manager is a script, which takes twenty times as long to start.
-    if [ -x /usr/bin/python3 ] && [ "$(command -v python3)" != /usr/bin/python3 ]; then
-        mkdir /run/tools
-        ln -s /usr/bin/python3 /run/tools/python3
-        PATH=/run/tools:$PATH
+    local python3
+    if [ -x /usr/bin/python3 ] && python3=$(command -v python3) && [ "$python3" != /usr/bin/python3 ]; then
+        mount --bind /usr/bin/python3 "$python3"
     fi
 }
 

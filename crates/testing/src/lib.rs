@@ -59,4 +59,4 @@ pub use namespaces::{settle_in, unshare_command};
 pub use own_process::{in_own_process, processor_time};
 pub use peer::PeerHost;
 pub use runtime::{HostRuntime, PluginDir, link_plugins};
-pub use snapshot::{HINTS, HostSnapshot, line_contains};
+pub use snapshot::{HINTS, HostSnapshot, line_contains, settings};

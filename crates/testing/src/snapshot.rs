@@ -366,7 +366,7 @@ fn namespace(netns: &Netns) -> BTreeSet<String> {
     while lines.iter().any(|line| line.contains(" tentative ")) && deadline.pause(TICK) {
         lines = shown(netns);
     }
-    netns.enter(|_| settings(&mut lines)).unwrap();
+    lines.extend(settings(netns).into_iter().map(|(path, value)| format!("sysctl: {path} = {value}")));
     lines.retain(|line| !line.contains(HOST_END) || LIMITS.iter().any(|limit| line.contains(limit)));
     lines
 }
@@ -443,9 +443,15 @@ const SETTINGS: &str = "/proc/sys/net";
 const USUAL: usize = 256;
 const LONGEST: usize = 64 << 10;
 
-/// Adds every setting that can be read. A namespace has about 600, and 130 more for each link. So each is opened from its
-/// directory, which spares the kernel the walk from the root, and read by one pread(2), which returns all of it.
-fn settings(lines: &mut BTreeSet<String>) {
+/// The path and the value of every setting below `/proc/sys/net` that can be read in a namespace, but those that the kernel changes
+/// by itself. There are about 600, and 130 more for each link. So each is opened from its directory, which spares the kernel the
+/// walk from the root, and read by one pread(2), which returns all of it.
+pub fn settings(netns: &Netns) -> Vec<(String, String)> {
+    netns.enter(|_| settings_here()).unwrap()
+}
+
+fn settings_here() -> Vec<(String, String)> {
+    let mut settings = Vec::new();
     let mut buffer = vec![0; LONGEST];
     let mut directories = vec![SETTINGS.to_owned()];
     while let Some(path) = directories.pop() {
@@ -460,12 +466,13 @@ fn settings(lines: &mut BTreeSet<String>) {
                 _ if MOVING.iter().any(|moving| full.contains(moving)) => {}
                 _ => {
                     if let Ok(value) = setting(&dir, entry.file_name(), &mut buffer) {
-                        lines.insert(format!("sysctl: {full} = {}", String::from_utf8_lossy(value).trim()));
+                        settings.push((full, String::from_utf8_lossy(value).trim().to_owned()));
                     }
                 }
             }
         }
     }
+    settings
 }
 
 /// The value of a setting, in the buffer.

@@ -97,9 +97,9 @@ pub mod own_process {
     pub use cnikit_testing::{in_own_process, processor_time};
 }
 
-/// Texts of lines of a [`HostSnapshot`].
+/// Parts of a [`HostSnapshot`].
 pub mod snapshot {
-    pub use cnikit_testing::{HINTS, line_contains};
+    pub use cnikit_testing::{HINTS, line_contains, settings};
 }
 
 /// The directory for files that `scripts/lib.sh` unpacks but does not install. Programs in it are run, so a directory that another

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeSet;
 
+use cnikit_testkit::snapshot::settings;
 use cnikit_testkit::{Container, Host};
 use serde_json::Value;
 
@@ -27,7 +28,6 @@ echo '#@ ip6'; printf 'route show table all\nrule\n' | ip -6 -b -
 echo '#@ qdisc'; tc qdisc
 echo '#@ vlan'; bridge vlan
 echo '#@ nft'; nft list ruleset
-echo '#@ sysctl'; grep -rs '' /proc/sys/net || :
 ";
 
 /// The script for a host in addition: the rules of iptables, the `addr_assign_type` of each MAC (3: it was set, so it does not
@@ -42,7 +42,7 @@ echo '#@ file'; cd $DIR && { [ ! -e leases ] || { find leases -printf '%y %m %p\
 ";
 
 /// Times, counters, indexes, and values that appear with a delay.
-const NOISE: [&str; 10] = [
+const NOISE: [&str; 8] = [
     "fe80::",
     "multicast ff00::/8",
     "XT target",
@@ -51,8 +51,6 @@ const NOISE: [&str; 10] = [
     "# Warning: ",
     "tcp_fastopen_key",
     "netfilter/nf_conntrack_",
-    "/route/flush",
-    "fs_verity",
 ];
 
 /// The fields of `ip -d -j link` that count, measure, or name something a second time.
@@ -114,6 +112,10 @@ impl Names {
         let of_a_host = [QUESTIONS, OF_A_HOST].concat().replace("$DIR", &host.dir().display().to_string());
         let mut all = self.lines("host", &host.sh(&of_a_host));
         all.extend(self.lines("container", &container.sh(QUESTIONS)));
+        for (place, netns) in [("host", host.netns()), ("container", container.netns())] {
+            let settings = settings(netns).into_iter().map(|(path, value)| format!("{place} sysctl {path}:{value}"));
+            all.extend(settings.filter(|line| !is_noise(line)).map(|line| self.plain(&line)));
+        }
         all
     }
 
@@ -122,8 +124,7 @@ impl Names {
         for answer in output.split("#@ ").skip(1) {
             let (title, answer) = answer.split_once('\n').unwrap_or((answer, ""));
             let links = if title == "link" { links_in_lines(answer) } else { Vec::new() };
-            let other =
-                answer.lines().filter(|line| title != "link" && !NOISE.iter().any(|noise| line.contains(noise)));
+            let other = answer.lines().filter(|line| title != "link" && !is_noise(line));
             let other = other.map(|line| format!("{title} {}", timeless(title, line)));
             lines.extend(links.into_iter().chain(other).map(|line| format!("{place} {}", self.plain(&line))));
         }
@@ -153,6 +154,10 @@ impl Names {
             assert!(gone, "the namespace is gone, its link is not: {output}");
         }
     }
+}
+
+fn is_noise(line: &str) -> bool {
+    NOISE.iter().any(|noise| line.contains(noise))
 }
 
 const ZERO: &str = "00:00:00:00:00:00";

@@ -26,8 +26,12 @@ const REWORDED: [i64; 4] = [libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap
 
 /// System calls whose failure may kill the plugin. The standard library aborts if an allocation of a few bytes fails, or that of
 /// the stack of a signal handler before `main` and in a new thread. musl crashes if its very first call gets no memory for the
-/// first thread. A plugin cannot prevent that. No other failure may end a plugin by a signal.
+/// first thread; before that call, an installed plugin makes only [`ENTRY`]. A plugin cannot prevent that. No other failure may
+/// end a plugin by a signal.
 const MEMORY: [i64; 4] = [libc::SYS_brk, libc::SYS_mmap, libc::SYS_mprotect, libc::SYS_mremap];
+
+/// The system call of the installed plugins' entry point, which gets pages for relocated data.
+const ENTRY: i64 = libc::SYS_madvise;
 
 /// What `ld.so(8)` of glibc, and that of musl, says of a program whose libraries it cannot load.
 const NOT_LOADED: [&str; 2] = ["error while loading shared libraries", "Error loading shared library"];
@@ -256,8 +260,8 @@ impl<'a> Attempt<'a> {
             })
         });
         let (process, place, _) = disturbed.at;
-        let before = place.checked_sub(1).and_then(|before| trace.at(process, before));
-        self.starting = before.is_none_or(|number| i64::from(number) == libc::SYS_execve);
+        let mut before = (0..place).rev().filter_map(|before| trace.at(process, before)).map(i64::from);
+        self.starting = before.find(|number| *number != ENTRY).is_none_or(|number| number == libc::SYS_execve);
         let hit = match disturbed.disturbance {
             Disturbance::Limit(_) => true,
             Disturbance::Signal(_, after) if !after.is_zero() => sent.load(Ordering::Relaxed),
