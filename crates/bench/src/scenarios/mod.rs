@@ -241,7 +241,18 @@ macro_rules! bridge {
 }
 
 const BRIDGE: &str = bridge!("", ipam!());
+
+/// A rule of the host that tracks connections, as nearly every node has one, beside [`Scenario::foreign_rules`]. Without it the
+/// kernel begins to track with each rule that masquerades or translates, and walks the whole table if there is a connection, which
+/// by chance one side has and another has not.
+macro_rules! tracked {
+    () => {
+        "nft 'table inet host { chain input { type filter hook input priority 0; ct state established accept; }; }'"
+    };
+}
+
 const NFTABLES: Scenario = Scenario {
+    before: tracked!(),
     conf: bridge!(r#""ipMasq":true,"ipMasqBackend":"nftables","#, ipam!()),
     proof: (Add, "nft list table inet cni_plugins_masquerade | grep -q masquerade"),
     ..ONE
@@ -450,7 +461,11 @@ macro_rules! behind_a_bridge {
     };
 }
 
-const BRIDGED: &str = "ip link add bench0 type bridge; ip addr add 10.97.0.1/16 dev bench0; ip link set bench0 up";
+macro_rules! bridged {
+    () => {
+        "ip link add bench0 type bridge; ip addr add 10.97.0.1/16 dev bench0; ip link set bench0 up"
+    };
+}
 
 /// Finds the DNAT rule of the first port, as the backend writes it.
 macro_rules! leads {
@@ -465,7 +480,7 @@ macro_rules! leads {
 const PUBLISHED_IPTABLES: Scenario = Scenario {
     plugin: "portmap",
     conf: behind_a_bridge!(r#""backend":"iptables","capabilities":{"portMappings":true}"#),
-    before: BRIDGED,
+    before: bridged!(),
     ports: 1,
     together: true,
     proof: (Add, leads!(iptables)),
@@ -475,13 +490,14 @@ const PUBLISHED_IPTABLES: Scenario = Scenario {
 };
 const PUBLISHED_NFTABLES: Scenario = Scenario {
     conf: behind_a_bridge!(r#""backend":"nftables","capabilities":{"portMappings":true}"#),
+    before: concat!(bridged!(), "; ", tracked!()),
     proof: (Add, leads!(nftables)),
     ..PUBLISHED_IPTABLES
 };
 const FIREWALL: Scenario = Scenario {
     plugin: "firewall",
     conf: behind_a_bridge!(r#""backend":"iptables""#),
-    before: BRIDGED,
+    before: bridged!(),
     together: true,
     proof: (Add, "iptables -S CNI-FORWARD | grep -q -e '-s 10.97.0.2/32 .*ACCEPT'"),
     ..ONE
@@ -699,7 +715,13 @@ pub(crate) const SCENARIOS: &[Scenario] = &[
     },
     Scenario { name: "bridge and loopback", conf: BRIDGE, short: 0, ..CHAIN },
     Scenario { name: "bridge and loopback, iptables", conf: IPTABLES.conf, proof: (Attach, IPTABLES.proof.1), ..CHAIN },
-    Scenario { name: "bridge and loopback, nftables", conf: NFTABLES.conf, proof: (Attach, NFTABLES.proof.1), ..CHAIN },
+    Scenario {
+        name: "bridge and loopback, nftables",
+        conf: NFTABLES.conf,
+        before: tracked!(),
+        proof: (Attach, NFTABLES.proof.1),
+        ..CHAIN
+    },
     Scenario { name: "Podman's network", ..PODMAN },
     // Upstream's plugins have no firewall in this case.
     Scenario {
