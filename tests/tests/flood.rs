@@ -80,10 +80,10 @@ fn a_plugin_that_cannot_restore_is_found() {
 fn a_plugin_that_needs_space_to_delete_is_found() {
     let text = r#"
         here=$(dirname "$0")/$CNI_CONTAINERID
-        cd "$(sed 's/.*"dataDir":"\([^"]*\)".*/\1/')" || exit 1
+        data=$(printf %s "$conf" | sed -n 's/.*"dataDir":"\([^"]*\)".*/\1/p')
         case $CNI_COMMAND in
         ADD) if [ -e "$here" ]; then echo '{"code":101,"msg":"it is there already"}'; exit 1; fi; : >"$here" && echo '{}' ;;
-        DEL) { echo $$ >$$ && rm $$ "$here"; } 2>/dev/null || { echo '{"code":5,"msg":"No space left"}'; exit 1; } ;;
+        DEL) { cd "${data:?}" && echo $$ >$$ && rm -f $$ "$here"; } 2>/dev/null || { echo '{"code":5,"msg":"No space left"}'; exit 1; } ;;
         esac"#;
     let (_bin, subject) = script(text, json!({"dataDir": "$DIR"}));
     flood::random_calls(&subject.on_small_disk(64), 600);
