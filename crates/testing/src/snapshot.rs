@@ -366,7 +366,8 @@ fn namespace(netns: &Netns) -> BTreeSet<String> {
     while lines.iter().any(|line| line.contains(" tentative ")) && deadline.pause(TICK) {
         lines = shown(netns);
     }
-    lines.extend(settings(netns).into_iter().map(|(path, value)| format!("sysctl: {path} = {value}")));
+    let settings = settings(netns).into_iter().filter(|(path, _)| !MOVING.iter().any(|moving| path.contains(moving)));
+    lines.extend(settings.map(|(path, value)| format!("sysctl: {path} = {value}")));
     lines.retain(|line| !line.contains(HOST_END) || LIMITS.iter().any(|limit| line.contains(limit)));
     lines
 }
@@ -443,9 +444,9 @@ const SETTINGS: &str = "/proc/sys/net";
 const USUAL: usize = 256;
 const LONGEST: usize = 64 << 10;
 
-/// The path and the value of every setting below `/proc/sys/net` that can be read in a namespace, but those that the kernel changes
-/// by itself. There are about 600, and 130 more for each link. So each is opened from its directory, which spares the kernel the
-/// walk from the root, and read by one pread(2), which returns all of it.
+/// The path and the value of every setting below `/proc/sys/net` that can be read in a namespace. There are about 600, and 130 more
+/// for each link. So each is opened from its directory, which spares the kernel the walk from the root, and read by one pread(2),
+/// which returns all of it.
 pub fn settings(netns: &Netns) -> Vec<(String, String)> {
     netns.enter(|_| settings_here()).unwrap()
 }
@@ -463,7 +464,6 @@ fn settings_here() -> Vec<(String, String)> {
             match entry.file_type() {
                 Some(Type::Directory) if [".", ".."].contains(&name) => {}
                 Some(Type::Directory) => directories.push(full),
-                _ if MOVING.iter().any(|moving| full.contains(moving)) => {}
                 _ => {
                     if let Ok(value) = setting(&dir, entry.file_name(), &mut buffer) {
                         settings.push((full, String::from_utf8_lossy(value).trim().to_owned()));

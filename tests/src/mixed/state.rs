@@ -42,7 +42,7 @@ echo '#@ file'; cd $DIR && { [ ! -e leases ] || { find leases -printf '%y %m %p\
 ";
 
 /// Times, counters, indexes, and values that appear with a delay.
-const NOISE: [&str; 8] = [
+const NOISE: [&str; 10] = [
     "fe80::",
     "multicast ff00::/8",
     "XT target",
@@ -51,6 +51,8 @@ const NOISE: [&str; 8] = [
     "# Warning: ",
     "tcp_fastopen_key",
     "netfilter/nf_conntrack_",
+    "/route/flush",
+    "fs_verity",
 ];
 
 /// The fields of `ip -d -j link` that count, measure, or name something a second time.
