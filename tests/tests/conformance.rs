@@ -259,8 +259,9 @@ fn it_ends_also_where_no_pid_namespace_can_be_made() {
 fn nothing_is_left_of_a_run_that_is_killed() {
     let run = with_daemon("touch $0.started; wait");
     let dir = run.host.dir().display();
+    // A killed program cannot remove its own temporary directory: it is below the host's.
     let (_, output) = run.host.try_sh(&format!(
-        "cd {dir}; {TEST_DAEMON} & timeout 60 sh -c 'until [ -e daemonic.started ]; do sleep 0.05; done'
+        "cd {dir}; export TMPDIR={dir}; {TEST_DAEMON} & timeout 60 sh -c 'until [ -e daemonic.started ]; do sleep 0.05; done'
          ./daemons; kill -KILL $!; timeout 60 sh -c 'until [ $(./daemons) = 0 ]; do sleep 0.05; done' && echo ended"
     ));
     assert!(output.ends_with("1\nended\n"), "{output}");
