@@ -245,7 +245,7 @@ pub(crate) fn are_undamaged<const N: usize>(files: [&[u8]; N]) -> [bool; N] {
     array::from_fn(|at| parts[at].is_some_and(|(_, digits)| digits.iter().copied().eq(hexadecimal(sums[at]))))
 }
 
-/// What comes before a checksum, and its digits; `None` if the file does not end with one.
+/// The part of a file before its checksum, and the checksum's digits; `None` if the file does not end with one.
 fn split_checksum(bytes: &[u8]) -> Option<(&[u8], &[u8])> {
     let (rest, digits) = bytes.strip_suffix(CLOSING.as_bytes())?.split_last_chunk::<DIGITS>()?;
     Some((rest.strip_suffix(SUM.as_bytes())?, digits))
