@@ -34,8 +34,8 @@ pub struct DhcpServer {
 }
 
 impl DhcpServer {
-    /// Starts one for leases of so many seconds, of the addresses of 10.99.0.0/24 that end in these numbers. Its files stay in the
-    /// host's directory, so the next one knows the leases of this one.
+    /// Starts one for leases of so many seconds, of the addresses of 10.99.0.0/24 that end in these numbers, and waits until it
+    /// serves. Its files stay in the host's directory, so the next one knows the leases of this one.
     pub fn start(host: &Host, maker: ServerMaker, seconds: u32, pool: [u8; 2]) -> DhcpServer {
         let pool = pool.map(|number| format!("10.99.0.{number}"));
         DhcpServer::start_in(host, maker, seconds, ["10.99.0.0", "24", "255.255.255.0"], &pool)
@@ -95,6 +95,10 @@ impl DhcpServer {
         let dir = prepare(host, maker, family);
         fs::write(dir.join("conf"), conf).unwrap();
         let file = |name: &str| dir.join(name).into_os_string();
+        // Kea opens no socket for an interface that has no carrier when it starts, and does not try again.
+        host.sh(&format!(
+            "timeout 20 sh -c 'while ip -o link show {DHCP_BRIDGE} | grep -q NO-CARRIER; do sleep 0.01; done'"
+        ));
         let (name, args, env) = match maker {
             ServerMaker::Kea => {
                 let place = dir.display().to_string();
@@ -114,7 +118,12 @@ impl DhcpServer {
             find_program(&name).unwrap_or_else(|| panic!("{name} is installed (Debian's kea and isc-dhcp-server)"));
         let grace = Duration::from_secs(2);
         let program = Program::new(path, env).args(args).limit(1 << 22).grace(grace);
-        DhcpServer { maker, running: Some(RunningServer::start(host, program)), dir }
+        let server = DhcpServer { maker, running: Some(RunningServer::start(host, program)), dir };
+        let deadline = Deadline::after(START);
+        while !has_port_of_servers(host, family) {
+            assert!(deadline.pause(PAUSE), "{maker:?} does not serve: {}", server.stop());
+        }
+        server
     }
 
     /// Its file of leases.
@@ -164,6 +173,13 @@ impl DhcpServer {
             other => panic!("{:?} ended by itself: {other:?}", self.maker),
         }
     }
+}
+
+/// Whether a socket of the host has the port of servers. udp(7)
+fn has_port_of_servers(host: &Host, family: &str) -> bool {
+    let (file, port) = if family == "6" { ("udp6", ":0223") } else { ("udp", ":0043") };
+    let sockets = host.enter(|| fs::read_to_string(format!("/proc/thread-self/net/{file}")).unwrap());
+    sockets.lines().filter_map(|line| line.split_whitespace().nth(1)).any(|address| address.ends_with(port))
 }
 
 /// The directory of a server, with an empty file of leases if it has none.
