@@ -1,5 +1,5 @@
-//! What `cni-plugins` and cnitool have in place of the C library's: the allocator, and on x86-64 with musl memcpy(3),
-//! memmove(3) and the entry point.
+//! What `cni-plugins` and cnitool have in place of the C library's: the allocator, with musl memcmp(3), and with musl on x86-64
+//! memcpy(3), memmove(3) and the entry point.
 //!
 //! The allocator has lists of free blocks by size, the first memory in the binary's own data, and dlmalloc for the rest, behind a
 //! lock of one word.
@@ -19,6 +19,7 @@
 #![expect(unsafe_code, reason = "the interface of allocators is unsafe")]
 #![expect(clippy::cast_ptr_alignment, reason = "small blocks are aligned for addresses")]
 
+mod compare;
 #[cfg(target_arch = "x86_64")]
 mod copy;
 #[cfg(all(target_arch = "x86_64", target_env = "musl"))]

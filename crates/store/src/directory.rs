@@ -339,8 +339,7 @@ impl Directory {
     }
 
     fn checked(&self, name: &str) -> Result<(), Error> {
-        let single =
-            !name.is_empty() && name != "." && name != ".." && !name.bytes().any(|byte| byte == b'/' || byte == 0);
+        let single = !name.is_empty() && name != "." && name != ".." && !name.contains('/') && !name.contains('\0');
         if single { Ok(()) } else { Err(self.error("use as a file name", name, Errno::EINVAL)) }
     }
 }

@@ -10,8 +10,10 @@ use std::fmt::Write as _;
 /// equivalent.
 pub fn printable(text: &str) -> Cow<'_, str> {
     // Nearly every text is of these bytes, which is decided faster than by character.
-    let is_simple = text.bytes().all(|byte| matches!(byte, b' '..=b'~' | b'\n' | b'\t'));
-    if is_simple || !text.chars().any(is_obeyed) {
+    let is_simple = |byte: &u8| matches!(byte, b' '..=b'~' | b'\n' | b'\t');
+    let (pieces, rest) = text.as_bytes().as_chunks();
+    let are_simple = pieces.iter().all(|piece| are_visible(*piece) || piece.iter().all(is_simple));
+    if are_simple && rest.iter().all(is_simple) || !text.chars().any(is_obeyed) {
         return Cow::Borrowed(text);
     }
     let mut escaped = String::with_capacity(text.len() + 16);
@@ -24,6 +26,14 @@ pub fn printable(text: &str) -> Cow<'_, str> {
         }
     }
     Cow::Owned(escaped)
+}
+
+/// Whether all bytes are from a space to a tilde. Otherwise a highest bit is set: that of a byte above 127, of 127 with one added,
+/// or of a byte below a space with a space subtracted.
+fn are_visible(bytes: [u8; 8]) -> bool {
+    let each = |byte| u64::from_ne_bytes([byte; 8]);
+    let all = u64::from_ne_bytes(bytes);
+    (all | all.wrapping_add(each(1)) | all.wrapping_sub(each(b' '))) & each(0x80) == 0
 }
 
 /// Control characters, line and paragraph separators, and marks, embeddings, overrides and isolates of bidirectional text.
@@ -46,6 +56,20 @@ mod tests {
         }
         assert_eq!(printable("\x1b[2J\r\x07\x7f\u{9b}1m"), "\\u001b[2J\\u000d\\u0007\\u007f\\u009b1m");
         assert_eq!(printable("a\u{202e}b\u{2066}c\u{200f}"), "a\\u202eb\\u2066c\\u200f");
+    }
+
+    #[test]
+    fn a_byte_at_any_place_among_others_is_escaped_or_not_as_it_is_alone() {
+        for byte in 0..0x80_u8 {
+            let alone = printable(str::from_utf8(&[byte]).unwrap()).into_owned();
+            for place in 0..20 {
+                for neighbour in [" ", "~"] {
+                    let (before, after) = (neighbour.repeat(place), neighbour.repeat(19 - place));
+                    let text = format!("{before}{}{after}", char::from(byte));
+                    assert_eq!(printable(&text), format!("{before}{alone}{after}"), "{byte} at {place}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -76,7 +76,7 @@ fn inspect(all: Vec<AttachmentSummary>, is_live: bool) -> Vec<Listed> {
     let mut links = Links::default();
     let mut progress = Progress::of("looking into namespaces");
     let count = all.len();
-    let mut listed = Vec::new();
+    let mut listed = Vec::with_capacity(count);
     for attachment in all {
         let path = inspector.attachment(&attachment.netns, &attachment.metadata);
         let link = match path {

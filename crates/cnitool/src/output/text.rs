@@ -77,13 +77,14 @@ fn is_mark(letter: char) -> bool {
 }
 
 /// The text as it is printed: control characters escaped, then marks replaced by the terminal's escape sequences.
-pub(crate) fn escaped(text: &str) -> String {
-    let mut escaped = printable(text).into_owned();
+pub(crate) fn escaped(text: &str) -> Cow<'_, str> {
+    let escaped = printable(text);
     if !has_mark(&escaped) {
         return escaped;
     }
+    let mut styled = escaped.into_owned();
     for (mark, style) in STYLES {
-        escaped = escaped.replace(mark, &style.render().to_string());
+        styled = styled.replace(mark, &style.render().to_string());
     }
-    escaped.replace(RESET, &Reset.render().to_string())
+    Cow::Owned(styled.replace(RESET, &Reset.render().to_string()))
 }

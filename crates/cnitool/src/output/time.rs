@@ -1,5 +1,6 @@
 //! Times and ages as text.
 
+use std::fmt::Write;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 /// The last second of the year 9999, the latest time of RFC 3339.
@@ -16,13 +17,14 @@ pub(crate) fn age(duration: Duration) -> String {
     let seconds = duration.as_secs();
     let parts = [(seconds / 86_400, 'd'), (seconds / 3600 % 24, 'h'), (seconds / 60 % 60, 'm'), (seconds % 60, 's')];
     let first = parts.iter().position(|(count, _)| *count > 0).unwrap_or(3);
-    let mut units = Vec::new();
+    let mut text = String::new();
     for (count, unit) in &parts[first..=(first + 1).min(3)] {
-        if *count > 0 || units.is_empty() {
-            units.push(format!("{count}{unit}"));
+        if *count > 0 || text.is_empty() {
+            // Writing to a String cannot fail.
+            let _ = write!(text, "{count}{unit}");
         }
     }
-    units.concat()
+    text
 }
 
 /// The time since then; zero for a time in the future.

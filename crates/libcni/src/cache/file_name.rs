@@ -15,6 +15,13 @@ pub(crate) fn from_parts(network: &str, container_id: &str, ifname: &str) -> Str
     format!("{network}-{container_id}-{ifname}")
 }
 
+/// Whether it is the file name of network, container and interface.
+pub(crate) fn is_of_parts(name: &str, [network, container_id, ifname]: [&str; 3]) -> bool {
+    let after_network = name.strip_prefix(network).and_then(|rest| rest.strip_prefix('-'));
+    let after_container = after_network.and_then(|rest| rest.strip_prefix(container_id)?.strip_prefix('-'));
+    after_container == Some(ifname)
+}
+
 /// Whether a file can have this name.
 pub(crate) fn is_valid(name: &str) -> bool {
     !name.contains(['/', '\0']) && name.len() <= LONGEST
@@ -23,6 +30,16 @@ pub(crate) fn is_valid(name: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_name_is_that_of_its_parts_only() {
+        assert!(is_of_parts("a-b-c", ["a", "b", "c"]) && is_of_parts("a-b-c-d", ["a-b", "c", "d"]));
+        for parts in
+            [["a", "b", "d"], ["a", "b-c", ""], ["a", "bb", "c"], ["b", "b", "c"], ["a", "b", "cc"], ["", "", ""]]
+        {
+            assert!(!is_of_parts("a-b-c", parts), "{parts:?}");
+        }
+    }
 
     #[test]
     fn a_name_without_a_slash_and_not_too_long_is_valid() {

@@ -3,8 +3,7 @@
 //! There is a second parser for the files because of `cnitool list`: see `docs/adr/0019-summaries-of-the-cache.md`.
 
 use std::array;
-use std::collections::BTreeSet;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
@@ -116,11 +115,10 @@ impl Cache {
     /// As [`Cache::attachments`].
     pub fn list(&self) -> Result<Vec<AttachmentSummary>, Error> {
         let mut all = self.summaries(&self.results(), State::Attached)?;
-        let intents = self.summaries(&self.intents(), State::Interrupted)?;
-        let finished: BTreeSet<OsString> =
-            all.iter().filter_map(|one| one.file.file_name()).map(OsStr::to_owned).collect();
-        for intent in intents {
-            if !intent.file.file_name().is_some_and(|name| finished.contains(name)) {
+        let finished = all.len();
+        for intent in self.summaries(&self.intents(), State::Interrupted)? {
+            let name = intent.file.file_name();
+            if all[..finished].binary_search_by_key(&name, |one| one.file.file_name()).is_err() {
                 all.push(intent);
             }
         }
@@ -135,7 +133,6 @@ impl Cache {
         groups.iter().for_each(|group| read_summaries(&directory, group, &mut all));
         rest.iter().for_each(|name| read_summaries(&directory, array::from_ref(name), &mut all));
         for summary in &mut all {
-            summary.file = dir.join(&summary.file);
             if summary.state == State::Attached && state == State::Interrupted {
                 summary.state = self.state_of_intent(&summary.container_id);
             }
@@ -144,7 +141,7 @@ impl Cache {
     }
 }
 
-/// Reads the summaries of some files, each without its directory in `file`, and leaves out the files that are gone.
+/// Reads the summaries of some files, and leaves out the files that are gone.
 fn read_summaries<const N: usize>(directory: &Directory, names: &[OsString; N], all: &mut Vec<AttachmentSummary>) {
     let names = names.each_ref().map(|name| (name, name.to_str().unwrap_or_default()));
     let files = names.map(|(_, text)| match directory.read(text, LIMIT) {
@@ -157,7 +154,7 @@ fn read_summaries<const N: usize>(directory: &Directory, names: &[OsString; N], 
         let Some((bytes, written)) = file else { continue };
         let fields = parse_fields(&bytes, text, written, is_undamaged);
         let mut summary = fields.unwrap_or_else(|| parse_whole(&bytes, text, written));
-        summary.file = name.into();
+        summary.file = directory.path().join(name);
         all.push(summary);
     }
 }
@@ -166,8 +163,8 @@ fn read_summaries<const N: usize>(directory: &Directory, names: &[OsString; N], 
 fn parse_fields(bytes: &[u8], name: &str, written: SystemTime, is_undamaged: bool) -> Option<AttachmentSummary> {
     // The whole text is validated as UTF-8 once, which is faster than string by string.
     let fields: EntryFields<'_> = serde_json::from_str(str::from_utf8(bytes).ok()?).ok()?;
-    let own_name = file_name::from_parts(fields.network, fields.container_id, fields.ifname);
-    if own_name != name || fields.kind != KIND || (fields.cnikit.is_some() && !is_undamaged) {
+    let is_own = file_name::is_of_parts(name, [fields.network, fields.container_id, fields.ifname]);
+    if !is_own || fields.kind != KIND || (fields.cnikit.is_some() && !is_undamaged) {
         return None;
     }
     if fields.cnikit.as_ref().and_then(|member| member.version).is_some_and(|version| version > FORMAT) {
