@@ -260,12 +260,14 @@ impl NodeFiles {
         self.open()?.read(UNUSED)
     }
 
-    /// Replaces `unused.json`.
+    /// Replaces `unused.json`. If the directory is gone, nothing is written: so are the blocks.
     ///
     /// # Errors
     /// It cannot be written, or would be larger than 4 MiB.
     pub fn write_unused(&self, unused: &LocalUnused) -> Result<(), Error> {
-        self.write(UNUSED, unused)
+        let Some(directory) = self.open()?.directory else { return Ok(()) };
+        let text = self.text_of(UNUSED, unused)?;
+        directory.directory().replace_durably(UNUSED, &text, 0o600).map_err(|error| of_store(&error))
     }
 
     /// The networks that have a file of blocks, sorted.
@@ -322,15 +324,20 @@ impl NodeFiles {
     }
 
     fn write<T: Serialize>(&self, name: &str, content: &T) -> Result<(), Error> {
+        let text = self.text_of(name, content)?;
+        cnikit_store::Directory::make_durably(&self.data_dir, 0o755).map_err(|error| of_store(&error))?;
+        let directory = PrivateDirectory::make(&self.data_dir, &[DIRECTORY]).map_err(|error| of_store(&error))?;
+        directory.directory().replace_durably(name, &text, 0o600).map_err(|error| of_store(&error))
+    }
+
+    fn text_of<T: Serialize>(&self, name: &str, content: &T) -> Result<Vec<u8>, Error> {
         let failed =
             |why: &dyn std::fmt::Display| Error::new(format!("write {}: {why}", self.path().join(name).display()));
         let text = serde_json::to_vec(&Versioned { version: VERSION, content }).map_err(|error| failed(&error))?;
         if text.len() > LARGEST {
             return Err(failed(&format_args!("it would have {} bytes, and at most {LARGEST} are read", text.len())));
         }
-        cnikit_store::Directory::make_durably(&self.data_dir, 0o755).map_err(|error| of_store(&error))?;
-        let directory = PrivateDirectory::make(&self.data_dir, &[DIRECTORY]).map_err(|error| of_store(&error))?;
-        directory.directory().replace_durably(name, &text, 0o600).map_err(|error| of_store(&error))
+        Ok(text)
     }
 }
 
@@ -549,6 +556,17 @@ mod tests {
         assert_eq!(files.networks().unwrap(), ["pods"]);
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&files.path()), mode(&files.path().join(NODE))), (0o700, 0o600));
+    }
+
+    #[test]
+    fn what_was_seen_of_unused_blocks_is_written_only_where_blocks_are() {
+        let (_dir, files) = place();
+        let unused = LocalUnused { boot: "b".into(), blocks: Vec::new() };
+        files.write_unused(&unused).unwrap();
+        assert!(!files.data_dir().exists(), "a directory that was removed stays away");
+        network(&files, "pods").lock().unwrap().write_blocks(&[]).unwrap();
+        files.write_unused(&unused).unwrap();
+        assert_eq!(files.unused().unwrap(), Some(unused));
     }
 
     #[test]

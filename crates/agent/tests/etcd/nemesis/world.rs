@@ -244,8 +244,12 @@ impl Node {
         self.token().cancel();
         self.kill_agent();
         drop(self.calls.write().unwrap());
-        // One that outlived the boot would take every address of the next one for one of an earlier boot. Its command line has the
-        // node's own directory.
+        // One that outlived the boot would take every address of the next one for one of an earlier boot.
+        self.kill_give_back();
+    }
+
+    /// Kills the process that gives blocks back while no agent runs. Its command line has the node's own directory.
+    fn kill_give_back(&self) {
         let of_node = self.machine.host.dir().display();
         self.machine.host.sh(&format!("pkill -KILL -f '[g]ive-back.*{of_node}/' || [ $? = 1 ]"));
     }
@@ -351,10 +355,11 @@ impl World {
 }
 
 impl Drop for World {
-    /// Unmounts the file systems, so that their directories can be removed.
+    /// Ends what a plugin may have started, and unmounts the file systems, so that their directories can be removed.
     fn drop(&mut self) {
-        let of_nodes = self.nodes.iter().chain([&self.clone]).map(Node::store);
-        for mounted in of_nodes.chain(self.members.iter().map(Member::data)) {
+        let nodes = || self.nodes.iter().chain([&self.clone]);
+        nodes().for_each(Node::kill_give_back);
+        for mounted in nodes().map(Node::store).chain(self.members.iter().map(Member::data)) {
             self.switch.try_sh(&format!("umount --lazy {}", mounted.display()));
         }
     }
