@@ -48,8 +48,8 @@ impl LinkState {
 }
 
 /// One attachment of the list.
-struct Listed {
-    attachment: AttachmentSummary,
+struct Listed<'a> {
+    attachment: &'a AttachmentSummary,
     path: PathState,
     link: LinkState,
 }
@@ -60,7 +60,7 @@ pub(crate) fn list(common: &Common, out: Output, args: &List) -> Result {
     if let Some(network) = &args.network {
         all.retain(|attachment| is_of(attachment, network));
     }
-    let listed = inspect(all, args.live);
+    let listed = inspect(&all, args.live);
     if out.json {
         let attachments: Vec<Value> = listed.iter().map(Listed::to_json).collect();
         return print_json(&json!({"attachments": attachments}));
@@ -71,22 +71,21 @@ pub(crate) fn list(common: &Common, out: Output, args: &List) -> Result {
 }
 
 /// Inspects the namespaces of all attachments, and their links if `is_live`.
-fn inspect(all: Vec<AttachmentSummary>, is_live: bool) -> Vec<Listed> {
+fn inspect(all: &[AttachmentSummary], is_live: bool) -> Vec<Listed<'_>> {
     let inspector = PathInspector::new();
     let mut links = Links::default();
     let mut progress = Progress::of("looking into namespaces");
-    let count = all.len();
-    let mut listed = Vec::with_capacity(count);
+    let mut listed = Vec::with_capacity(all.len());
     for attachment in all {
         let path = inspector.attachment(&attachment.netns, &attachment.metadata);
         let link = match path {
             _ if !is_live => LinkState::Unchecked,
-            PathState::Present => links.state(&attachment),
+            PathState::Present => links.state(attachment),
             path if path.is_lost() => LinkState::Gone,
             _ => LinkState::Unchecked,
         };
         listed.push(Listed { attachment, path, link });
-        progress.count(listed.len() - 1, count);
+        progress.count(listed.len() - 1, all.len());
     }
     progress.end();
     listed
@@ -161,7 +160,7 @@ pub(crate) fn state_word(state: State) -> (&'static str, Tone) {
     }
 }
 
-impl Listed {
+impl Listed<'_> {
     fn row(&self) -> [Cell<'_>; 8] {
         let Listed { attachment, path, link } = self;
         let (state, state_tone) = state_word(attachment.state);
@@ -185,7 +184,7 @@ impl Listed {
     }
 
     fn to_json(&self) -> Value {
-        document(&self.attachment, self.path, &self.link)
+        document(self.attachment, self.path, &self.link)
     }
 }
 
