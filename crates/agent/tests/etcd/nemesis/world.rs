@@ -245,13 +245,15 @@ impl Node {
         self.kill_agent();
         drop(self.calls.write().unwrap());
         // One that outlived the boot would take every address of the next one for one of an earlier boot.
-        self.kill_give_back();
+        let (is_done, printed) = self.kill_give_back();
+        assert!(is_done, "{printed}");
     }
 
-    /// Kills the process that gives blocks back while no agent runs. Its command line has the node's own directory.
-    fn kill_give_back(&self) {
+    /// Kills the process that gives blocks back while no agent runs. Its command line has the node's own directory. Returns whether
+    /// none is left, and what was printed.
+    fn kill_give_back(&self) -> (bool, String) {
         let of_node = self.machine.host.dir().display();
-        self.machine.host.sh(&format!("pkill -KILL -f '[g]ive-back.*{of_node}/' || [ $? = 1 ]"));
+        self.machine.host.try_sh(&format!("pkill -KILL -f '[g]ive-back.*{of_node}/' || [ $? = 1 ]"))
     }
 
     /// Boots it.
@@ -358,7 +360,9 @@ impl Drop for World {
     /// Ends what a plugin may have started, and unmounts the file systems, so that their directories can be removed.
     fn drop(&mut self) {
         let nodes = || self.nodes.iter().chain([&self.clone]);
-        nodes().for_each(Node::kill_give_back);
+        for node in nodes() {
+            node.kill_give_back(); // a second panic would abort the test, without the message of the first
+        }
         for mounted in nodes().map(Node::store).chain(self.members.iter().map(Member::data)) {
             self.switch.try_sh(&format!("umount --lazy {}", mounted.display()));
         }
