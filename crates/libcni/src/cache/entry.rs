@@ -142,12 +142,11 @@ impl Entry {
         if entry.network.is_empty() || container_id.is_empty() || ifname.is_empty() {
             return Ok(entry);
         }
-        let own_name = file_name::from_parts(&entry.network, container_id, ifname);
-        if own_name == name {
-            Ok(entry)
-        } else {
-            Err(format!("its content belongs to {own_name}, which is not its name"))
+        if file_name::is_of_parts(name, [&entry.network, container_id, ifname]) {
+            return Ok(entry);
         }
+        let own_name = file_name::from_parts(&entry.network, container_id, ifname);
+        Err(format!("its content belongs to {own_name}, which is not its name"))
     }
 
     fn read(bytes: &[u8]) -> Result<Self, String> {
