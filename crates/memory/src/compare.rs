@@ -20,7 +20,7 @@ unsafe extern "C" fn memcmp(one: *const u8, other: *const u8, length: usize) -> 
 /// The caller may read from both.
 #[cfg_attr(not(any(target_env = "musl", test)), expect(dead_code, reason = "other C libraries have a fast one"))]
 unsafe fn compare(one: *const u8, other: *const u8, length: usize) -> Ordering {
-    // SAFETY: as for this function: `at` is less than `length`, or at least a word less.
+    // SAFETY: the caller may read `length` bytes of both. Nothing is read that ends behind them.
     unsafe {
         let mut at = 0;
         while length - at >= WORD {
