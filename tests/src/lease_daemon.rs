@@ -17,6 +17,8 @@ use crate::running_server::RunningServer;
 
 /// The longest that a call may take on a busy machine.
 const LATE: Duration = Duration::from_mins(1);
+/// How long an order waits, in milliseconds: it ends before the call does, and its failure says what was missing.
+pub const ORDER_MS: u64 = 45_000;
 /// The time between two looks.
 const PAUSE: Duration = Duration::from_millis(10);
 
@@ -218,11 +220,11 @@ pub fn owner(id: &str) -> LeaseOwner {
     LeaseOwner { container: id.to_owned(), network: "net".to_owned(), ifname: "eth0".to_owned() }
 }
 
-/// An order for a container's `eth0`. It ends before the call does, and its failure says what was missing.
+/// An order for a container's `eth0`.
 pub fn order(container: &Container, id: &str) -> LeaseOrder {
     let owner = owner(id);
     let options = ClientOptions::new(client_id(&owner.id()));
-    LeaseOrder { owner, netns: container.path(), options, mtu: true, priority: None, timeout_ms: 45_000 }
+    LeaseOrder { owner, netns: container.path(), options, mtu: true, priority: None, timeout_ms: ORDER_MS }
 }
 
 /// Gives the container's `eth0` the address of the lease, and its routes, as the plugin does that ordered it.

@@ -9,7 +9,7 @@ use cnikit_process::Deadline;
 use cnikit_testkit::{Container, Host, Subject};
 use cnikit_tests::dhcp_servers::{DhcpServer, ServerMaker};
 use cnikit_tests::dnsmasq::{DHCP_BRIDGE, DHCP_SERVER, Dnsmasq, connect, dhcp_bridge, dhcp6_address};
-use cnikit_tests::lease_daemon::{LeaseDaemon, configure, owner};
+use cnikit_tests::lease_daemon::{LeaseDaemon, ORDER_MS, configure, owner};
 use cnikit_tests::subject;
 use cnikit_tests::world::ping;
 use serde_json::json;
@@ -154,7 +154,7 @@ fn hosts_learn_the_hardware_address_of_a_lease() {
     connect(&scene.host, &container, "port1", "eth0");
     let mac = Netlink::inside(container.netns()).unwrap().link("eth0").unwrap().mac.unwrap().to_string();
     configure(&container, &daemon.add(&container, "one"));
-    let order = Lease6Order { owner: owner("one"), netns: container.path(), timeout_ms: 60_000 };
+    let order = Lease6Order { owner: owner("one"), netns: container.path(), timeout_ms: ORDER_MS };
     let LeaseReply::Lease6 { lease, .. } = daemon.call(&LeaseRequest::Add6(order)) else { panic!("no lease") };
     container.sh(&format!("ip address add {}/128 dev eth0 nodad", lease.addresses[0].address));
     let deadline = Deadline::after(Duration::from_secs(30));
